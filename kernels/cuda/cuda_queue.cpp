@@ -118,9 +118,7 @@ class CudaQueue final : public Queue {
   Workspace counter_space_;                   // ExpertsTask::counters
   Workspace choose_counter_space_;            // ChooseTask::counters
   bool expects_choices_ = false;
-  std::vector<std::vector<uint32_t>> indices_;  // on their way to the device; until the next synchronize
-  Workspace index_space_;
-  uint64_t index_bytes_ = 0;  // of index_space_ in use
+  IndexSpace index_space_;
 };
 
 void CudaQueue::upload(Slice to, std::span<const std::byte> from) {
@@ -136,7 +134,10 @@ void CudaQueue::download(std::span<std::byte> to, Slice from) {
 void CudaQueue::copy(Slice to, Slice from, uint64_t bytes) {
   check_extent(to, bytes);
   check_extent(from, bytes);
-  if (bytes == 0 || address_of(to) == address_of(from)) return;
+  if (bytes == 0) return;
+  if (is_pinned(to) || is_pinned(from))
+    return run_copy(stream(), {.to = visible_address(to), .from = visible_address(from), .bytes = bytes});
+  if (address_of(to) == address_of(from)) return;
   const bool apart = to.buffer != from.buffer || to.offset_bytes + bytes <= from.offset_bytes ||
                      from.offset_bytes + bytes <= to.offset_bytes;
   DSPACK_CHECK(apart, "a copy onto a part of itself");
@@ -145,8 +146,7 @@ void CudaQueue::copy(Slice to, Slice from, uint64_t bytes) {
 
 void CudaQueue::synchronize() {
   stream().synchronize();
-  indices_.clear();
-  index_bytes_ = 0;
+  index_space_.clear(0);
 }
 
 void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
@@ -414,18 +414,12 @@ void CudaQueue::store_fp8_rows(Slice codes, Slice scales, const Rows& from, cons
                                 .live = numbers(live.value)});
 }
 
-/// The caller's memory is borrowed for the call only, the copy happens later.
 const uint32_t* CudaQueue::on_device(std::span<const uint32_t> rows) {
-  const uint64_t bytes = rows.size_bytes();
-  if (index_bytes_ + bytes > index_space_.size_bytes()) {
+  if (!index_space_.has_room(rows.size_bytes())) {
     synchronize();  // what was there has been used
-    (void)index_space_.at_least(std::max(bytes, kIndexSpaceBytes));
+    index_space_.clear(rows.size_bytes());
   }
-  std::byte* to = index_space_.at_least(0) + index_bytes_;
-  index_bytes_ += bytes;
-  indices_.emplace_back(rows.begin(), rows.end());
-  stream().copy_to_device(to, indices_.back().data(), bytes);
-  return reinterpret_cast<const uint32_t*>(to);
+  return index_space_.put(stream(), rows);
 }
 
 void CudaQueue::gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) {

@@ -24,6 +24,7 @@ set(dspack_cuda_host
   cuda_device.cpp
   cuda_memory.cpp
   cuda_queue.cpp
+  index_space.cpp
   linear_blas.cpp
   runtime.cpp)
 # Of the program's own libraries; compiled once more, since those are not made for a shared object.

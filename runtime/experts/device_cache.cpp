@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/experts/pinned_slots.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
 
@@ -27,7 +28,7 @@ PolicyFactory lru_policy() {
 
 Result<std::unique_ptr<DeviceCache>> DeviceCache::make(kernels::Device& device, const format::Checkpoint& checkpoint,
                                                        ExpertStore& host, const DeviceCacheOptions& options) {
-  std::unique_ptr<DeviceCache> made(new DeviceCache(device, &host));
+  std::unique_ptr<DeviceCache> made(new DeviceCache(device, &host, options.ahead_bytes));
   TRY_ASSIGN(const auto layouts, lay_out_experts(checkpoint, options.experts, ExpertPresence::some));
   Sizes sizes{.layouts = device_slot_layouts(layouts, options.experts.experts), .slots = {}, .window = kVramWindow};
   sizes.slots = share_slots(sizes.layouts, options.slots, 0);
@@ -51,7 +52,7 @@ Result<uint64_t> DeviceCache::bytes_for_all(const format::Checkpoint& checkpoint
 Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, Tier& tier,
                                                        const DeviceExperts& experts, format::Progress* progress,
                                                        const std::stop_token& stop) {
-  std::unique_ptr<DeviceCache> made(new DeviceCache(device, nullptr));
+  std::unique_ptr<DeviceCache> made(new DeviceCache(device, nullptr, kAheadBytes));
   TRY_ASSIGN(const auto layouts, lay_out_experts(tier.checkpoint(), experts, ExpertPresence::all));
   Sizes sizes;
   for (const auto& [id, layout] : layouts) {
@@ -62,13 +63,13 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, 
   made->keep_loading({});
   if (experts.layers.empty()) return made;
   TRY_ASSIGN(const auto host, kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
-  TRY_ASSIGN(const auto reader,
-             StreamedStore::make(*host, tier,
-                                 {.shape = experts.shape,
-                                  .layers = experts.layers,
-                                  .slots = kReaderSlots,
-                                  .policy = lru_policy(),
-                                  .memory = [&device](uint64_t bytes) { return device.allocate_host(bytes); }}));
+  PinnedSlots slots(device);
+  TRY_ASSIGN(const auto reader, StreamedStore::make(*host, tier,
+                                                    {.shape = experts.shape,
+                                                     .layers = experts.layers,
+                                                     .slots = kReaderSlots,
+                                                     .policy = lru_policy(),
+                                                     .memory = &slots}));
   reader->begin_pass({.phase = Phase::prefill, .rows = 1, .draft_rows = 0});
   format::SilentProgress silent;
   format::Progress& told = progress == nullptr ? static_cast<format::Progress&>(silent) : *progress;
@@ -246,7 +247,7 @@ void DeviceCache::copy(const Pool& pool, DeviceSlot& slot, ExpertLease host) {
 
 void DeviceCache::start_ahead(const Pool& pool, DeviceSlot& slot, ExpertLease host) {
   DSPACK_CHECK(!ahead_, "two experts at once that nobody waits for");
-  auto pieces = pieces_of(pool.layout, host.weights(), slot.weights, kAheadBytes);
+  auto pieces = pieces_of(pool.layout, host.weights(), slot.weights, ahead_bytes_);
   slot.arrival.reset();
   ahead_.emplace(Ahead{.slot = &slot, .host = std::move(host), .pieces = std::move(pieces)});
 }

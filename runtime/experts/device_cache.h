@@ -36,6 +36,7 @@ struct DeviceCacheOptions {
   PolicyFactory policy;
   uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;
+  uint64_t ahead_bytes = kAheadBytes;  // of a piece
 };
 
 struct DeviceSlot final : CacheSlot {
@@ -141,7 +142,8 @@ class DeviceCache {
     std::vector<uint64_t> slots;  // of each
     uint64_t window = 0;          // of each
   };
-  DeviceCache(kernels::Device& device, ExpertStore* host) : host_(host), copies_(device.make_queue()) {}
+  DeviceCache(kernels::Device& device, ExpertStore* host, uint64_t ahead_bytes)
+      : host_(host), ahead_bytes_(ahead_bytes), copies_(device.make_queue()) {}
   Result<void> allocate(kernels::Device& device, const std::map<LayerId, ExpertLayout>& layouts, const Sizes& sizes,
                         ExpertCache::Options options);
   /// Reads all experts of a layer.
@@ -169,6 +171,7 @@ class DeviceCache {
   void finish(const Copy& copy);
 
   ExpertStore* host_;  // null: all experts are here
+  uint64_t ahead_bytes_;
   std::vector<Pool> pools_;
   std::optional<ExpertCache> cache_;
   std::unique_ptr<kernels::Queue> copies_;

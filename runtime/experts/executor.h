@@ -5,8 +5,10 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <stop_token>
+#include <vector>
 
 #include "format/base/ids.h"
 #include "format/base/result.h"
@@ -25,6 +27,13 @@ struct RoutedTokens {
   TraceScope trace = {};   // "model.layers.3.mlp.experts"; each expert is a module of it
   /// Other work of the layer, to be done while experts are on their way. Called once, before `run` succeeds.
   std::function<void()> meanwhile = {};
+};
+
+/// The experts that the next MoE layer is likely to want, which a device may still be finding out: the host goes on,
+/// and looks later.
+struct ExpertForecast {
+  std::shared_ptr<kernels::Event> computed;        // from when on `experts` may be called
+  std::function<std::vector<ExpertId>()> experts;  // most likely first, each once
 };
 
 struct ExecutorShape {
@@ -66,7 +75,9 @@ class ExpertExecutor {
   [[nodiscard]] virtual bool can_record() const { return false; }
   /// See ExpertStore.
   [[nodiscard]] virtual bool wants_forecast() const { return false; }
-  virtual void expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) {}
+  /// The layer is one that is yet to be run in this pass. What the forecast borrows stays until that has begun, or the
+  /// next pass.
+  virtual void expect(LayerId /*layer*/, ExpertForecast /*forecast*/) {}
 };
 
 }  // namespace dspack::runtime

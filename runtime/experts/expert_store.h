@@ -88,6 +88,8 @@ class ExpertRequest {
   [[nodiscard]] virtual Result<ExpertLease> next(const std::stop_token& stop) = 0;
   /// Whether `next` would return at once.
   [[nodiscard]] virtual bool is_ready() = 0;
+  /// Whether experts wait for slots, which leases may hold.
+  [[nodiscard]] virtual bool is_starved() { return false; }
   /// From the request to the arrival of the last expert, among those taken, that was missing. 0: none was.
   [[nodiscard]] virtual double transfer_seconds() const { return 0; }
 };

@@ -100,8 +100,12 @@ class StreamedStore::Request final : public ExpertRequest {
     return std::chrono::duration<double>(last_arrival_ - start_).count();
   }
 
-  // With the lock held: whether demands wait for a slot.
-  [[nodiscard]] bool is_starved() const { return !missing_.empty(); }
+  bool is_starved() override {
+    const std::lock_guard lock(store_.mutex_);
+    return has_missing();
+  }
+  // With the lock held.
+  [[nodiscard]] bool has_missing() const { return !missing_.empty(); }
 
   bool is_ready() override {
     const std::lock_guard lock(store_.mutex_);
@@ -198,10 +202,13 @@ Result<void> StreamedStore::make_cache() {
                            .seed = options_.seed,
                            .prefetch = options_.prefetch,
                            .make_slot = [this](size_t pool, uint64_t place) { return make_slot(pool, place); }});
+  std::vector<SlotsWanted> wanted;
   for (const ExpertCache::Pool& pool : cache_->pools()) {
     stats_.slots += pool.limit;
     stats_.slot_bytes += pool.limit * pool.layout.slot_bytes;
+    wanted.push_back({.slot_bytes = pool.layout.slot_bytes, .slots = pool.limit});
   }
+  if (options_.memory != nullptr) options_.memory->expect(wanted);
   stats_.prefetch = to_string(options_.prefetch);
   stats_.in_place = options_.in_place;
   if (!cache_->pools().empty()) stats_.policy = cache_->pools().front().policy->name();
@@ -212,7 +219,8 @@ Result<std::unique_ptr<CacheSlot>> StreamedStore::make_slot(size_t index, uint64
   const ExpertCache::Pool& pool = cache_->pools()[index];
   auto slot = std::make_unique<Slot>();
   if (options_.in_place) return std::unique_ptr<CacheSlot>(std::move(slot));  // it gets memory with each expert
-  auto memory = options_.memory ? options_.memory(pool.layout.slot_bytes) : device_.allocate(pool.layout.slot_bytes);
+  auto memory = options_.memory != nullptr ? options_.memory->take(pool.layout.slot_bytes)
+                                           : device_.allocate(pool.layout.slot_bytes);
   if (!memory) {
     return memory.error().in(
         fmt::format("slot {} of {} for experts (fewer with --ram or --experts)", place + 1, pool.limit));
@@ -299,7 +307,7 @@ void StreamedStore::expect(LayerId layer, std::span<const ExpertId> experts) {
 }
 
 void StreamedStore::start_prefetches() {
-  const bool is_starved = request_ != nullptr && request_->is_starved();
+  const bool is_starved = request_ != nullptr && request_->has_missing();
   while (loading(Urgency::demand) == 0 && loading(Urgency::prefetch) < kMaxPrefetches && !is_starved) {
     const auto key = cache_->next_expected();
     if (!key || !start_prefetch(*key)) return;

@@ -18,11 +18,9 @@
 #include "runtime/experts/expert_cache.h"
 #include "runtime/experts/expert_load.h"
 #include "runtime/experts/fetch_outlook.h"
+#include "runtime/experts/slot_memory.h"
 
 namespace dspack::runtime {
-
-/// Gives the memory of a slot. Errors: budget.
-using SlotMemory = std::function<Result<std::unique_ptr<kernels::Buffer>>(uint64_t bytes)>;
 
 struct StreamedStoreOptions {
   ExpertShape shape;
@@ -33,7 +31,7 @@ struct StreamedStoreOptions {
   uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;
   std::optional<uint64_t> max_fetch = {};  // bytes of experts that are read for a prompt and its answer
-  SlotMemory memory = {};                  // of slots; empty: the device's
+  SlotMemory* memory = nullptr;            // of slots, borrowed; nullptr: the device's
   /// Files are mapped into the slots instead of read, so that no expert lies in memory twice. The device is the CPU's.
   bool in_place = false;
 };

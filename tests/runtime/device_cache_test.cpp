@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/experts/pinned_slots.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
 #include "tests/runtime/support/expert_place.h"
@@ -18,6 +19,7 @@ using test::ExpertPlace;
 
 constexpr LayerId kFirst(1);
 constexpr LayerId kSecond(2);
+constexpr uint64_t kPieceBytes = 8192;  // of experts of some 37 KB
 constexpr ExpertPass kPass{.phase = Phase::decode, .rows = 1, .draft_rows = 0};
 
 PolicyFactory lru() {
@@ -26,15 +28,11 @@ PolicyFactory lru() {
 
 /// A cache over a store that has some experts of two layers in memory.
 struct Lab {
-  explicit Lab(uint64_t seed) : place(test::tiny_folder(), true, UINT64_MAX, seed) {
+  explicit Lab(uint64_t seed) : place(test::tiny_folder(), true, UINT64_MAX, seed), pinned(*place.device) {
     host = std::move(*kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
-    store =
-        std::move(*StreamedStore::make(*host, place.weights(),
-                                       {.shape = place.shape(),
-                                        .layers = {kFirst, kSecond},
-                                        .slots = {},
-                                        .policy = lru(),
-                                        .memory = [&](uint64_t bytes) { return place.device->allocate_host(bytes); }}));
+    store = std::move(*StreamedStore::make(
+        *host, place.weights(),
+        {.shape = place.shape(), .layers = {kFirst, kSecond}, .slots = {}, .policy = lru(), .memory = &pinned}));
     store->begin_pass(kPass);
     for (const LayerId layer : {kFirst, kSecond}) {
       auto request = store->request(layer, {demand(0), demand(1), demand(2), demand(3)});
@@ -42,10 +40,16 @@ struct Lab {
       for (int i = 0; i < 4; ++i)
         REQUIRE((*request)->next({}));
     }
-    cache = std::move(*DeviceCache::make(
-        *place.device, place.checkpoint(), *store,
-        {.experts = place.options({kFirst, kSecond}), .slots = 8, .policy = lru(), .prefetch = PrefetchMode::on}));
+    cache = std::move(*DeviceCache::make(*place.device, place.checkpoint(), *store,
+                                         {.experts = place.options({kFirst, kSecond}),
+                                          .slots = 8,
+                                          .policy = lru(),
+                                          .prefetch = PrefetchMode::on,
+                                          .ahead_bytes = kPieceBytes}));
     cache->begin_pass(kPass);
+    pieces = copies(kPieceBytes);
+    whole = copies(UINT64_MAX);
+    REQUIRE(pieces > kPiecesAhead);
     counts = static_cast<test::DeferredDevice&>(*place.device).counts();
   }
 
@@ -66,11 +70,20 @@ struct Lab {
     return cache->stats().phases[static_cast<size_t>(Phase::decode)].prefetches;
   }
   [[nodiscard]] uint64_t uploads() const { return counts->uploads.size(); }
+  /// Copies of an expert, none of more than `most_bytes`.
+  [[nodiscard]] uint64_t copies(uint64_t most_bytes) {
+    const auto layout = lay_out_experts(place.checkpoint(), place.options({kFirst}), ExpertPresence::all)->at(kFirst);
+    const auto to = *place.device->allocate(layout.expert_bytes);
+    const auto lease = *store->lease_if_ready({.layer = kFirst, .expert = ExpertId(0)});
+    return pieces_of(layout, lease.weights(), weights_at(layout, {to.get(), 0}), most_bytes).size();
+  }
 
   ExpertPlace place;
+  PinnedSlots pinned;
   std::unique_ptr<kernels::Device> host;
   std::unique_ptr<StreamedStore> store;
   std::unique_ptr<DeviceCache> cache;
+  uint64_t pieces = 0, whole = 0;  // copies of an expert that is copied ahead, and of a demand
   std::shared_ptr<const test::DeferredCounts> counts;
 };
 
@@ -80,13 +93,6 @@ uint64_t most_before(const Lab& lab, uint64_t first) {
   for (uint64_t i = first; i < lab.uploads(); ++i)
     most = std::max(most, lab.counts->uploads[i].under_way);
   return most;
-}
-
-uint64_t largest_piece(const Lab& lab) {
-  uint64_t largest = 0;
-  for (const auto& upload : lab.counts->uploads)
-    largest = std::max(largest, upload.bytes);
-  return largest;
 }
 
 constexpr int kOften = 2000;  // each time the device may do some of its work
@@ -99,15 +105,14 @@ TEST_CASE(
     CAPTURE(seed);
     Lab lab(seed);
     lab.want(kFirst, 0);
-    const uint64_t pieces = lab.uploads();  // of an expert
-    REQUIRE(pieces > kPiecesAhead);
+    REQUIRE(lab.uploads() == lab.whole);
     lab.expect(kSecond, {0, 1, 2});
     for (int i = 0; i < kOften && lab.cache->advance(); ++i)
-      CHECK(lab.uploads() >= std::max<uint64_t>(lab.prefetches(), 1) * pieces);
+      CHECK(lab.uploads() >= lab.whole + (std::max<uint64_t>(lab.prefetches(), 1) - 1) * lab.pieces);
     CHECK(lab.prefetches() == 3);
-    CHECK(lab.uploads() == 4 * pieces);
+    CHECK(lab.uploads() == lab.whole + 3 * lab.pieces);
     // The demand had arrived before, and beside a piece there is no more than one other.
-    CHECK(most_before(lab, pieces) <= (kPiecesAhead - 1) * largest_piece(lab));
+    CHECK(most_before(lab, lab.whole) <= (kPiecesAhead - 1) * kPieceBytes);
   }
 }
 
@@ -119,13 +124,13 @@ TEST_CASE("device cache: a demand waits for no more than the pieces under way, a
     const uint64_t before = lab.uploads();
     REQUIRE(before <= kPiecesAhead);
     lab.want(kFirst, 1);
-    const uint64_t pieces = lab.uploads() - before;
+    CHECK(lab.uploads() - before == lab.whole);
     REQUIRE(lab.prefetches() == 1);
-    CHECK(lab.counts->uploads[before].under_way <= kPiecesAhead * largest_piece(lab));
+    CHECK(lab.counts->uploads[before].under_way <= kPiecesAhead * kPieceBytes);
     for (int i = 0; i < kOften && lab.cache->advance(); ++i) {
     }
-    CHECK(lab.uploads() == 2 * pieces);
-    CHECK(most_before(lab, before + pieces) <= (kPiecesAhead - 1) * largest_piece(lab));
+    CHECK(lab.uploads() == lab.pieces + lab.whole);
+    CHECK(most_before(lab, before + lab.whole) <= (kPiecesAhead - 1) * kPieceBytes);
   }
 }
 
@@ -135,16 +140,14 @@ TEST_CASE(
     Lab lab(seed);
     lab.expect(kSecond, {0});
     lab.want(kSecond, 0);
-    const uint64_t pieces = lab.uploads();
+    CHECK(lab.uploads() == lab.pieces);  // all were there
     CHECK_FALSE(lab.cache->advance());
-    CHECK(lab.uploads() == pieces);
+    CHECK(lab.uploads() == lab.pieces);
     while (lab.cache->reap_oldest()) {
     }
     CHECK(lab.counts->arrived_bytes == lab.counts->uploaded_bytes);
     CHECK(lab.cache->stats().phases[static_cast<size_t>(Phase::decode)].useful_prefetches == 1);
     CHECK(lab.cache->stats().phases[static_cast<size_t>(Phase::decode)].moved == 0);
-    lab.want(kSecond, 1);  // all pieces were there: another expert has as many
-    CHECK(lab.uploads() == 2 * pieces);
   }
 }
 
@@ -178,12 +181,12 @@ TEST_CASE("device cache: an expert that the CPU has computed is copied behind th
     lab.cache->computed_by_host(kFirst, computed, lease(0), true);
     CHECK(lab.uploads() == 0);  // results of the CPU's other experts go first
     lab.want(kFirst, 1);
-    const uint64_t pieces = lab.uploads();
+    CHECK(lab.uploads() == lab.whole);
     lab.cache->computed_by_host(kFirst, Lab::demand(2), lease(2), true);
     for (int i = 0; i < kOften && lab.cache->advance(); ++i) {
     }
-    CHECK(lab.uploads() == 2 * pieces);  // one expert at a time: 2 was not taken
-    CHECK(most_before(lab, pieces) <= (kPiecesAhead - 1) * largest_piece(lab));
+    CHECK(lab.uploads() == lab.whole + lab.pieces);  // one expert at a time: 2 was not taken
+    CHECK(most_before(lab, lab.whole) <= (kPiecesAhead - 1) * kPieceBytes);
     CHECK(lab.cache->stats().phases[static_cast<size_t>(Phase::decode)].promoted == 1);
   }
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "runtime/experts/eviction_policy.h"
+#include "runtime/experts/pinned_slots.h"
 #include "runtime/experts/policy/lru.h"
 #include "tests/runtime/support/expert_place.h"
 #include "tests/runtime/support/family.h"
@@ -33,7 +34,8 @@ struct TierSize {
 /// A device that holds some experts over a store that holds others.
 struct Tiers {
   Tiers(ExpertPlace& place, const TierSize& size, const MissOptions& miss = {.mode = MissMode::move},
-        uint32_t wave_tokens = 7, PrefetchMode prefetch = PrefetchMode::off) {
+        uint32_t wave_tokens = 7, PrefetchMode prefetch = PrefetchMode::off)
+      : pinned(*place.device, 1 << 16, 1 << 17) {
     auto cpu = kernels::make_cpu_device({.threads = 2, .instruction_set = {}});
     REQUIRE(cpu);
     host = std::move(*cpu);
@@ -44,7 +46,7 @@ struct Tiers {
                                      .least_slots = 1,
                                      .policy = lru(),
                                      .prefetch = prefetch,
-                                     .memory = [&](uint64_t bytes) { return place.device->allocate_host(bytes); }});
+                                     .memory = &pinned});
     REQUIRE(made);
     store = std::move(*made);
     auto tiered = RoutedExperts::make_tiered(
@@ -57,6 +59,7 @@ struct Tiers {
     return executor->stats().vram->phases[static_cast<size_t>(phase)];
   }
 
+  PinnedSlots pinned;
   std::unique_ptr<kernels::Device> host;
   std::unique_ptr<StreamedStore> store;
   std::unique_ptr<RoutedExperts> executor;
@@ -263,6 +266,43 @@ TEST_CASE("tiered experts: what was expected is copied while other work runs, an
   for (const uint64_t seed : {1, 2, 3, 4, 5}) {
     check_prefetches(1, seed);
     check_prefetches(2, seed);
+  }
+}
+
+// Routes are waited for once; forecasts, copies and the CPU's results never.
+TEST_CASE("tiered experts: the host waits for the device once a layer, whoever computes and whatever is foreseen") {
+  for (const MissMode mode : {MissMode::move, MissMode::compute, MissMode::automatic}) {
+    for (const uint64_t seed : {1, 2, 3, 4}) {
+      CAPTURE(seed);
+      ExpertPlace place(test::tiny_folder(), true, UINT64_MAX, seed);
+      Tiers tiers(place, {.vram = 24}, {.mode = mode}, 7, PrefetchMode::on);
+      const auto counts = static_cast<test::DeferredDevice&>(*place.device).counts();
+      auto shared = place.device->allocate_host(sizeof(uint32_t));
+      REQUIRE(shared);
+      uint64_t forecasts = 0;
+      for (unsigned token = 0; token < 12; ++token) {
+        for (const LayerId layer : {kFirst, kSecond}) {
+          RoutedRows rows(place, layer, 1, token * 2 + layer.value);
+          rows.routed.meanwhile = [&] {
+            place.queue->copy({shared->get(), 0}, rows.routed.ids, sizeof(uint32_t));
+            tiers.executor->expect(kSecond, {.computed = place.queue->mark(), .experts = [&] {
+                                               ++forecasts;
+                                               return std::vector<ExpertId>{ExpertId(token), ExpertId(token + 1)};
+                                             }});
+          };
+          if (layer == kSecond) rows.routed.meanwhile = {};
+          tiers.executor->begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
+          const uint64_t before = counts->synchronisations;
+          const uint64_t downloaded = counts->downloaded_bytes;
+          REQUIRE(tiers.executor->run(rows.routed, rows.y, {}));
+          CHECK(counts->synchronisations == before + 1);
+          CHECK(counts->downloaded_bytes == downloaded);
+          place.queue->synchronize();
+        }
+      }
+      CHECK(forecasts > 0);
+      if (mode == MissMode::compute) CHECK(tiers.counts().computed > 0);
+    }
   }
 }
 

@@ -27,7 +27,7 @@ class RecordingExecutor final : public runtime::ExpertExecutor {
   Result<void> run(const runtime::RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) override;
 
   [[nodiscard]] bool wants_forecast() const override { return inner_.wants_forecast(); }
-  void expect(LayerId layer, std::span<const ExpertId> experts) override { inner_.expect(layer, experts); }
+  void expect(LayerId layer, runtime::ExpertForecast forecast) override { inner_.expect(layer, std::move(forecast)); }
 
   /// Layer -> expert ids [tokens, top_k].
   [[nodiscard]] const std::map<uint32_t, std::vector<uint32_t>>& routes() const { return routes_; }
