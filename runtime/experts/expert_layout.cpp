@@ -137,39 +137,39 @@ ExpertWeights weights_at(const ExpertLayout& layout, kernels::Slice begin) {
       .gate = layout.matrices[0].at(begin), .up = layout.matrices[1].at(begin), .down = layout.matrices[2].at(begin)};
 }
 
-std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& from, const ExpertWeights& to,
+std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& host, const ExpertWeights& device,
                                    uint64_t most_bytes) {
   struct Run {
-    kernels::Slice from, to;
+    kernels::Slice host, device;
     uint64_t bytes = 0;
   };
   std::vector<Run> planes;
-  const std::array<const Linear*, 3> sources = {&from.gate, &from.up, &from.down};
-  const std::array<const Linear*, 3> targets = {&to.gate, &to.up, &to.down};
-  for (size_t i = 0; i < sources.size(); ++i) {
+  const std::array<const Linear*, 3> hosts = {&host.gate, &host.up, &host.down};
+  const std::array<const Linear*, 3> devices = {&device.gate, &device.up, &device.down};
+  for (size_t i = 0; i < hosts.size(); ++i) {
     for (size_t plane = 0; plane < kernels::kPlanes; ++plane) {
       const uint64_t bytes = kernels::plane_size(layout.matrices[i].form, plane).bytes;
-      if (bytes > 0) planes.push_back({sources[i]->weight().planes[plane], targets[i]->weight().planes[plane], bytes});
+      if (bytes > 0) planes.push_back({hosts[i]->weight().planes[plane], devices[i]->weight().planes[plane], bytes});
     }
   }
-  std::ranges::sort(planes, {}, [](const Run& run) { return run.to.offset_bytes; });
+  std::ranges::sort(planes, {}, [](const Run& run) { return run.device.offset_bytes; });
   std::vector<Run> runs;
   for (const Run& plane : planes) {
     const auto gap_of = [](const kernels::Slice& before, uint64_t bytes, const kernels::Slice& place) {
       return place.offset_bytes - before.offset_bytes - bytes;  // huge where it lies before
     };
     Run* const last = runs.empty() ? nullptr : &runs.back();
-    const uint64_t gap = last == nullptr ? 0 : gap_of(last->to, last->bytes, plane.to);
-    const bool goes_on = last != nullptr && last->from.buffer == plane.from.buffer && gap <= kMostGap &&
-                         gap_of(last->from, last->bytes, plane.from) == gap;
+    const uint64_t gap = last == nullptr ? 0 : gap_of(last->device, last->bytes, plane.device);
+    const bool goes_on = last != nullptr && last->host.buffer == plane.host.buffer && gap <= kMostGap &&
+                         gap_of(last->host, last->bytes, plane.host) == gap;
     goes_on ? void(last->bytes += gap + plane.bytes) : runs.push_back(plane);
   }
   std::vector<ExpertPiece> pieces;
   for (const Run& run : runs) {
     for (uint64_t first = 0; first < run.bytes; first += most_bytes) {
       const uint64_t count = std::min(most_bytes, run.bytes - first);
-      pieces.push_back({.to = run.to.at(first),
-                        .from = kernels::host_bytes(*run.from.buffer).subspan(run.from.offset_bytes + first, count)});
+      pieces.push_back({.device = run.device.at(first),
+                        .host = kernels::host_bytes(*run.host.buffer).subspan(run.host.offset_bytes + first, count)});
     }
   }
   return pieces;
@@ -178,7 +178,7 @@ std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeigh
 void upload_expert(kernels::Queue& queue, const ExpertLayout& layout, const ExpertWeights& from,
                    const ExpertWeights& to) {
   for (const ExpertPiece& piece : pieces_of(layout, from, to, layout.expert_bytes))
-    queue.upload(piece.to, piece.from);
+    queue.upload(piece.device, piece.host);
 }
 
 }  // namespace dspack::runtime

@@ -50,13 +50,13 @@ enum class ExpertPresence { all, some };
 
 /// Of an expert's bytes, those of one copy.
 struct ExpertPiece {
-  kernels::Slice to;
-  std::span<const std::byte> from;
+  kernels::Slice device;
+  std::span<std::byte> host;
 };
-/// The copies of an expert's matrices, none of more than `most_bytes`: planes that are as far apart at both places come
-/// together. `from` lies in the host's memory.
-[[nodiscard]] std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& from,
-                                                 const ExpertWeights& to, uint64_t most_bytes);
+/// The copies of an expert's matrices, in either direction, none of more than `most_bytes`: planes that are as far
+/// apart at both places come together.
+[[nodiscard]] std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& host,
+                                                 const ExpertWeights& device, uint64_t most_bytes);
 
 /// Enqueues the copies of an expert's matrices. `from` lies in the host's memory, which is borrowed as for
 /// Queue::upload.

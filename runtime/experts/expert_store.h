@@ -133,6 +133,13 @@ class ExpertStore {
   virtual void set_copied(ExpertKey /*key*/, bool /*is_copied*/) {}
   /// An expert that is in memory, without being counted or waited for; nullopt: it is not there.
   [[nodiscard]] virtual std::optional<ExpertLease> lease_if_ready(ExpertKey /*key*/) { return std::nullopt; }
+  /// The faster memory has used an expert of a layer.
+  virtual void used_elsewhere(LayerId /*layer*/, const ExpertDemand& /*demand*/) {}
+  /// A slot for an expert that leaves the faster memory, and where its weights belong: the caller brings them, and
+  /// tells by settle_return. nullopt: the expert is here, or no slot may be had.
+  [[nodiscard]] virtual std::optional<ExpertLease> take_back(ExpertKey /*key*/) { return std::nullopt; }
+  /// The expert has been brought, or is given up. Before its lease ends.
+  virtual void settle_return(ExpertKey /*key*/, bool /*is_there*/) {}
 };
 
 }  // namespace dspack::runtime

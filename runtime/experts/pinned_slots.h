@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/experts/slot_memory.h"
+#include "runtime/experts/slot_layouts.h"
 
 namespace dspack::runtime {
 

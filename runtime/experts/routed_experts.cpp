@@ -98,7 +98,8 @@ Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make(const Target& target,
                                      .slots = options.vram_slots,
                                      .policy = options.store.policy,
                                      .seed = options.store.seed,
-                                     .prefetch = device_prefetch(options)},
+                                     .prefetch = device_prefetch(options),
+                                     .returns = options.miss.effective() != MissMode::compute},
                                     options.miss));
   made->pinned_ = std::move(pinned);
   made->own_store_ = std::move(store);

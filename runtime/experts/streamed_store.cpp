@@ -10,6 +10,7 @@
 #include "format/base/seconds.h"
 #include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/experts/streamed_slot.h"
 
 namespace dspack::runtime {
 
@@ -19,20 +20,6 @@ namespace {
 constexpr uint64_t kMaxPrefetches = 2;
 
 }  // namespace
-
-struct StreamedStore::Slot final : CacheSlot {
-  std::unique_ptr<kernels::Buffer> memory;
-  const SlotPlan* plan = nullptr;  // of the expert
-  bool is_loading = false;
-  std::optional<Error> error;         // reading has failed
-  Medium medium = Medium::disk;       // where it was read from
-  Urgency urgency = Urgency::demand;  // of reading it
-  bool may_fail = false;              // begun as a prefetch: a failure is no error, it is read again when wanted
-  bool is_second_try = false;
-  std::chrono::steady_clock::time_point arrival;  // if ready: when it became so
-
-  [[nodiscard]] std::span<std::byte> memory_bytes() const { return kernels::host_bytes(*memory); }
-};
 
 // Demands that have a slot are pinned until they are taken; those that have none wait for one.
 class StreamedStore::Request final : public ExpertRequest {
@@ -229,10 +216,6 @@ Result<std::unique_ptr<CacheSlot>> StreamedStore::make_slot(size_t index, uint64
   return std::unique_ptr<CacheSlot>(std::move(slot));
 }
 
-StreamedStore::Slot* StreamedStore::find(ExpertKey key) const {
-  return static_cast<Slot*>(cache_->find(key));
-}
-
 Result<void> StreamedStore::check_layer(ExpertKey key) {
   if (cache_->has_layer(key.layer)) return {};
   // No expert of the layer can be used; what is wrong with this one?
@@ -262,19 +245,6 @@ MissCounts StreamedStore::miss_counts() const {
     counts.waiting_seconds += phase.waiting_seconds;
   }
   return counts;
-}
-
-void StreamedStore::set_copied(ExpertKey key, bool is_copied) {
-  const std::lock_guard lock(mutex_);
-  cache_->set_spare(key, is_copied);
-}
-
-std::optional<ExpertLease> StreamedStore::lease_if_ready(ExpertKey key) {
-  const std::lock_guard lock(mutex_);
-  Slot* const slot = find(key);
-  if (slot == nullptr || !slot->is_ready) return std::nullopt;
-  ++slot->pins;
-  return ExpertLease(0, slot->weights, this, slot->number);
 }
 
 Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std::vector<ExpertDemand> demands) {

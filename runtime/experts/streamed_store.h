@@ -18,7 +18,6 @@
 #include "runtime/experts/expert_cache.h"
 #include "runtime/experts/expert_load.h"
 #include "runtime/experts/fetch_outlook.h"
-#include "runtime/experts/slot_memory.h"
 
 namespace dspack::runtime {
 
@@ -70,6 +69,9 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   void expect(LayerId layer, std::span<const ExpertId> experts) override;
   void set_copied(ExpertKey key, bool is_copied) override;
   [[nodiscard]] std::optional<ExpertLease> lease_if_ready(ExpertKey key) override;
+  void used_elsewhere(LayerId layer, const ExpertDemand& demand) override;
+  [[nodiscard]] std::optional<ExpertLease> take_back(ExpertKey key) override;
+  void settle_return(ExpertKey key, bool is_there) override;
   [[nodiscard]] ExpertStoreStats stats() const override;
   [[nodiscard]] std::vector<ExpertKey> held() const override {
     const std::lock_guard lock(mutex_);

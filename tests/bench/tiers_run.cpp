@@ -50,6 +50,8 @@ runtime::VramPhaseStats difference(runtime::VramPhaseStats now, const runtime::V
   now.computed_bytes -= before.computed_bytes;
   now.promoted -= before.promoted;
   now.promoted_bytes -= before.promoted_bytes;
+  now.returned -= before.returned;
+  now.returned_bytes -= before.returned_bytes;
   return now;
 }
 
@@ -181,6 +183,7 @@ std::unique_ptr<runtime::RoutedExperts> TierRunner::make_executor(StreamedStore&
   tier.slots = what.vram;
   tier.policy = required(runtime::find_policy(runtime::kDefaultPolicy));
   tier.prefetch = what.prefetch;
+  tier.returns = what.miss != runtime::MissMode::compute;
   return required(runtime::RoutedExperts::make_tiered({.device = device_, .queue = *queue_, .host = &host_},
                                                       experts_.checkpoint(), store, sizes, tier, {.mode = what.miss}));
 }

@@ -10,7 +10,7 @@
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
 #include "tests/runtime/support/expert_place.h"
-#include "tests/runtime/support/family.h"
+#include "tests/runtime/support/stored_tensors.h"
 
 namespace dspack::runtime::device_cache_test {
 namespace {
@@ -191,6 +191,152 @@ TEST_CASE("device cache: an expert that the CPU has computed is copied behind th
   }
 }
 
+/// A device whose slots are full of the first experts of a layer, over a host that has few of these: not kFirstToLeave,
+/// which is the first that would leave the device, and those behind it.
+struct Full {
+  explicit Full(uint64_t seed) : place(test::tiny_folder(), true, UINT64_MAX, seed) {
+    host = std::move(*kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
+    const auto make_store = [&](std::optional<uint64_t> slots) {
+      auto made = std::move(*StreamedStore::make(
+          *host, place.weights(), {.shape = place.shape(), .layers = {kFirst}, .slots = slots, .policy = lru()}));
+      made->begin_pass(kPass);
+      return made;
+    };
+    store = make_store(kHostSlots);
+    whole = make_store(std::nullopt);
+    cache = std::move(*DeviceCache::make(*place.device, place.checkpoint(), *store,
+                                         {.experts = place.options({kFirst}),
+                                          .slots = kSlots,
+                                          .policy = lru(),
+                                          .ahead_bytes = kPieceBytes,
+                                          .returns = true}));
+    cache->begin_pass(kPass);
+    for (uint32_t expert = 0; expert < kSlots; ++expert)
+      move(expert);
+    for (uint32_t expert = 0; expert < kFirstToLeave; ++expert)
+      use(expert);
+  }
+  void use(uint32_t expert) {
+    const ExpertDemand demand{.expert = ExpertId(expert)};
+    cache->begin_layer(kFirst, {&demand, 1});
+    REQUIRE(cache->use(kFirst, demand) != nullptr);
+  }
+  void move(uint32_t expert) {
+    const ExpertDemand demand{.expert = ExpertId(expert)};
+    cache->begin_layer(kFirst, {&demand, 1});
+    auto request = store->request(kFirst, {demand});
+    REQUIRE(request);
+    (void)cache->move(kFirst, demand, *(*request)->next({}), true);
+    while (cache->reap_oldest()) {
+    }
+  }
+  [[nodiscard]] bool device_has(uint32_t expert) const { return cache->holds(key(expert)); }
+  /// The host has it, with the bytes of the file.
+  [[nodiscard]] bool host_has(uint32_t expert) {
+    const auto lease = store->lease_if_ready(key(expert));
+    if (!lease) return false;
+    const ExpertDemand demand{.expert = ExpertId(expert)};
+    auto request = whole->request(kFirst, {demand});
+    const ExpertLease wanted = *(*request)->next({});
+    const auto bytes = [](const Linear& matrix, size_t plane) {
+      const kernels::Slice& at = matrix.weight().planes[plane];
+      return kernels::host_bytes(*at.buffer)
+          .subspan(at.offset_bytes, kernels::plane_size(matrix.weight(), plane).bytes);
+    };
+    for (const auto matrix : {&ExpertWeights::gate, &ExpertWeights::up, &ExpertWeights::down})
+      for (const size_t plane : {kernels::kCodes, kernels::kScales})
+        CHECK(std::ranges::equal(bytes(lease->weights().*matrix, plane), bytes(wanted.weights().*matrix, plane)));
+    return true;
+  }
+  void advance() {
+    for (int i = 0; i < kOften && cache->advance(); ++i) {
+    }
+  }
+  static ExpertKey key(uint32_t expert) { return {.layer = kFirst, .expert = ExpertId(expert)}; }
+
+  static constexpr uint32_t kSlots = 32;  // of which two are kept empty
+  static constexpr uint32_t kHostSlots = 8;
+  static constexpr uint32_t kFirstToLeave = kHostSlots - 1;  // of what is spare, the host keeps what came first
+  ExpertPlace place;
+  std::unique_ptr<kernels::Device> host;
+  std::unique_ptr<StreamedStore> store, whole;
+  std::unique_ptr<DeviceCache> cache;
+};
+
+constexpr uint32_t kLeaves = Full::kFirstToLeave;
+
+TEST_CASE("device cache: experts that are to leave go back to the host one by one, until some slots are empty") {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    Full full(seed);
+    CHECK_FALSE(full.host_has(kLeaves));
+    full.advance();
+    for (const uint32_t expert : {kLeaves, kLeaves + 1}) {
+      CHECK_FALSE(full.device_has(expert));
+      CHECK(full.host_has(expert));
+    }
+    CHECK(full.device_has(kLeaves + 2));
+    const auto counts = full.cache->stats().phases[static_cast<size_t>(Phase::decode)];
+    CHECK(counts.returned == 2);
+    CHECK(counts.evictions == 2);
+    full.move(40);  // takes an empty slot
+    CHECK(full.device_has(kLeaves + 2));
+    full.advance();
+    CHECK(full.host_has(kLeaves + 2));
+  }
+}
+
+TEST_CASE("device cache: an expert that is wanted on its way back stays") {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    Full full(seed);
+    REQUIRE(full.cache->advance());  // it is on its way
+    full.use(kLeaves);
+    full.advance();
+    CHECK(full.device_has(kLeaves));  // and the host's copy was the first to make room for the next
+    CHECK_FALSE(full.host_has(kLeaves));
+    CHECK_FALSE(full.device_has(kLeaves + 1));
+    CHECK_FALSE(full.device_has(kLeaves + 2));
+    const auto returned = [&] { return full.cache->stats().phases[static_cast<size_t>(Phase::decode)].returned; };
+    CHECK(returned() == 3);
+    for (const uint32_t other : {40, 41, 42}) {
+      full.move(other);
+      full.advance();
+    }
+    CHECK(returned() == 6);
+  }
+}
+
+TEST_CASE(
+    "device cache: a host without a slot takes nothing back, and what is on its way when the cache goes arrives") {
+  Full full(1);
+  std::vector<ExpertLease> held;
+  for (const ExpertKey key : full.store->held())
+    held.push_back(*full.store->lease_if_ready(key));
+  REQUIRE(held.size() == Full::kHostSlots);
+  CHECK_FALSE(full.cache->advance());
+  CHECK(full.device_has(kLeaves));
+  held.pop_back();
+  full.move(40);  // as if nothing could go back
+  CHECK_FALSE(full.device_has(kLeaves));
+  held.clear();
+  REQUIRE(full.cache->advance());
+  full.cache.reset();
+  CHECK(full.host_has(kLeaves + 1));
+}
+
+TEST_CASE("device cache: an expert that the host has leaves without a copy") {
+  Full full(1);
+  for (uint32_t expert = kLeaves; expert < Full::kSlots; ++expert)
+    full.use(expert);
+  CHECK_FALSE(full.cache->advance());
+  for (const uint32_t expert : {0, 1}) {
+    CHECK_FALSE(full.device_has(expert));
+    CHECK(full.host_has(expert));
+  }
+  CHECK(full.cache->stats().phases[static_cast<size_t>(Phase::decode)].returned == 0);
+}
+
 TEST_CASE("experts in pieces: none is larger than asked for, and together they are the expert") {
   ExpertPlace place(test::tiny_folder());
   Lab lab(1);
@@ -209,9 +355,9 @@ TEST_CASE("experts in pieces: none is larger than asked for, and together they a
     std::ranges::fill((*to)->host(), std::byte{0xff});
     uint64_t bytes = 0;
     for (const ExpertPiece& piece : pieces_of(layout, lease.weights(), target, most)) {
-      CHECK(piece.from.size() <= most);
-      bytes += piece.from.size();
-      place.queue->upload(piece.to, piece.from);
+      CHECK(piece.host.size() <= most);
+      bytes += piece.host.size();
+      place.queue->upload(piece.device, piece.host);
     }
     place.queue->synchronize();
     CHECK(std::ranges::equal((*to)->host(), whole));

@@ -89,8 +89,8 @@ size_t copies_of(const Experts& experts, ExpertKey key, uint64_t most_bytes = UI
   const ExpertWeights from = weights_in(*plan, *slot), to = weights_at(layout, {memory.get(), 0});
   const auto pieces = pieces_of(layout, from, to, most_bytes);
   for (const ExpertPiece& piece : pieces) {
-    CHECK(piece.from.size() <= most_bytes);
-    queue->upload(piece.to, piece.from);
+    CHECK(piece.host.size() <= most_bytes);
+    queue->upload(piece.device, piece.host);
   }
   for (const auto& [source, target] :
        {std::pair(&from.gate, &to.gate), std::pair(&from.up, &to.up), std::pair(&from.down, &to.down)}) {
