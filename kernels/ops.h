@@ -339,6 +339,8 @@ class Queue {
 
   virtual void upload(Slice to, std::span<const std::byte> from) = 0;
   virtual void download(std::span<std::byte> to, Slice from) = 0;
+  /// One of the places may be the host's memory that the device addresses (allocate_host), borrowed like a host span:
+  /// the device then reads or writes it itself, behind no upload or download of another queue. For few bytes.
   virtual void copy(Slice to, Slice from, uint64_t bytes) = 0;
   virtual void synchronize() = 0;
   /// What the device could not do, and no operation can say: it is lost, or has no memory left. From then on it runs
@@ -505,7 +507,7 @@ class Device {
   /// Uninitialised memory, aligned to at least 64 bytes. Errors: budget.
   [[nodiscard]] virtual Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes) = 0;
   /// Memory of the host, page-aligned, from and to which this device copies without a detour and while it computes
-  /// (pinned). Errors: budget.
+  /// (pinned), and which it addresses itself (Queue::copy). Errors: budget.
   [[nodiscard]] virtual Result<std::unique_ptr<Buffer>> allocate_host(uint64_t bytes) = 0;
   [[nodiscard]] virtual std::unique_ptr<Queue> make_queue() = 0;
   /// Whether buffers lie in the host's memory (Buffer::host).

@@ -55,6 +55,14 @@ std::byte* address_of(Slice place) {
   return static_cast<const CudaBuffer*>(place.buffer)->address() + place.offset_bytes;
 }
 
+bool is_pinned(Slice place) {
+  return dynamic_cast<PinnedBuffer*>(place.buffer) != nullptr;
+}
+
+std::byte* visible_address(Slice place) {
+  return is_pinned(place) ? place.buffer->host().data() + place.offset_bytes : address_of(place);
+}
+
 Matrix matrix_of(const Weight& weight) {
   DSPACK_CHECK(weight.planes[kCodes].offset_bytes % std::max(1U, facts_of(weight.coding).bits / 8) == 0,
                "weight is not aligned to its elements");

@@ -36,7 +36,7 @@ class CudaBuffer final : public Buffer {
   std::shared_ptr<Budget> budget_;
 };
 
-/// Memory of the host that the device copies from and to by itself.
+/// Memory of the host that the device copies from and to by itself, and that kernels address.
 class PinnedBuffer final : public Buffer {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Buffer>> make(uint64_t bytes);
@@ -55,6 +55,10 @@ class PinnedBuffer final : public Buffer {
 
 /// Where a slice is on the device; null for an empty one.
 [[nodiscard]] std::byte* address_of(Slice place);
+/// Whether a slice is in a PinnedBuffer.
+[[nodiscard]] bool is_pinned(Slice place);
+/// Where kernels find a slice on the device or in a PinnedBuffer.
+[[nodiscard]] std::byte* visible_address(Slice place);
 
 /// The weight as kernels get it.
 [[nodiscard]] Matrix matrix_of(const Weight& weight);

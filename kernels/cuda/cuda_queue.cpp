@@ -55,7 +55,10 @@ void CudaQueue::download(std::span<std::byte> to, Slice from) {
 void CudaQueue::copy(Slice to, Slice from, uint64_t bytes) {
   check_extent(to, bytes);
   check_extent(from, bytes);
-  if (bytes == 0 || address_of(to) == address_of(from)) return;
+  if (bytes == 0) return;
+  if (is_pinned(to) || is_pinned(from))
+    return run_copy(stream(), {.to = visible_address(to), .from = visible_address(from), .bytes = bytes});
+  if (address_of(to) == address_of(from)) return;
   const bool apart = to.buffer != from.buffer || to.offset_bytes + bytes <= from.offset_bytes ||
                      from.offset_bytes + bytes <= to.offset_bytes;
   DSPACK_CHECK(apart, "a copy onto a part of itself");
@@ -64,8 +67,7 @@ void CudaQueue::copy(Slice to, Slice from, uint64_t bytes) {
 
 void CudaQueue::synchronize() {
   stream().synchronize();
-  indices_.clear();
-  index_bytes_ = 0;
+  index_space_.clear(0);
 }
 
 std::shared_ptr<Event> CudaQueue::mark() {
@@ -247,18 +249,12 @@ ChooseCounters* CudaQueue::choose_counters() {
   return reinterpret_cast<ChooseCounters*>(counters(choose_counter_space_, kChooseCounterBytes));
 }
 
-/// The caller's memory is borrowed for the call only, the copy happens later.
 const uint32_t* CudaQueue::on_device(std::span<const uint32_t> rows) {
-  const uint64_t bytes = rows.size_bytes();
-  if (index_bytes_ + bytes > index_space_.size_bytes()) {
+  if (!index_space_.has_room(rows.size_bytes())) {
     synchronize();  // what was there has been used
-    (void)index_space_.at_least(std::max(bytes, kIndexSpaceBytes));
+    index_space_.clear(rows.size_bytes());
   }
-  std::byte* to = index_space_.at_least(0) + index_bytes_;
-  index_bytes_ += bytes;
-  indices_.emplace_back(rows.begin(), rows.end());
-  stream().copy_to_device(to, indices_.back().data(), bytes);
-  return reinterpret_cast<const uint32_t*>(to);
+  return index_space_.put(stream(), rows);
 }
 
 void CudaQueue::gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) {

@@ -15,47 +15,15 @@
 #include "kernels/cuda/attend_expanded.h"
 #include "kernels/cuda/choose.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/index_space.h"
 #include "kernels/cuda/linear_blas.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/workspace.h"
 #include "kernels/ops.h"
 #include "kernels/precision.h"
 
 namespace dspack::kernels::cuda {
 
-/// Memory that operations share, one after the other. It grows; what it was before stays, since a recorded step may
-/// still use it.
-class Workspace {
- public:
-  Workspace() = default;
-  ~Workspace() {
-    for (void* memory : memory_)
-      gpu::release(memory);
-  }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-
-  /// 256-byte aligned.
-  [[nodiscard]] std::byte* at_least(uint64_t bytes) {
-    if (bytes > size_bytes_) {
-      auto memory = gpu::allocate(bytes);
-      if (memory) {
-        memory_.push_back(*memory);
-        size_bytes_ = bytes;
-      } else {
-        gpu::fail({ErrorKind::budget, std::string(gpu::kNoMemoryLeft) + ": " + memory.error().message});
-      }
-    }
-    return memory_.empty() ? nullptr : static_cast<std::byte*>(memory_.back());
-  }
-  [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
-
- private:
-  std::vector<void*> memory_;
-  uint64_t size_bytes_ = 0;
-};
-
-/// Row numbers of gather_rows and scatter_rows on their way, until the next synchronize.
-inline constexpr uint64_t kIndexSpaceBytes = 1 << 20;
 /// Counters of experts in one launch, and behind them that of a router in one.
 inline constexpr uint64_t kExpertCounterBytes = (uint64_t{kFusedCounters} + 1) * sizeof(uint32_t);
 

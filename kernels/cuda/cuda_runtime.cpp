@@ -1,7 +1,10 @@
 #include <cuda_runtime_api.h>
+#include <sys/mman.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,6 +77,55 @@ class EventPool {
 EventPool& event_pool() {
   static auto& pool = *new EventPool;
   return pool;
+}
+
+// Large pieces of the host's memory, in huge pages where the system has them: pinning looks at each page, of which
+// there are a 512th then.
+class RegisteredMemory {
+ public:
+  /// Null: it is too little for that, or could not be had.
+  [[nodiscard]] void* make(uint64_t bytes) {
+    constexpr uint64_t kHugePageBytes = 2 << 20;
+    constexpr uint64_t kLeastBytes = 64 << 20;
+    int is_addressed_alike = 0;  // by kernels and the host
+    if (bytes < kLeastBytes ||
+        cudaDeviceGetAttribute(&is_addressed_alike, cudaDevAttrCanUseHostPointerForRegisteredMem, device_in_use) !=
+            cudaSuccess ||
+        is_addressed_alike == 0)
+      return nullptr;
+    const uint64_t whole = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    void* const memory = std::aligned_alloc(kHugePageBytes, whole);
+    if (memory == nullptr) return nullptr;
+    madvise(memory, whole, MADV_HUGEPAGE);  // what it does not get is in small pages
+    if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped) != cudaSuccess) {
+      cudaGetLastError();
+      std::free(memory);
+      return nullptr;
+    }
+    const std::lock_guard lock(mutex_);
+    places_.insert(memory);
+    return memory;
+  }
+  /// False: it is not of here.
+  bool release(void* memory) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (places_.erase(memory) == 0) return false;
+    }
+    const cudaError_t status = cudaHostUnregister(memory);
+    if (status != cudaErrorCudartUnloading && !has_failed()) check(status);
+    std::free(memory);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<void*> places_;  // guarded by mutex_
+};
+
+RegisteredMemory& registered_memory() {
+  static auto& memory = *new RegisteredMemory;  // never destroyed, as the events
+  return memory;
 }
 
 class CudaEvent final : public Event {
@@ -259,13 +311,16 @@ void release(void* memory) {
 
 Result<void*> allocate_pinned(uint64_t bytes) {
   use_device();
+  if (void* const memory = registered_memory().make(bytes); memory != nullptr) return memory;
   void* memory = nullptr;
-  if (cudaMallocHost(&memory, bytes == 0 ? 1 : bytes) == cudaSuccess) return memory;
+  const cudaError_t status = cudaMallocHost(&memory, bytes == 0 ? 1 : bytes);
+  if (status == cudaSuccess) return memory;
   cudaGetLastError();
-  return Error{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of pinned memory"};
+  return refusal_to_pin(bytes, words(status));
 }
 
 void release_pinned(void* memory) {
+  if (registered_memory().release(memory)) return;
   const cudaError_t status = cudaFreeHost(memory);
   if (status != cudaErrorCudartUnloading && !has_failed()) check(status);
 }

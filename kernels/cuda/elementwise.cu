@@ -92,6 +92,14 @@ __global__ void store_rows_kernel(StoreRowsTask task) {
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::store_value(task, first, row, col); });
 }
 
+template <class Unit>
+__global__ void copy_kernel(CopyTask task) {
+  const uint64_t units = task.bytes / sizeof(Unit);
+  const uint64_t step = uint64_t{gpu::grid_blocks().x} * gpu::block_threads();
+  for (uint64_t i = uint64_t{gpu::block_index().x} * gpu::block_threads() + gpu::thread_index(); i < units; i += step)
+    static_cast<Unit*>(task.to)[i] = static_cast<const Unit*>(task.from)[i];
+}
+
 __global__ void gather_rows_kernel(MoveRowsTask task) {
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     task.to.data[row * task.to.stride + col] = task.from.data[task.index[row] * task.from.stride + col];
@@ -142,6 +150,14 @@ gpu::LaunchShape choose_layer_norm_launch(uint32_t rows) {
           .shared_bytes = static_cast<unsigned>(warps * gpu::kWarpThreads * sizeof(double))};
 }
 
+gpu::LaunchShape choose_copy_launch(uint64_t units) {
+  // Enough under way to fill a link: 128 KiB by units of 16 bytes.
+  constexpr unsigned kThreads = 128;
+  constexpr uint64_t kMostBlocks = 64;
+  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(units, kThreads), 1, kMostBlocks)),
+          .threads = kThreads};
+}
+
 void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task) {
   if (task.rows == 0 || task.cols == 0) return;
   gpu::launch(stream, choose_norm_launch(task.rows, task.cols), rms_norm_kernel, task);
@@ -174,6 +190,14 @@ void run_rotate(gpu::Stream& stream, const RotateTask& task) {
 void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task) {
   DSPACK_CHECK(task.dtype == Dtype::f32 || task.dtype == Dtype::bf16 || task.dtype == Dtype::f16, "rows of this type");
   launch_rows(stream, store_rows_kernel, task);
+}
+void run_copy(gpu::Stream& stream, const CopyTask& task) {
+  const auto run = [&]<class Unit>(Unit) {
+    gpu::launch(stream, choose_copy_launch(task.bytes / sizeof(Unit)), copy_kernel<Unit>, task);
+  };
+  const uint64_t places = reinterpret_cast<uintptr_t>(task.to) | reinterpret_cast<uintptr_t>(task.from) | task.bytes;
+  if (places % sizeof(uint4) == 0) return run(uint4());
+  places % sizeof(uint32_t) == 0 ? run(uint32_t()) : run(uint8_t());
 }
 void run_gather_rows(gpu::Stream& stream, const MoveRowsTask& task) {
   launch_rows(stream, gather_rows_kernel, task);

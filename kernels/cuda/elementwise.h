@@ -97,6 +97,15 @@ struct StoreRowsTask {
 };
 void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task);
 
+/// Bytes as they are. One of the places may be pinned memory of the host, which the kernel then reads or writes across
+/// the link by itself: no copy engine, whose copies run in order, has to come to it.
+struct CopyTask {
+  void* to = nullptr;
+  const void* from = nullptr;
+  uint64_t bytes = 0;
+};
+void run_copy(gpu::Stream& stream, const CopyTask& task);
+
 struct MoveRowsTask {
   RowsAt<float> to;
   RowsAt<const float> from;
@@ -114,5 +123,7 @@ void run_scatter_rows(gpu::Stream& stream, const MoveRowsTask& task);
 inline constexpr unsigned kMostNormThreads = 1024;
 [[nodiscard]] gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols);
 [[nodiscard]] gpu::LaunchShape choose_layer_norm_launch(uint32_t rows);
+/// `units`: that one thread copies at once.
+[[nodiscard]] gpu::LaunchShape choose_copy_launch(uint64_t units);
 
 }  // namespace dspack::kernels::cuda

@@ -109,9 +109,7 @@ class CudaQueue final : public Queue {
   Workspace counter_space_;                   // ExpertsTask::counters
   Workspace choose_counter_space_;            // ChooseTask::counters
   bool expects_choices_ = false;
-  std::vector<std::vector<uint32_t>> indices_;  // on their way to the device; until the next synchronize
-  Workspace index_space_;
-  uint64_t index_bytes_ = 0;  // of index_space_ in use
+  IndexSpace index_space_;
 };
 
 }  // namespace dspack::kernels::cuda

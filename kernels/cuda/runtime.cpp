@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
 
 namespace dspack::gpu {
 namespace {
@@ -34,6 +35,12 @@ void fail(const Error& error) {
   const std::lock_guard lock(state().mutex);
   if (!state().first) state().first = error;
   state().has_failed = true;
+}
+
+Error refusal_to_pin(uint64_t bytes, std::string_view reason) {
+  return {ErrorKind::budget,
+          "cannot pin " + std::to_string(bytes) + " bytes of the host's memory for the GPU: " + std::string(reason) +
+              "; use less (--ram, --experts), or allow more: ulimit -l, a container's limit of memory"};
 }
 
 void forget_failure() {

@@ -41,8 +41,11 @@ struct Properties {
 /// Device memory, 256-byte aligned, uninitialised. Errors: budget.
 [[nodiscard]] Result<void*> allocate(uint64_t bytes);
 void release(void* memory);
-/// Host memory that the device copies from and to without a detour, page-aligned. Errors: budget.
+/// Host memory that the device copies from and to without a detour and that kernels address as the host does,
+/// page-aligned. Errors: budget.
 [[nodiscard]] Result<void*> allocate_pinned(uint64_t bytes);
+/// What allocate_pinned says, and why.
+[[nodiscard]] Error refusal_to_pin(uint64_t bytes, std::string_view reason);
 void release_pinned(void* memory);
 
 /// The first failure that made the device unusable: a card that is lost, or without memory for what must be there.

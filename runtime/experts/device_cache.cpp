@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/experts/pinned_slots.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
 
@@ -13,11 +14,17 @@ namespace dspack::runtime {
 namespace {
 
 // An expert that was wanted so often since it came is expected to stay, and need not lie in the host's memory as well.
-// Before, it may leave soon, and what leaves is dropped: then the host's copy is all there is. Of 0 to 5 the best for
-// replayed routes (docs/performance.md).
+// Before, it may leave soon, and if what leaves is dropped, the host's copy is all there is. Of 0 to 5 the best for
+// replayed routes (docs/performance.md). Where it goes back to the host, the best is 0.
 constexpr uint32_t kEstablishedUses = 3;
 // Copies under way while the next expert is awaited, when all are loaded: one that runs and the next.
 constexpr size_t kLoadingCopies = 2;
+
+/// Slots that a pool keeps empty where experts go back to the host's memory. 0: it is too small for that.
+uint64_t kept_empty(const ExpertCache::Pool& pool) {
+  constexpr uint64_t kLeastShare = 16;
+  return std::min(kKeptEmpty, pool.limit / kLeastShare);
+}
 
 PolicyFactory lru_policy() {
   return [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); };
@@ -27,10 +34,13 @@ PolicyFactory lru_policy() {
 
 Result<std::unique_ptr<DeviceCache>> DeviceCache::make(kernels::Device& device, const format::Checkpoint& checkpoint,
                                                        ExpertStore& host, const DeviceCacheOptions& options) {
-  std::unique_ptr<DeviceCache> made(new DeviceCache(device, &host));
+  std::unique_ptr<DeviceCache> made(new DeviceCache(device, &host, options.ahead_bytes));
   TRY_ASSIGN(const auto layouts, lay_out_experts(checkpoint, options.experts, ExpertPresence::some));
   Sizes sizes{.layouts = device_slot_layouts(layouts, options.experts.experts), .slots = {}, .window = kVramWindow};
   sizes.slots = share_slots(sizes.layouts, options.slots, 0);
+  // A host that has room for all experts has what leaves.
+  const bool has_room = host.stats().slots >= uint64_t{options.experts.experts} * options.experts.layers.size();
+  if (options.returns && !has_room) made->returns_.emplace(device, host, options.ahead_bytes);
   TRY(made->allocate(device, layouts, sizes,
                      {.policy = options.policy,
                       .seed = options.seed,
@@ -51,7 +61,7 @@ Result<uint64_t> DeviceCache::bytes_for_all(const format::Checkpoint& checkpoint
 Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, Tier& tier,
                                                        const DeviceExperts& experts, format::Progress* progress,
                                                        const std::stop_token& stop) {
-  std::unique_ptr<DeviceCache> made(new DeviceCache(device, nullptr));
+  std::unique_ptr<DeviceCache> made(new DeviceCache(device, nullptr, kAheadBytes));
   TRY_ASSIGN(const auto layouts, lay_out_experts(tier.checkpoint(), experts, ExpertPresence::all));
   Sizes sizes;
   for (const auto& [id, layout] : layouts) {
@@ -62,13 +72,13 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, 
   made->keep_loading({});
   if (experts.layers.empty()) return made;
   TRY_ASSIGN(const auto host, kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
-  TRY_ASSIGN(const auto reader,
-             StreamedStore::make(*host, tier,
-                                 {.shape = experts.shape,
-                                  .layers = experts.layers,
-                                  .slots = kReaderSlots,
-                                  .policy = lru_policy(),
-                                  .memory = [&device](uint64_t bytes) { return device.allocate_host(bytes); }}));
+  PinnedSlots slots(device);
+  TRY_ASSIGN(const auto reader, StreamedStore::make(*host, tier,
+                                                    {.shape = experts.shape,
+                                                     .layers = experts.layers,
+                                                     .slots = kReaderSlots,
+                                                     .policy = lru_policy(),
+                                                     .memory = &slots}));
   reader->begin_pass({.phase = Phase::prefill, .rows = 1, .draft_rows = 0});
   format::SilentProgress silent;
   format::Progress& told = progress == nullptr ? static_cast<format::Progress&>(silent) : *progress;
@@ -83,6 +93,7 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, 
 }
 
 DeviceCache::~DeviceCache() {
+  returns_.reset();
   copies_->synchronize();
 }
 
@@ -190,7 +201,9 @@ uint64_t DeviceCache::expert_bytes(LayerId layer) const {
 }
 
 uint64_t DeviceCache::empty_slots(LayerId layer) const {
-  return cache_->has_layer(layer) ? ExpertCache::empty_slots(cache_->pool_of(layer)) : 0;
+  if (!cache_->has_layer(layer)) return 0;
+  const ExpertCache::Pool& pool = cache_->pool_of(layer);
+  return sends_back(pool) ? pool.limit - pool.made : ExpertCache::empty_slots(pool);
 }
 
 DeviceSlot* DeviceCache::use(LayerId layer, const ExpertDemand& demand) {
@@ -198,9 +211,12 @@ DeviceSlot* DeviceCache::use(LayerId layer, const ExpertDemand& demand) {
   auto* const slot = static_cast<DeviceSlot*>(cache_->find(use.key));
   if (slot == nullptr) return nullptr;
   if (ahead_ && ahead_->slot == slot) finish_ahead();
+  slot->is_wanted_again = true;
   if (slot->arrival != nullptr && slot->arrival->is_reached()) slot->arrival.reset();
   cache_->hit(*slot, use, slot->arrival != nullptr);
-  if (host_ != nullptr && slot->uses >= kEstablishedUses) host_->set_copied(use.key, true);
+  if (returns_) host_->used_elsewhere(layer, demand);
+  const bool is_established = slot->uses >= kEstablishedUses || sends_back(cache_->pool_of(layer));
+  if (host_ != nullptr && is_established) host_->set_copied(use.key, true);
   return slot;
 }
 
@@ -223,6 +239,7 @@ DeviceSlot& DeviceCache::move(LayerId layer, const ExpertDemand& demand, ExpertL
     slot = &mine.window[mine.turn++ % mine.window.size()];
   }
   copy(pool, *slot, std::move(host));
+  if (slot->is_used && sends_back(cache_->pool_of(layer))) host_->set_copied(use.key, true);
   return *slot;
 }
 
@@ -246,7 +263,7 @@ void DeviceCache::copy(const Pool& pool, DeviceSlot& slot, ExpertLease host) {
 
 void DeviceCache::start_ahead(const Pool& pool, DeviceSlot& slot, ExpertLease host) {
   DSPACK_CHECK(!ahead_, "two experts at once that nobody waits for");
-  auto pieces = pieces_of(pool.layout, host.weights(), slot.weights, kAheadBytes);
+  auto pieces = pieces_of(pool.layout, host.weights(), slot.weights, ahead_bytes_);
   slot.arrival.reset();
   ahead_.emplace(Ahead{.slot = &slot, .host = std::move(host), .pieces = std::move(pieces)});
 }
@@ -255,8 +272,8 @@ void DeviceCache::start_ahead(const Pool& pool, DeviceSlot& slot, ExpertLease ho
 void DeviceCache::enqueue_piece(bool is_ahead) {
   const ExpertPiece& piece = ahead_->pieces[ahead_->next];
   if (ahead_->next == 0) wait_for_work(*ahead_->slot);
-  Copy copy{.host = {}, .begin = copies_->mark(), .end = {}, .bytes = piece.from.size(), .is_ahead = is_ahead};
-  copies_->upload(piece.to, piece.from);
+  Copy copy{.host = {}, .begin = copies_->mark(), .end = {}, .bytes = piece.host.size(), .is_ahead = is_ahead};
+  copies_->upload(piece.device, piece.host);
   copy.end = copies_->mark();
   if (++ahead_->next == ahead_->pieces.size()) {
     ahead_->slot->arrival = copy.end;
@@ -279,7 +296,7 @@ void DeviceCache::drop_ahead() {
   if (last != under_way_.rend()) last->host.emplace(std::move(ahead_->host));  // which it is copied from
   uint64_t copied = 0;
   for (size_t i = 0; i < ahead_->next; ++i)
-    copied += ahead_->pieces[i].from.size();
+    copied += ahead_->pieces[i].host.size();
   ahead_.reset();
   CacheCounts& counts = cache_->prefetch_counts();
   counts.prefetched_bytes -= slot.bytes - copied;
@@ -344,13 +361,53 @@ bool DeviceCache::start_expected() {
 }
 
 bool DeviceCache::advance() {
-  if (!ahead_ && !cache_->has_expected()) return false;
+  const bool returns = advance_returns();
+  if (!ahead_ && !cache_->has_expected()) return returns;
   reap();
   while (!has_demand_under_way() && pieces_under_way() < kPiecesAhead) {
-    if (!ahead_ && !start_expected()) return false;
+    if (!ahead_ && !start_expected()) return returns;
     enqueue_piece(true);
   }
   return true;
+}
+
+bool DeviceCache::sends_back(const ExpertCache::Pool& pool) const {
+  return returns_ && kept_empty(pool) > 0;
+}
+
+bool DeviceCache::advance_returns() {
+  if (!returns_ || cache_->pass().phase != Phase::decode) return false;
+  do {
+    if (DeviceSlot* const slot = returns_->advance(); slot != nullptr) settle_return(*slot);
+    if (returns_->is_busy()) return true;
+  } while (begin_return());
+  return false;
+}
+
+bool DeviceCache::begin_return() {
+  for (const ExpertCache::Pool& pool : cache_->pools()) {
+    while (ExpertCache::empty_slots(pool) < kept_empty(pool)) {
+      auto* const slot = static_cast<DeviceSlot*>(cache_->next_to_leave(pool, ExpertCache::Evict::distant));
+      if (slot == nullptr) break;
+      if (host_->lease_if_ready(slot->key)) {  // it may just go
+        cache_->evict(*slot);
+      } else if (returns_->begin(*slot, pool_of(slot->key.layer).layout)) {
+        slot->is_wanted_again = false;
+        return true;
+      } else {
+        break;  // the host has no room: who comes next pushes it out
+      }
+    }
+  }
+  return false;
+}
+
+// What was wanted while it was on its way stays, and is spare in the host's memory.
+void DeviceCache::settle_return(DeviceSlot& slot) {
+  ++counts().returned;
+  counts().returned_bytes += slot.bytes;
+  if (slot.is_wanted_again) return host_->set_copied(slot.key, true);
+  cache_->evict(slot);
 }
 
 void DeviceCache::reap() {
@@ -362,6 +419,11 @@ void DeviceCache::reap() {
 
 bool DeviceCache::reap_oldest() {
   if (under_way_.empty()) finish_ahead();
+  if (under_way_.empty() && returns_) {
+    DeviceSlot* const slot = returns_->finish();
+    if (slot != nullptr) settle_return(*slot);
+    return slot != nullptr;
+  }
   if (under_way_.empty()) return false;
   under_way_.front().end->wait();
   finish(under_way_.front());

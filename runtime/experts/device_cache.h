@@ -1,10 +1,11 @@
 // A device's cache of experts. With some of them: kept as they are requested, and copied from the host's memory on a
 // queue of their own. The expert stays pinned in the host's memory until the copy has run; work that reads the slot
 // waits on the device for its arrival. An expert that is established here is the first to leave the host's memory, so
-// that the two hold mostly different ones; evicted experts are dropped. A few slots are a window for experts that are
-// not kept. With all of them: read before the run and pinned, so that one table a layer has every expert by its number.
-// Threads: single-thread. Lifetime: borrows device and host store; both queues have run before it goes. Errors: budget;
-// unsupported (experts of one layer that differ in how they are stored); those of reading; cancelled.
+// that the two hold mostly different ones; an evicted expert goes back there or is dropped. A few slots are a window
+// for experts that are not kept. With all of them: read before the run and pinned, so that one table a layer has every
+// expert by its number. Threads: single-thread. Lifetime: borrows device and host store; both queues have run before it
+// goes. Errors: budget; unsupported (experts of one layer that differ in how they are stored); those of reading;
+// cancelled.
 #pragma once
 
 #include <deque>
@@ -15,6 +16,7 @@
 #include "format/progress.h"
 #include "runtime/experts/expert_cache.h"
 #include "runtime/experts/expert_layout.h"
+#include "runtime/experts/expert_returns.h"
 #include "runtime/experts/schedule.h"
 
 namespace dspack::runtime {
@@ -26,6 +28,9 @@ inline constexpr uint64_t kVramWindow = 2;
 /// 160 us at 26 (PCIe 4). One runs while the host enqueues the next.
 inline constexpr uint64_t kAheadBytes = 2ULL << 20;
 inline constexpr size_t kPiecesAhead = 2;
+/// Slots of a pool that are kept empty where experts go back to the host's memory, so that a demand need not wait until
+/// one has left: about as many as a layer misses. A sixteenth of the slots at most.
+inline constexpr uint64_t kKeptEmpty = 4;
 /// Experts in the host's memory while all are read: enough that reading does not pause for an upload, also where one
 /// thread reads an expert from its beginning to its end. V3: 530 MB.
 inline constexpr uint64_t kReaderSlots = 12;
@@ -36,12 +41,16 @@ struct DeviceCacheOptions {
   PolicyFactory policy;
   uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;
+  uint64_t ahead_bytes = kAheadBytes;  // of a piece
+  /// Whether experts that leave go back to the host's memory, if that has fewer slots than there are experts.
+  bool returns = false;
 };
 
 struct DeviceSlot final : CacheSlot {
   uint32_t entry = 0;                          // in its pool's table
   std::shared_ptr<kernels::Event> arrival;     // of what was copied there last; null: nothing was, or long ago
   std::shared_ptr<kernels::Event> used_until;  // the last work that reads it; null: none
+  bool is_wanted_again = false;                // since it was sent back to the host
 };
 
 class DeviceCache {
@@ -90,6 +99,7 @@ class DeviceCache {
   void prefetch(LayerId layer, std::span<const ExpertId> experts);
   /// Enqueues pieces of what is copied ahead: one expert at a time, kPiecesAhead of its pieces, and none while a demand
   /// is under way. False: there is nothing to copy. What is demanded before all of it was enqueued becomes a demand.
+  /// Likewise pieces of an expert that goes back to the host, whatever else is under way.
   bool advance();
   [[nodiscard]] bool is_prefetching() const { return cache_->is_prefetching(); }
 
@@ -104,7 +114,7 @@ class DeviceCache {
   [[nodiscard]] const kernels::ExpertTable& table(LayerId layer) const { return *pool_of(layer).table; }
   // Of a layer without experts here: 0.
   [[nodiscard]] uint64_t expert_bytes(LayerId layer) const;
-  /// Slots of the layer's pool that hold nothing.
+  /// Slots of the layer's pool that hold nothing, but for those that are kept so.
   [[nodiscard]] uint64_t empty_slots(LayerId layer) const;
 
   /// Of experts that are kept as they are wanted.
@@ -141,7 +151,8 @@ class DeviceCache {
     std::vector<uint64_t> slots;  // of each
     uint64_t window = 0;          // of each
   };
-  DeviceCache(kernels::Device& device, ExpertStore* host) : host_(host), copies_(device.make_queue()) {}
+  DeviceCache(kernels::Device& device, ExpertStore* host, uint64_t ahead_bytes)
+      : host_(host), ahead_bytes_(ahead_bytes), copies_(device.make_queue()) {}
   Result<void> allocate(kernels::Device& device, const std::map<LayerId, ExpertLayout>& layouts, const Sizes& sizes,
                         ExpertCache::Options options);
   /// Reads all experts of a layer.
@@ -167,13 +178,23 @@ class DeviceCache {
   [[nodiscard]] size_t pieces_under_way() const;
   [[nodiscard]] bool has_demand_under_way() const { return pieces_under_way() < under_way_.size(); }
   void finish(const Copy& copy);
+  /// Whether what leaves a pool goes back to the host's memory.
+  [[nodiscard]] bool sends_back(const ExpertCache::Pool& pool) const;
+  /// Whether anything is on its way to the host, or may go there.
+  bool advance_returns();
+  /// Sends the next expert that would leave on its way. False: none has to, or may.
+  bool begin_return();
+  /// Its expert is in the host's memory.
+  void settle_return(DeviceSlot& slot);
 
   ExpertStore* host_;  // null: all experts are here
+  uint64_t ahead_bytes_;
   std::vector<Pool> pools_;
   std::optional<ExpertCache> cache_;
   std::unique_ptr<kernels::Queue> copies_;
   std::deque<Copy> under_way_;  // in order
   std::optional<Ahead> ahead_;
+  std::optional<ExpertReturns> returns_;
   WorkRate link_;
   std::array<VramPhaseStats, kPhases> counts_{};  // by Phase; what the cache counts is added by stats()
   ExpertStoreStats loading_;

@@ -47,6 +47,10 @@ class EvictionPolicy {
   virtual void inserted(const ExpertUse& use) = 0;
   /// An expert has got a slot because it may be used soon (prefetch). Used then, it is a hit.
   virtual void prefetched(ExpertKey key, uint64_t pass) = 0;
+  /// An expert that is in no slot here is used in another memory.
+  virtual void used_elsewhere(const ExpertUse& /*use*/) {}
+  /// An expert has got a slot because it leaves another memory, where it was used.
+  virtual void returned(ExpertKey key, uint64_t pass) { prefetched(key, pass); }
   /// An expert has left its slot: a victim, or dropped because reading it failed.
   virtual void removed(ExpertKey key) = 0;
   /// The expert to give up, among those in slots for which `may_go` holds; nullopt: none may. Nothing is removed yet.

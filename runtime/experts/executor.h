@@ -5,9 +5,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stop_token>
+#include <vector>
 
 #include "format/base/ids.h"
 #include "format/base/result.h"
@@ -33,6 +35,13 @@ struct RoutedTokens {
     kernels::Rows residual;
   };
   std::optional<Rest> rest = {};
+};
+
+/// The experts that the next MoE layer is likely to want, which a device may still be finding out: the host goes on,
+/// and looks later.
+struct ExpertForecast {
+  std::shared_ptr<kernels::Event> computed;        // from when on `experts` may be called
+  std::function<std::vector<ExpertId>()> experts;  // most likely first, each once
 };
 
 struct ExecutorShape {
@@ -76,7 +85,9 @@ class ExpertExecutor {
   [[nodiscard]] virtual bool takes_rest() const { return false; }
   /// See ExpertStore.
   [[nodiscard]] virtual bool wants_forecast() const { return false; }
-  virtual void expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) {}
+  /// The layer is one that is yet to be run in this pass. What the forecast borrows stays until that has begun, or the
+  /// next pass.
+  virtual void expect(LayerId /*layer*/, ExpertForecast /*forecast*/) {}
 };
 
 }  // namespace dspack::runtime

@@ -111,6 +111,30 @@ Result<CacheSlot*> ExpertCache::insert_prefetch(ExpertKey key) {
   return slot;
 }
 
+Result<CacheSlot*> ExpertCache::insert_returned(ExpertKey key) {
+  TRY_ASSIGN(CacheSlot * slot, take(key, Evict::distant));
+  if (slot != nullptr) pools_[slot->pool].policy->returned(key, passes_);
+  return slot;
+}
+
+void ExpertCache::used_elsewhere(const ExpertUse& use) {
+  pools_[pool_of_layer_.at(use.key.layer)].policy->used_elsewhere(use);
+}
+
+CacheSlot* ExpertCache::next_to_leave(const Pool& pool, Evict evict) const {
+  const auto leaves = victim(pool, evict);
+  return leaves ? find(*leaves) : nullptr;
+}
+
+void ExpertCache::evict(CacheSlot& slot) {
+  DSPACK_CHECK(slot.pins == 0 && slot.is_ready, "an expert that is in use leaves");
+  ++counts().evictions;
+  has_evicted_ = true;
+  if (slot.is_prefetch) prefetch_counts().wasted_bytes += slot.bytes;
+  if (options_.evicting) options_.evicting(slot);
+  clear(slot);
+}
+
 Result<CacheSlot*> ExpertCache::take(ExpertKey key, Evict evict) {
   DSPACK_CHECK(!by_key_.contains(packed(key)), "an expert that has a slot");
   const size_t index = pool_of_layer_.at(key.layer);
@@ -124,15 +148,9 @@ Result<CacheSlot*> ExpertCache::take(ExpertKey key, Evict evict) {
     ++pool.made;
   }
   if (pool.empty.empty()) {
-    const auto leaves = victim(pool, evict);
-    if (!leaves) return static_cast<CacheSlot*>(nullptr);
-    CacheSlot& leaving = *by_key_.at(packed(*leaves));
-    DSPACK_CHECK(leaving.pins == 0 && leaving.is_ready, "a policy gave up an expert that is in use");
-    ++counts().evictions;
-    has_evicted_ = true;
-    if (leaving.is_prefetch) prefetch_counts().wasted_bytes += leaving.bytes;
-    if (options_.evicting) options_.evicting(leaving);
-    clear(leaving);
+    CacheSlot* const leaving = next_to_leave(pool, evict);
+    if (leaving == nullptr) return leaving;
+    this->evict(*leaving);
   }
   CacheSlot* slot = pool.empty.back();
   pool.empty.pop_back();

@@ -53,6 +53,15 @@ class ExpertCache {
   /// nothing.
   enum class Evict { any, distant, none };
 
+  struct Pool {
+    SlotLayout layout;
+    uint64_t limit = 0;  // slots
+    std::unique_ptr<EvictionPolicy> policy;
+    uint64_t made = 0;
+    std::vector<CacheSlot*> empty = {};
+    std::vector<ExpertKey> spares = {};  // in the order in which they became so
+  };
+
   /// `slots`: of each layout.
   ExpertCache(std::vector<SlotLayout> layouts, const std::vector<uint64_t>& slots, Options options);
 
@@ -77,6 +86,14 @@ class ExpertCache {
   void count_miss(const ExpertUse& use);
   /// The same for an expert that may come to be wanted. Counted by the owner.
   [[nodiscard]] Result<CacheSlot*> insert_prefetch(ExpertKey key);
+  /// The same for an expert that comes back from faster memory.
+  [[nodiscard]] Result<CacheSlot*> insert_returned(ExpertKey key);
+  /// An expert is used that lies in faster memory alone.
+  void used_elsewhere(const ExpertUse& use);
+  /// What would leave next for another expert of the pool; nullptr: nothing may.
+  [[nodiscard]] CacheSlot* next_to_leave(const Pool& pool, Evict evict) const;
+  /// An expert leaves: its slot, which has no pins, is empty.
+  void evict(CacheSlot& slot);
   /// Empties a slot without pins.
   void clear(CacheSlot& slot);
   /// A spare expert is in faster memory as well. Spare ones leave first, the one that was said last before the others:
@@ -100,14 +117,6 @@ class ExpertCache {
   [[nodiscard]] const std::array<CacheCounts, kPhases>& all_counts() const { return counts_; }
   [[nodiscard]] const PrefetchGovernor& governor() const { return governor_; }
 
-  struct Pool {
-    SlotLayout layout;
-    uint64_t limit = 0;  // slots
-    std::unique_ptr<EvictionPolicy> policy;
-    uint64_t made = 0;
-    std::vector<CacheSlot*> empty = {};
-    std::vector<ExpertKey> spares = {};  // in the order in which they became so
-  };
   [[nodiscard]] const std::vector<Pool>& pools() const { return pools_; }
   /// Precondition: has_layer.
   [[nodiscard]] const Pool& pool_of(LayerId layer) const { return pools_[pool_of_layer_.at(layer)]; }

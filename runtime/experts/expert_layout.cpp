@@ -11,8 +11,13 @@ namespace dspack::runtime {
 
 namespace {
 
-// Where every matrix begins: what the widest loads of any device want, several times over.
+// Where every run of planes begins: what the widest loads of any device want, several times over.
 constexpr uint64_t kAlignment = 256;
+// Where planes within a run begin at least: codes, which are read by whole lines, and others.
+constexpr uint64_t kCodesAlignment = 128;
+constexpr uint64_t kPlaneAlignment = 16;
+// Bytes between two planes that are copied with them rather than apart.
+constexpr uint64_t kMostGap = 256;
 constexpr std::array<const char*, 3> kProjections = {"gate_proj", "up_proj", "down_proj"};
 
 Error stored_otherwise(ExpertKey key, const char* projection) {
@@ -22,39 +27,95 @@ Error stored_otherwise(ExpertKey key, const char* projection) {
                       key.layer.value, key.expert.value, projection)};
 }
 
-ExpertLayout layout_of(const SlotPlan& plan) {
-  ExpertLayout layout;
-  for (size_t i = 0; i < layout.matrices.size(); ++i) {
-    SlotPlan::Matrix& matrix = layout.matrices[i];
-    matrix.form = plan.matrices[i].form;
-    for (size_t plane = 0; plane < matrix.planes.size(); ++plane) {
-      const uint64_t bytes = kernels::plane_size(matrix.form, plane).bytes;
-      if (bytes == 0) continue;
-      matrix.planes[plane] = layout.expert_bytes;
-      layout.expert_bytes = round_up(layout.expert_bytes + bytes, kAlignment);
+/// One plane, and where it lies in a slot of the host's memory.
+struct PlaneAt {
+  size_t matrix = 0, plane = 0;
+  uint64_t at = 0, bytes = 0;
+};
+
+std::vector<PlaneAt> planes_of(const SlotPlan& plan) {
+  std::vector<PlaneAt> planes;
+  for (size_t matrix = 0; matrix < plan.matrices.size(); ++matrix) {
+    for (size_t plane = 0; plane < kernels::kPlanes; ++plane) {
+      const uint64_t bytes = kernels::plane_size(plan.matrices[matrix].form, plane).bytes;
+      if (bytes > 0) planes.push_back({matrix, plane, *plan.matrices[matrix].planes[plane], bytes});
     }
   }
+  std::ranges::sort(planes, {}, &PlaneAt::at);
+  return planes;
+}
+
+// In the order of the host's slot, and as far apart as there where little lies between: one copy takes the whole run.
+ExpertLayout layout_of(const SlotPlan& plan) {
+  ExpertLayout layout;
+  for (size_t i = 0; i < layout.matrices.size(); ++i)
+    layout.matrices[i].form = plan.matrices[i].form;
+  uint64_t host_end = 0, end = 0;
+  for (const PlaneAt& plane : planes_of(plan)) {
+    const uint64_t gap = plane.at - std::min(plane.at, host_end);
+    const uint64_t alignment = plane.plane == kernels::kCodes ? kCodesAlignment : kPlaneAlignment;
+    const bool goes_on = end > 0 && gap <= kMostGap && (end + gap) % alignment == 0;
+    const uint64_t at = goes_on ? end + gap : round_up(end, kAlignment);
+    layout.matrices[plane.matrix].planes[plane.plane] = at;
+    end = at + plane.bytes;
+    host_end = plane.at + plane.bytes;
+  }
+  layout.expert_bytes = round_up(end, kAlignment);
   return layout;
 }
+
+bool has_forms_of(const ExpertLayout& a, const ExpertLayout& b) {
+  return std::ranges::equal(a.matrices, b.matrices, {}, &SlotPlan::Matrix::form, &SlotPlan::Matrix::form);
+}
+
+/// How experts lie in the host's slots, and how many do so.
+class LayoutCounts {
+ public:
+  void add(const ExpertLayout& layout) {
+    const auto known = std::ranges::find(counts_, layout, &Count::layout);
+    ++(known == counts_.end() ? counts_.emplace_back(Count{.layout = layout}) : *known).experts;
+  }
+  /// Of those with the same forms, the most frequent.
+  [[nodiscard]] const ExpertLayout& usual(const ExpertLayout& like) const {
+    const Count* most = nullptr;
+    for (const Count& count : counts_) {
+      if (has_forms_of(count.layout, like) && (most == nullptr || count.experts > most->experts)) most = &count;
+    }
+    DSPACK_CHECK(most != nullptr, "a layout that was not counted");
+    return most->layout;
+  }
+
+ private:
+  struct Count {
+    ExpertLayout layout;
+    uint64_t experts = 0;
+  };
+  std::vector<Count> counts_;
+};
 
 }  // namespace
 
 Result<std::map<LayerId, ExpertLayout>> lay_out_experts(const format::Checkpoint& checkpoint,
                                                         const DeviceExperts& wanted, ExpertPresence presence) {
   std::map<LayerId, ExpertLayout> layouts;
+  LayoutCounts counts;
   for (const LayerId layer : wanted.layers) {
     for (uint32_t expert = 0; expert < wanted.experts; ++expert) {
       const ExpertKey key{.layer = layer, .expert = ExpertId(expert)};
       const auto plan = plan_slot(checkpoint, key, wanted.shape);
       if (!plan && presence == ExpertPresence::some && plan.error().kind == ErrorKind::not_found) continue;
       if (!plan) return explained(plan.error(), key);
-      const auto [place, is_first] = layouts.try_emplace(layer);
-      if (is_first) place->second = layout_of(*plan);
+      const ExpertLayout layout = layout_of(*plan);
+      const ExpertLayout& first = layouts.try_emplace(layer, layout).first->second;
       for (size_t i = 0; i < kProjections.size(); ++i) {
-        if (place->second.matrices[i].form != plan->matrices[i].form) return stored_otherwise(key, kProjections[i]);
+        if (first.matrices[i].form != layout.matrices[i].form) return stored_otherwise(key, kProjections[i]);
       }
+      counts.add(layout);
     }
   }
+  // Layers of the same forms share slots, so they have one layout.
+  for (auto& [layer, layout] : layouts)
+    layout = counts.usual(layout);
   return layouts;
 }
 
@@ -76,20 +137,39 @@ ExpertWeights weights_at(const ExpertLayout& layout, kernels::Slice begin) {
       .gate = layout.matrices[0].at(begin), .up = layout.matrices[1].at(begin), .down = layout.matrices[2].at(begin)};
 }
 
-std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& from, const ExpertWeights& to,
+std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& host, const ExpertWeights& device,
                                    uint64_t most_bytes) {
-  std::vector<ExpertPiece> pieces;
-  const std::array<const Linear*, 3> sources = {&from.gate, &from.up, &from.down};
-  const std::array<const Linear*, 3> targets = {&to.gate, &to.up, &to.down};
-  for (size_t i = 0; i < sources.size(); ++i) {
+  struct Run {
+    kernels::Slice host, device;
+    uint64_t bytes = 0;
+  };
+  std::vector<Run> planes;
+  const std::array<const Linear*, 3> hosts = {&host.gate, &host.up, &host.down};
+  const std::array<const Linear*, 3> devices = {&device.gate, &device.up, &device.down};
+  for (size_t i = 0; i < hosts.size(); ++i) {
     for (size_t plane = 0; plane < kernels::kPlanes; ++plane) {
-      const kernels::Slice& source = sources[i]->weight().planes[plane];
       const uint64_t bytes = kernels::plane_size(layout.matrices[i].form, plane).bytes;
-      for (uint64_t first = 0; first < bytes; first += most_bytes) {
-        const uint64_t count = std::min(most_bytes, bytes - first);
-        pieces.push_back({.to = targets[i]->weight().planes[plane].at(first),
-                          .from = kernels::host_bytes(*source.buffer).subspan(source.offset_bytes + first, count)});
-      }
+      if (bytes > 0) planes.push_back({hosts[i]->weight().planes[plane], devices[i]->weight().planes[plane], bytes});
+    }
+  }
+  std::ranges::sort(planes, {}, [](const Run& run) { return run.device.offset_bytes; });
+  std::vector<Run> runs;
+  for (const Run& plane : planes) {
+    const auto gap_of = [](const kernels::Slice& before, uint64_t bytes, const kernels::Slice& place) {
+      return place.offset_bytes - before.offset_bytes - bytes;  // huge where it lies before
+    };
+    Run* const last = runs.empty() ? nullptr : &runs.back();
+    const uint64_t gap = last == nullptr ? 0 : gap_of(last->device, last->bytes, plane.device);
+    const bool goes_on = last != nullptr && last->host.buffer == plane.host.buffer && gap <= kMostGap &&
+                         gap_of(last->host, last->bytes, plane.host) == gap;
+    goes_on ? void(last->bytes += gap + plane.bytes) : runs.push_back(plane);
+  }
+  std::vector<ExpertPiece> pieces;
+  for (const Run& run : runs) {
+    for (uint64_t first = 0; first < run.bytes; first += most_bytes) {
+      const uint64_t count = std::min(most_bytes, run.bytes - first);
+      pieces.push_back({.device = run.device.at(first),
+                        .host = kernels::host_bytes(*run.host.buffer).subspan(run.host.offset_bytes + first, count)});
     }
   }
   return pieces;
@@ -98,7 +178,7 @@ std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeigh
 void upload_expert(kernels::Queue& queue, const ExpertLayout& layout, const ExpertWeights& from,
                    const ExpertWeights& to) {
   for (const ExpertPiece& piece : pieces_of(layout, from, to, layout.expert_bytes))
-    queue.upload(piece.to, piece.from);
+    queue.upload(piece.device, piece.host);
 }
 
 }  // namespace dspack::runtime

@@ -1,5 +1,6 @@
-// Where an expert's matrices lie in device memory: side by side, each aligned for the widest loads, without the other
-// bytes of their files.
+// Where an expert's matrices lie in device memory: without the other bytes of their files, each aligned for wide loads,
+// and otherwise as they lie in a slot of the host's memory (slot_plan.h), so that one copy brings an expert that is
+// stored in one piece.
 // Threads: pure functions; uploading as the queue. Lifetime: a layout is a plain value. Errors: those of plan_slot;
 // not_found for an expert that the checkpoint lacks, where all are needed; unsupported (experts of one layer that are
 // stored differently).
@@ -33,7 +34,8 @@ struct DeviceExperts {
 /// Some: an expert that is missing matters when the router picks it.
 enum class ExpertPresence { all, some };
 
-/// The layout of each layer's experts. Looks at every expert, so that one that is missing or stored otherwise is told
+/// The layout of each layer's experts: that of the most experts of the same forms, where they lie differently in the
+/// host's slots. Looks at every expert, so that one that is missing or stored otherwise is told
 /// of before tens of gigabytes are read. A layer without any usable expert is left out.
 [[nodiscard]] Result<std::map<LayerId, ExpertLayout>> lay_out_experts(const format::Checkpoint& checkpoint,
                                                                       const DeviceExperts& wanted,
@@ -48,12 +50,13 @@ enum class ExpertPresence { all, some };
 
 /// Of an expert's bytes, those of one copy.
 struct ExpertPiece {
-  kernels::Slice to;
-  std::span<const std::byte> from;
+  kernels::Slice device;
+  std::span<std::byte> host;
 };
-/// The copies of an expert's matrices, none of more than `most_bytes`. `from` lies in the host's memory.
-[[nodiscard]] std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& from,
-                                                 const ExpertWeights& to, uint64_t most_bytes);
+/// The copies of an expert's matrices, in either direction, none of more than `most_bytes`: planes that are as far
+/// apart at both places come together.
+[[nodiscard]] std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& host,
+                                                 const ExpertWeights& device, uint64_t most_bytes);
 
 /// Enqueues the copies of an expert's matrices. `from` lies in the host's memory, which is borrowed as for
 /// Queue::upload.

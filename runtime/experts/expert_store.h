@@ -88,6 +88,8 @@ class ExpertRequest {
   [[nodiscard]] virtual Result<ExpertLease> next(const std::stop_token& stop) = 0;
   /// Whether `next` would return at once.
   [[nodiscard]] virtual bool is_ready() = 0;
+  /// Whether experts wait for slots, which leases may hold.
+  [[nodiscard]] virtual bool is_starved() { return false; }
   /// From the request to the arrival of the last expert, among those taken, that was missing. 0: none was.
   [[nodiscard]] virtual double transfer_seconds() const { return 0; }
 };
@@ -131,6 +133,13 @@ class ExpertStore {
   virtual void set_copied(ExpertKey /*key*/, bool /*is_copied*/) {}
   /// An expert that is in memory, without being counted or waited for; nullopt: it is not there.
   [[nodiscard]] virtual std::optional<ExpertLease> lease_if_ready(ExpertKey /*key*/) { return std::nullopt; }
+  /// The faster memory has used an expert of a layer.
+  virtual void used_elsewhere(LayerId /*layer*/, const ExpertDemand& /*demand*/) {}
+  /// A slot for an expert that leaves the faster memory, and where its weights belong: the caller brings them, and
+  /// tells by settle_return. nullopt: the expert is here, or no slot may be had.
+  [[nodiscard]] virtual std::optional<ExpertLease> take_back(ExpertKey /*key*/) { return std::nullopt; }
+  /// The expert has been brought, or is given up. Before its lease ends.
+  virtual void settle_return(ExpertKey /*key*/, bool /*is_there*/) {}
 };
 
 }  // namespace dspack::runtime

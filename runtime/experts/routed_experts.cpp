@@ -6,8 +6,10 @@
 #include <map>
 
 #include "format/base/size.h"
+#include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/backends/cpu_backend.h"
 #include "runtime/experts/backends/device_backend.h"
+#include "runtime/experts/pinned_slots.h"
 #include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
@@ -27,6 +29,10 @@ uint64_t kernel_scratch(const kernels::Device& device, const ExecutorShape& shap
                                                 .rows = shape.wave_tokens,
                                                 .parts_only = placement != ExpertPlacement::resident}),
                   kPartAlignment);
+}
+
+uint64_t routes_bytes(const ExecutorShape& shape) {
+  return uint64_t{shape.wave_tokens} * shape.top_k * sizeof(uint32_t);
 }
 
 uint64_t parts_bytes(const ExecutorShape& shape, uint32_t tokens) {
@@ -84,15 +90,18 @@ Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make(const Target& target,
     return made;
   }
   DSPACK_CHECK(target.host != nullptr, "tiers without a host");
-  with.memory = [&device = target.device](uint64_t bytes) { return device.allocate_host(bytes); };
+  auto pinned = std::make_unique<PinnedSlots>(target.device);
+  with.memory = pinned.get();
   TRY_ASSIGN(auto store, StreamedStore::make(*target.host, tier, with));
   TRY_ASSIGN(auto made, make_tiered(target, tier.checkpoint(), *store, options.shape,
                                     {.experts = experts,
                                      .slots = options.vram_slots,
                                      .policy = options.store.policy,
                                      .seed = options.store.seed,
-                                     .prefetch = device_prefetch(options)},
+                                     .prefetch = device_prefetch(options),
+                                     .returns = options.miss.effective() != MissMode::compute},
                                     options.miss));
+  made->pinned_ = std::move(pinned);
   made->own_store_ = std::move(store);
   return made;
 }
@@ -128,6 +137,7 @@ Result<void> RoutedExperts::allocate(ExpertPlacement placement) {
   DSPACK_CHECK(shape_.wave_tokens > 0, "an executor without room");
   TRY_ASSIGN(scratch_, target_.device.allocate(scratch_bytes_for(target_.device, shape_, placement)));
   parts_at_ = kernel_scratch(target_.device, shape_, placement);
+  TRY_ASSIGN(routes_, target_.device.allocate_host(routes_bytes(shape_)));
   return {};
 }
 
@@ -144,7 +154,7 @@ uint64_t RoutedExperts::scratch_bytes_for(const kernels::Device& device, const E
 }
 
 uint64_t RoutedExperts::host_bytes_for(const kernels::Device& host, const ExecutorShape& shape) {
-  return CpuBackend::bytes_beside(host, shape);
+  return CpuBackend::bytes_beside(host, shape) + routes_bytes(shape);
 }
 
 uint64_t RoutedExperts::scratch_bytes() const {
@@ -154,6 +164,7 @@ uint64_t RoutedExperts::scratch_bytes() const {
 
 void RoutedExperts::begin_pass(const ExpertPass& pass) {
   settle();
+  awaited_.reset();
   pass_ = pass;
   ++passes_[static_cast<size_t>(pass.phase)];
   if (store_ != nullptr) store_->begin_pass(pass);
@@ -217,6 +228,17 @@ bool RoutedExperts::wants_forecast() const {
                                }));
 }
 
+void RoutedExperts::expect(LayerId layer, ExpertForecast forecast) {
+  awaited_ = {.layer = layer, .forecast = std::move(forecast)};
+  take_forecast();
+}
+
+void RoutedExperts::take_forecast() {
+  if (!awaited_ || !awaited_->forecast.computed->is_reached()) return;
+  const Awaited now = *std::exchange(awaited_, std::nullopt);
+  if (!target_.queue.failure()) expect(now.layer, now.forecast.experts());
+}
+
 // Of what is expected, the host reads what no memory has, and a device copies what the host has.
 void RoutedExperts::expect(LayerId layer, std::span<const ExpertId> experts) {
   if (store_ == nullptr) return;
@@ -231,16 +253,20 @@ void RoutedExperts::expect(LayerId layer, std::span<const ExpertId> experts) {
 }
 
 Result<void> RoutedExperts::run(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) {
-  if (!hearing_.empty()) {
-    TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
-    for (RouteListener* listener : hearing_)
-      TRY(listener->record(tokens.layer, chosen));
-  }
+  heard_.clear();
   if (tokens.trace.on()) TRY(begin_trace(tokens));
-  if (is_resident() && !tokens.trace.on()) return run_resident(tokens, y, stop);
-  const auto done = run_waves(tokens, y, stop);
-  if (!done) target_.queue.synchronize();  // what was enqueued borrows the caller's memory
-  return done;
+  if (is_resident() && !tokens.trace.on()) {
+    if (!hearing_.empty()) {
+      TRY_ASSIGN(heard_, chosen_experts(tokens));
+    }
+    TRY(run_resident(tokens, y, stop));
+  } else if (const auto done = run_waves(tokens, y, stop); !done) {
+    target_.queue.synchronize();  // what was enqueued borrows the caller's memory
+    return done;
+  }
+  for (RouteListener* listener : hearing_)
+    TRY(listener->record(tokens.layer, heard_));
+  return {};
 }
 
 Result<void> RoutedExperts::begin_trace(const RoutedTokens& tokens) {
@@ -303,15 +329,23 @@ Result<void> RoutedExperts::run_waves(const RoutedTokens& tokens, const kernels:
   return {};
 }
 
+// The device writes them into the host's memory itself: a download could stand behind other copies.
 Result<std::vector<uint32_t>> RoutedExperts::chosen_experts(const RoutedTokens& tokens) {
-  std::vector<uint32_t> chosen(size_t{tokens.x.rows} * shape_.top_k);
-  target_.queue.download(std::as_writable_bytes(std::span(chosen)), tokens.ids);
-  if (advance()) {
-    const auto there = target_.queue.mark();
-    while (!there->is_reached() && advance()) {
+  std::vector<uint32_t> chosen;
+  for (uint32_t first = 0; first < tokens.x.rows; first += shape_.wave_tokens) {
+    const uint32_t count = std::min(shape_.wave_tokens, tokens.x.rows - first) * shape_.top_k;
+    target_.queue.copy({.buffer = routes_.get(), .offset_bytes = 0},
+                       tokens.ids.at(uint64_t{first} * shape_.top_k * sizeof(uint32_t)), count * sizeof(uint32_t));
+    if (advance() || awaited_) {
+      const auto there = target_.queue.mark();
+      while (!there->is_reached() && (advance() || awaited_))
+        take_forecast();
     }
+    TRY(target_.queue.finish());
+    const auto* ids = reinterpret_cast<const uint32_t*>(kernels::host_bytes(*routes_).data());
+    chosen.insert(chosen.end(), ids, ids + count);
   }
-  TRY(target_.queue.finish());
+  if (awaited_ && awaited_->layer == tokens.layer) awaited_.reset();  // it is known
   for (const uint32_t expert : chosen)
     DSPACK_CHECK(expert < shape_.experts, fmt::format("layer {}: routed to no expert", tokens.layer.value));
   return chosen;
@@ -347,6 +381,7 @@ Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_
   for (const auto& backend : backends_)
     if (!is_traced) backend->before_routes(tokens.x);
   TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
+  if (!hearing_.empty()) heard_.insert(heard_.end(), chosen.begin(), chosen.end());
   settle();
   const std::vector<RoutedGroup> groups = group_by_expert(chosen, first_row);
   LayerCourse course;
@@ -417,12 +452,16 @@ Result<void> RoutedExperts::compute(const ExpertWave& wave, const std::function<
   enqueue_taken();
   while (true) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
+    take_forecast();
     const bool has_more = taken < missing.size();
     if (!(has_more && request->is_ready())) {
       if (compute_next(wave)) continue;
       if (!has_more) break;
-      // The host's slots that work holds may be what reading waits for.
-      if (std::ranges::any_of(backends_, [](const auto& backend) { return backend->release_oldest(); })) continue;
+      if (awaited_) continue;  // it comes before what the device waits for, and reading can begin with it
+      // Slots of the host's memory that copies hold may be what reading waits for.
+      if (request->is_starved() &&
+          std::ranges::any_of(backends_, [](const auto& backend) { return backend->release_oldest(); }))
+        continue;
     }
     TRY(assign());
     enqueue_taken();

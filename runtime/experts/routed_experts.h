@@ -71,9 +71,12 @@ class RoutedExperts final : public ExpertExecutor {
   // The host looks at what each of its stages takes, and has nothing to gain.
   [[nodiscard]] bool takes_rest() const override { return is_resident() && !target_.device.is_host(); }
   [[nodiscard]] bool wants_forecast() const override;
-  void expect(LayerId layer, std::span<const ExpertId> experts) override;
+  void expect(LayerId layer, ExpertForecast forecast) override;
+  /// What is known already.
+  void expect(LayerId layer, std::span<const ExpertId> experts);
 
-  /// Hears what the routers pick from the next pass on; borrowed. `run` also fails where a listener does.
+  /// Hears what the routers pick from the next pass on, when a layer has been enqueued; borrowed. `run` also fails
+  /// where a listener does.
   void add_listener(RouteListener& listener) { listeners_.push_back(&listener); }
   /// The store of its own; nullptr: there is none.
   [[nodiscard]] StreamedStore* store() { return own_store_.get(); }
@@ -100,7 +103,7 @@ class RoutedExperts final : public ExpertExecutor {
   [[nodiscard]] Result<void> run_waves(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop);
   [[nodiscard]] Result<void> run_wave(const RoutedTokens& wave, uint32_t first_row, const kernels::Rows& y,
                                       const std::stop_token& stop);
-  /// Reads back what the router has picked: the one place where the host waits for the device.
+  /// Reads back what the router has picked: the one place where the host waits for the device. Once a wave.
   [[nodiscard]] Result<std::vector<uint32_t>> chosen_experts(const RoutedTokens& tokens);
   [[nodiscard]] std::vector<RoutedGroup> group_by_expert(std::span<const uint32_t> chosen, uint32_t first_row) const;
   [[nodiscard]] Result<void> compute(const ExpertWave& wave, const std::function<void()>& meanwhile,
@@ -108,6 +111,8 @@ class RoutedExperts final : public ExpertExecutor {
   /// The next missing expert goes to a backend.
   [[nodiscard]] Result<void> assign_next(const ExpertWave& wave, std::span<const size_t> missing,
                                          ExpertRequest& request, const std::stop_token& stop);
+  /// Takes up a forecast that has come true to the host.
+  void take_forecast();
   /// Lets backends move what nobody waits for; false: nothing is left to move.
   bool advance();
   [[nodiscard]] bool compute_next(const ExpertWave& wave);
@@ -118,12 +123,20 @@ class RoutedExperts final : public ExpertExecutor {
   ExecutorShape shape_;
   std::vector<RouteListener*> listeners_;
   std::vector<RouteListener*> hearing_;  // those that want the routes of this pass
+  std::vector<uint32_t> heard_;          // what is to be told of the present layer
   ExpertPass pass_;
   std::array<uint64_t, kPhases> passes_{};  // by Phase
+  std::unique_ptr<SlotMemory> pinned_;      // of own_store_, where a device copies from it
   std::unique_ptr<StreamedStore> own_store_;
   ExpertStore* store_ = nullptr;              // null: all experts are resident
   std::unique_ptr<kernels::Buffer> scratch_;  // of the kernels, then parts
   uint64_t parts_at_ = 0;
+  std::unique_ptr<kernels::Buffer> routes_;  // of a wave, where the host sees what the device writes
+  struct Awaited {
+    LayerId layer;
+    ExpertForecast forecast;
+  };
+  std::optional<Awaited> awaited_;
   std::unique_ptr<DeviceCache> cache_;                    // null: the CPU computes alone
   std::vector<std::unique_ptr<ExpertBackend>> backends_;  // the first is that of target_.device
   std::unique_ptr<ExpertTracer> tracer_;                  // made for the first trace, as is the next

@@ -1,9 +1,11 @@
-// The sizes of slots that a model's experts need, and how many slots of each there are.
-// Threads: thread-safe (pure functions). Errors: those of plan_slot.
+// The sizes of slots that a model's experts need, how many slots of each there are, and where their memory comes from.
+// Threads: thread-safe (pure functions); memory is taken by one thread at a time. Errors: those of plan_slot; budget.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "runtime/experts/slot_plan.h"
@@ -27,5 +29,21 @@ struct SlotLayout {
 /// that allows it. Absent: one for each expert.
 [[nodiscard]] std::vector<uint64_t> share_slots(const std::vector<SlotLayout>& layouts, std::optional<uint64_t> slots,
                                                 uint64_t least = 1);
+
+/// Slots of one size.
+struct SlotsWanted {
+  uint64_t slot_bytes = 0;
+  uint64_t slots = 0;
+};
+
+/// What it gives may outlive it.
+class SlotMemory {
+ public:
+  virtual ~SlotMemory() = default;
+  /// No more than these will be taken. Called once, before the first is.
+  virtual void expect(std::span<const SlotsWanted> /*wanted*/) {}
+  /// The memory of one slot, on a page. Errors: budget.
+  [[nodiscard]] virtual Result<std::unique_ptr<kernels::Buffer>> take(uint64_t slot_bytes) = 0;
+};
 
 }  // namespace dspack::runtime

@@ -51,6 +51,8 @@ struct VramPhaseStats : CacheCounts {
   uint64_t computed_bytes = 0;  // of their weights
   uint64_t promoted = 0;        // of these: copied afterwards, while the link was idle
   uint64_t promoted_bytes = 0;
+  uint64_t returned = 0;  // experts that were copied back to the host's memory
+  uint64_t returned_bytes = 0;
 };
 
 struct VramStats {

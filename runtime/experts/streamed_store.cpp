@@ -10,6 +10,7 @@
 #include "format/base/seconds.h"
 #include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/experts/streamed_slot.h"
 
 namespace dspack::runtime {
 
@@ -19,20 +20,6 @@ namespace {
 constexpr uint64_t kMaxPrefetches = 2;
 
 }  // namespace
-
-struct StreamedStore::Slot final : CacheSlot {
-  std::unique_ptr<kernels::Buffer> memory;
-  const SlotPlan* plan = nullptr;  // of the expert
-  bool is_loading = false;
-  std::optional<Error> error;         // reading has failed
-  Medium medium = Medium::disk;       // where it was read from
-  Urgency urgency = Urgency::demand;  // of reading it
-  bool may_fail = false;              // begun as a prefetch: a failure is no error, it is read again when wanted
-  bool is_second_try = false;
-  std::chrono::steady_clock::time_point arrival;  // if ready: when it became so
-
-  [[nodiscard]] std::span<std::byte> memory_bytes() const { return kernels::host_bytes(*memory); }
-};
 
 // Demands that have a slot are pinned until they are taken; those that have none wait for one.
 class StreamedStore::Request final : public ExpertRequest {
@@ -100,8 +87,12 @@ class StreamedStore::Request final : public ExpertRequest {
     return std::chrono::duration<double>(last_arrival_ - start_).count();
   }
 
-  // With the lock held: whether demands wait for a slot.
-  [[nodiscard]] bool is_starved() const { return !missing_.empty(); }
+  bool is_starved() override {
+    const std::lock_guard lock(store_.mutex_);
+    return has_missing();
+  }
+  // With the lock held.
+  [[nodiscard]] bool has_missing() const { return !missing_.empty(); }
 
   bool is_ready() override {
     const std::lock_guard lock(store_.mutex_);
@@ -198,10 +189,13 @@ Result<void> StreamedStore::make_cache() {
                            .seed = options_.seed,
                            .prefetch = options_.prefetch,
                            .make_slot = [this](size_t pool, uint64_t place) { return make_slot(pool, place); }});
+  std::vector<SlotsWanted> wanted;
   for (const ExpertCache::Pool& pool : cache_->pools()) {
     stats_.slots += pool.limit;
     stats_.slot_bytes += pool.limit * pool.layout.slot_bytes;
+    wanted.push_back({.slot_bytes = pool.layout.slot_bytes, .slots = pool.limit});
   }
+  if (options_.memory != nullptr) options_.memory->expect(wanted);
   stats_.prefetch = to_string(options_.prefetch);
   stats_.in_place = options_.in_place;
   if (!cache_->pools().empty()) stats_.policy = cache_->pools().front().policy->name();
@@ -212,17 +206,14 @@ Result<std::unique_ptr<CacheSlot>> StreamedStore::make_slot(size_t index, uint64
   const ExpertCache::Pool& pool = cache_->pools()[index];
   auto slot = std::make_unique<Slot>();
   if (options_.in_place) return std::unique_ptr<CacheSlot>(std::move(slot));  // it gets memory with each expert
-  auto memory = options_.memory ? options_.memory(pool.layout.slot_bytes) : device_.allocate(pool.layout.slot_bytes);
+  auto memory = options_.memory != nullptr ? options_.memory->take(pool.layout.slot_bytes)
+                                           : device_.allocate(pool.layout.slot_bytes);
   if (!memory) {
     return memory.error().in(
         fmt::format("slot {} of {} for experts (fewer with --ram or --experts)", place + 1, pool.limit));
   }
   slot->memory = std::move(*memory);
   return std::unique_ptr<CacheSlot>(std::move(slot));
-}
-
-StreamedStore::Slot* StreamedStore::find(ExpertKey key) const {
-  return static_cast<Slot*>(cache_->find(key));
 }
 
 Result<void> StreamedStore::check_layer(ExpertKey key) {
@@ -256,19 +247,6 @@ MissCounts StreamedStore::miss_counts() const {
   return counts;
 }
 
-void StreamedStore::set_copied(ExpertKey key, bool is_copied) {
-  const std::lock_guard lock(mutex_);
-  cache_->set_spare(key, is_copied);
-}
-
-std::optional<ExpertLease> StreamedStore::lease_if_ready(ExpertKey key) {
-  const std::lock_guard lock(mutex_);
-  Slot* const slot = find(key);
-  if (slot == nullptr || !slot->is_ready) return std::nullopt;
-  ++slot->pins;
-  return ExpertLease(0, slot->weights, this, slot->number);
-}
-
 Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std::vector<ExpertDemand> demands) {
   std::unique_lock lock(mutex_);
   DSPACK_CHECK(request_ == nullptr, "one request at a time");
@@ -299,7 +277,7 @@ void StreamedStore::expect(LayerId layer, std::span<const ExpertId> experts) {
 }
 
 void StreamedStore::start_prefetches() {
-  const bool is_starved = request_ != nullptr && request_->is_starved();
+  const bool is_starved = request_ != nullptr && request_->has_missing();
   while (loading(Urgency::demand) == 0 && loading(Urgency::prefetch) < kMaxPrefetches && !is_starved) {
     const auto key = cache_->next_expected();
     if (!key || !start_prefetch(*key)) return;

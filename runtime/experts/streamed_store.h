@@ -21,9 +21,6 @@
 
 namespace dspack::runtime {
 
-/// Gives the memory of a slot. Errors: budget.
-using SlotMemory = std::function<Result<std::unique_ptr<kernels::Buffer>>(uint64_t bytes)>;
-
 struct StreamedStoreOptions {
   ExpertShape shape;
   std::set<LayerId> layers = {};  // whose experts will be asked for; empty: all
@@ -33,7 +30,7 @@ struct StreamedStoreOptions {
   uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;
   std::optional<uint64_t> max_fetch = {};  // bytes of experts that are read for a prompt and its answer
-  SlotMemory memory = {};                  // of slots; empty: the device's
+  SlotMemory* memory = nullptr;            // of slots, borrowed; nullptr: the device's
   /// Files are mapped into the slots instead of read, so that no expert lies in memory twice. The device is the CPU's.
   bool in_place = false;
 };
@@ -72,6 +69,9 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   void expect(LayerId layer, std::span<const ExpertId> experts) override;
   void set_copied(ExpertKey key, bool is_copied) override;
   [[nodiscard]] std::optional<ExpertLease> lease_if_ready(ExpertKey key) override;
+  void used_elsewhere(LayerId layer, const ExpertDemand& demand) override;
+  [[nodiscard]] std::optional<ExpertLease> take_back(ExpertKey key) override;
+  void settle_return(ExpertKey key, bool is_there) override;
   [[nodiscard]] ExpertStoreStats stats() const override;
   [[nodiscard]] std::vector<ExpertKey> held() const override {
     const std::lock_guard lock(mutex_);

@@ -66,6 +66,7 @@ format::Json vram_phase_json(const VramPhaseStats& counts) {
           {"moved", counts.moved},         {"moved_bytes", counts.moved_bytes},
           {"computed", counts.computed},   {"computed_bytes", counts.computed_bytes},
           {"promoted", counts.promoted},   {"promoted_bytes", counts.promoted_bytes},
+          {"returned", counts.returned},   {"returned_bytes", counts.returned_bytes},
           {"evictions", counts.evictions}, {"waiting_seconds", counts.waiting_seconds}};
 }
 

@@ -135,7 +135,8 @@ Result<void> Model::check_device() const {
 
 Result<Scratch> Model::make_scratch() const {
   TRY_ASSIGN(auto buffer, device_.allocate(plan_.size_bytes()));
-  Scratch scratch(std::move(buffer));
+  TRY_ASSIGN(auto forecast, device_.allocate_host(predictor_.forecast_bytes()));
+  Scratch scratch(std::move(buffer), std::move(forecast));
   if (device_.is_host()) scratch.stages_ = std::make_unique<StageClock>();
   return scratch;
 }
@@ -295,7 +296,8 @@ void Model::foresee(uint32_t index, Scratch& scratch, const kernels::Rows& resid
   if (next == options_.layer_map.end()) return;
   const LayerWeights* weights = layers_->at_hand(*next);
   if (weights == nullptr) return;  // its router may not have arrived
-  executor_.expect(*next, predictor_.predict(queue_, *scratch.buffer_, *weights, residual, shared));
+  executor_.expect(*next, predictor_.predict(queue_, {.scratch = *scratch.buffer_, .forecast = *scratch.forecast_},
+                                             *weights, residual, shared));
 }
 
 void Model::normalise(const kernels::Rows& residual, const kernels::Rows& final) const {

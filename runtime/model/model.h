@@ -61,9 +61,11 @@ class Scratch {
 
  private:
   friend class Model;
-  explicit Scratch(std::unique_ptr<kernels::Buffer> buffer) : buffer_(std::move(buffer)) {}
+  Scratch(std::unique_ptr<kernels::Buffer> buffer, std::unique_ptr<kernels::Buffer> forecast)
+      : buffer_(std::move(buffer)), forecast_(std::move(forecast)) {}
 
   std::unique_ptr<kernels::Buffer> buffer_;
+  std::unique_ptr<kernels::Buffer> forecast_;  // of the host: what RoutePredictor finds
   std::unique_ptr<StageClock> stages_;
   std::unique_ptr<PassState> state_ = std::make_unique<PassState>();
   uint64_t generation_ = 0;

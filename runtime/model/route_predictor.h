@@ -1,14 +1,13 @@
 // Predicts the experts of the next MoE layer before its input is computed: its norm and router are applied to the
 // residual stream while this layer's experts are being read; it lacks their output and the next attention. No result of
 // the model depends on the prediction.
-// Threads: single-thread. Lifetime: borrows the configuration. Errors: none.
+// Threads: single-thread. Lifetime: borrows the configuration; a forecast borrows the memory that it is written to.
+// Errors: none.
 #pragma once
 
-#include <vector>
-
-#include "format/base/ids.h"
 #include "kernels/ops.h"
 #include "runtime/config/config.h"
+#include "runtime/experts/executor.h"
 #include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
@@ -20,11 +19,19 @@ class RoutePredictor {
   /// Reserves scratch for a few rows.
   RoutePredictor(const ModelConfig& config, ScratchPlan& plan);
 
+  /// Memory of the host that a prediction is written to.
+  [[nodiscard]] uint64_t forecast_bytes() const;
+  /// Where a prediction is computed, and the host's memory that it is written to (Device::allocate_host), which is
+  /// overwritten by the next one.
+  struct Memory {
+    kernels::Buffer& scratch;
+    kernels::Buffer& forecast;
+  };
   /// `residual` and `shared` (the shared expert's output; no rows: none) are FP32 [rows, hidden] of the layer before;
-  /// `next`: the MoE layer in question. Its experts, most likely first, each once. Of a pass with many rows only the
+  /// `next`: the MoE layer in question. Its experts, which the device is yet to find. Of a pass with many rows only the
   /// first few are looked at.
-  [[nodiscard]] std::vector<ExpertId> predict(kernels::Queue& queue, kernels::Buffer& scratch, const LayerWeights& next,
-                                              const kernels::Rows& residual, const kernels::Rows& shared) const;
+  [[nodiscard]] ExpertForecast predict(kernels::Queue& queue, const Memory& memory, const LayerWeights& next,
+                                       const kernels::Rows& residual, const kernels::Rows& shared) const;
 
  private:
   const ModelConfig& config_;

@@ -50,6 +50,8 @@ runtime::VramPhaseStats difference(runtime::VramPhaseStats now, const runtime::V
   now.computed_bytes -= before.computed_bytes;
   now.promoted -= before.promoted;
   now.promoted_bytes -= before.promoted_bytes;
+  now.returned -= before.returned;
+  now.returned_bytes -= before.returned_bytes;
   return now;
 }
 
@@ -96,6 +98,7 @@ TierRunner::TierRunner(kernels::Device& device, kernels::Device& host, Generated
       experts_(experts),
       work_(work),
       queue_(device.make_queue()),
+      forecast_word_(required(device.allocate_host(sizeof(uint32_t)))),
       memory_(device, *queue_),
       pinned_(device) {
   const RouteShape& routes = work_.shape.routes;
@@ -162,7 +165,7 @@ std::unique_ptr<StreamedStore> TierRunner::make_store(uint64_t slots, PrefetchMo
        .least_slots = shape.routes.top_k + 2,
        .policy = required(runtime::find_policy(runtime::kDefaultPolicy)),
        .prefetch = prefetch,
-       .memory = [this](uint64_t bytes) { return pinned_.take(bytes); }}));
+       .memory = &pinned_}));
 }
 
 std::unique_ptr<runtime::RoutedExperts> TierRunner::make_executor(StreamedStore& store, const std::set<LayerId>& layers,
@@ -180,6 +183,7 @@ std::unique_ptr<runtime::RoutedExperts> TierRunner::make_executor(StreamedStore&
   tier.slots = what.vram;
   tier.policy = required(runtime::find_policy(runtime::kDefaultPolicy));
   tier.prefetch = what.prefetch;
+  tier.returns = what.miss != runtime::MissMode::compute;
   return required(runtime::RoutedExperts::make_tiered({.device = device_, .queue = *queue_, .host = &host_},
                                                       experts_.checkpoint(), store, sizes, tier, {.mode = what.miss}));
 }
@@ -261,10 +265,11 @@ void TierRunner::decode_token(Tiers& tiers) {
     tokens.meanwhile = [&] {
       shared_expert();
       if (layer + 1 == shape.layers || !executor.wants_forecast()) return;
-      uint32_t word = 0;  // a forecast comes from the device
-      queue_->download(std::as_writable_bytes(std::span(&word, 1)), ids_);
-      queue_->synchronize();
-      executor.expect(layer_of(layer + 1), forecast(tiers, routes.subspan((layer + 1) * shape.top_k, shape.top_k)));
+      queue_->copy({.buffer = forecast_word_.get(), .offset_bytes = 0}, ids_, sizeof(uint32_t));
+      executor.expect(layer_of(layer + 1),
+                      {.computed = queue_->mark(), .experts = [&tiers, &shape, this, routes, next = layer + 1] {
+                         return forecast(tiers, routes.subspan(next * shape.top_k, shape.top_k));
+                       }});
     };
     require(executor.run(tokens, rows_of(y_, 0, 1), {}));
   }

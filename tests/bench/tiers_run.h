@@ -45,10 +45,10 @@ struct Round {
 };
 
 /// Memory of the host that the device copies from, kept for the next store: pinning takes seconds.
-class PinnedMemory {
+class PinnedMemory final : public runtime::SlotMemory {
  public:
   explicit PinnedMemory(kernels::Device& device) : device_(device) {}
-  [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> take(uint64_t bytes);
+  [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> take(uint64_t bytes) override;
   [[nodiscard]] double seconds() const { return seconds_; }
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
@@ -106,6 +106,7 @@ class TierRunner {
   GeneratedExperts& experts_;
   TierWork work_;
   std::unique_ptr<kernels::Queue> queue_;
+  std::unique_ptr<kernels::Buffer> forecast_word_;  // of the host: a forecast comes from the device
   Memory memory_;
   PinnedMemory pinned_;
   std::unique_ptr<runtime::StreamedStore> whole_;  // with a slot for every expert, once it was wanted

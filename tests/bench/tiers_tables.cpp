@@ -44,9 +44,9 @@ double median(std::vector<double> values) {
 void print_decode_heading() {
   fmt::print(
       "\n{:>4} | {:>4} | {:<7} | {:<4} | {:>9} | {:>18} | {:>9} | {:>5} | {:>6} | {:>6} | {:>6} | {:>8} | {:>8} | "
-      "{:>8} | {:>8} | {:>9} | {:>9} | {:>9} | {:>8}\n",
+      "{:>8} | {:>8} | {:>8} | {:>9} | {:>9} | {:>9} | {:>8}\n",
       "VRAM", "RAM", "miss", "pre", "ms/token", "low to high", "bound, ms", "ratio", "hits %", "late %", "RAM %",
-      "copies/t", "by CPU/t", "disk/t", "MB up/t", "of link %", "CPU, GB/s", "wait ms/t", "wasted %");
+      "copies/t", "by CPU/t", "disk/t", "back/t", "MB up/t", "of link %", "CPU, GB/s", "wait ms/t", "wasted %");
 }
 
 double print_decode(const ModelShape& shape, const TierCase& what, const std::vector<Round>& rounds, uint32_t tokens,
@@ -60,6 +60,7 @@ double print_decode(const ModelShape& shape, const TierCase& what, const std::ve
   const double ratio = of([](const Round& r) { return r.over_bound(); });
   fmt::print(
       "{} | {:>9.3f} | {:>18} | {:>9.3f} | {:>5.3f} | {:>6} | {:>6} | {:>6} | {:>8.2f} | {:>8.2f} | {:>8.2f} | "
+      "{:>8.2f} | "
       "{:>8.1f} | {:>9} | {:>9.2f} | {:>9.3f} | {:>8}\n",
       words_of(shape, what), ms * of([](const Round& r) { return r.seconds; }), span_of(rounds, ms),
       ms * of([](const Round& r) { return r.bound.seconds(r.seconds); }), ratio,
@@ -67,7 +68,8 @@ double print_decode(const ModelShape& shape, const TierCase& what, const std::ve
       percent(of([](const Round& r) { return r.vram.late; }), of(demands)),
       percent(of([](const Round& r) { return r.ram.hits + r.ram.late; }), of(asked)),
       a_token([](const Round& r) { return r.vram.moved; }), a_token([](const Round& r) { return r.vram.computed; }),
-      a_token([](const Round& r) { return r.ram.all_misses(); }), 1e-6 * a_token(up),
+      a_token([](const Round& r) { return r.ram.all_misses(); }),
+      a_token([](const Round& r) { return r.vram.returned; }), 1e-6 * a_token(up),
       percent(of([](const Round& r) { return r.vram.moved_bytes; }),
               rates.link * of([](const Round& r) { return r.bound.transfer_seconds(); })),
       of([](const Round& r) { return 1e-9 * r.cpu_rate; }),

@@ -374,6 +374,16 @@ class Edges(Cuda):
                         self.assertIn("GPU", result.stderr.splitlines()[-1], str(result))
                         self.assertEqual(result.stderr.count("dsrun: "), 1, str(result))
 
+    def test_a_limit_of_pinned_memory_ends_the_run_with_one_line(self):
+        tiers = ("--vram-experts", "25%", "--experts", "50%")
+        for pinned in 0, 100_000, 2_000_000:  # 128 experts in the host's memory are 4.7 MB
+            with self.subTest(pinned=pinned):
+                result = self.played("pinned_bytes=%d" % pinned, self.data(), "-p", QUESTION, *CHOICE, *tiers)
+                self.assertEqual(result.code, 1, str(result))
+                self.assertEqual(len(result.stderr.splitlines()), 1, str(result))
+                for words in "cannot pin", "--experts", "ulimit -l":
+                    self.assertIn(words, result.stderr)
+
 
 if __name__ == "__main__":
     main()

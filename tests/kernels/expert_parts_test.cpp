@@ -134,4 +134,32 @@ KERNEL_CASE("queues of a device: what waits for an event of another comes behind
   CHECK(lab.get(sum.data, kCount) == wanted);
 }
 
+KERNEL_CASE("queue: what is copied to and from memory that the host shares with the device is there in order") {
+  SKIP_UNLESS_SET_RUNS();
+  Lab lab(Set::kName);
+  constexpr size_t kBytes = 40'000;
+  auto shared = lab.device().allocate_host(2 * kBytes);
+  auto memory = lab.device().allocate(kBytes);
+  REQUIRE(shared);
+  REQUIRE(memory);
+  const std::span<std::byte> host = (*shared)->host();
+  Random random;
+  // Whole vectors, words, single bytes, odd places.
+  for (const auto& [at, bytes] :
+       std::vector<std::pair<size_t, size_t>>{{0, kBytes}, {4, 36}, {8, 2048}, {12, 1}, {1, 17}, {3, 4096}, {0, 0}}) {
+    CAPTURE(at);
+    CAPTURE(bytes);
+    std::ranges::generate(host.first(kBytes), [&] { return static_cast<std::byte>(random.below(256)); });
+    const std::vector<std::byte> wanted(host.begin() + static_cast<ptrdiff_t>(at),
+                                        host.begin() + static_cast<ptrdiff_t>(at + bytes));
+    lab.queue().copy({.buffer = memory->get(), .offset_bytes = at}, {.buffer = shared->get(), .offset_bytes = at},
+                     bytes);
+    lab.queue().copy({.buffer = shared->get(), .offset_bytes = kBytes + at},
+                     {.buffer = memory->get(), .offset_bytes = at}, bytes);
+    const auto there = lab.queue().mark();
+    there->wait();
+    CHECK(std::ranges::equal(host.subspan(kBytes + at, bytes), wanted));
+  }
+}
+
 }  // namespace dspack::test::expert_parts_test

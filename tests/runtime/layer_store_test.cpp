@@ -6,7 +6,6 @@
 #include "runtime/generate/session.h"
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
-#include "tests/support/deferred_device.h"
 #include "tests/support/numeric.h"
 
 namespace dspack::runtime::layer_store_test {
@@ -79,22 +78,15 @@ TEST_CASE("layer store: layers stream to a device whose memory the host cannot a
 
 TEST_CASE("layer store: with two buffers the next layer is on its way to a device when one is handed out") {
   const auto copies_of_two_tokens = [](uint32_t buffers) {
-    std::shared_ptr<const test::DeferredCounts> counts;
     const auto all = layers({1, 2, 3, 4});
-    test::RecordingModel rig(test::tiny_folder(), {.streaming = {.layers = all, .buffers = buffers, .kept = all},
-                                                   .around =
-                                                       [&](std::unique_ptr<kernels::Device> inner) {
-                                                         auto device =
-                                                             std::make_unique<test::DeferredDevice>(std::move(inner));
-                                                         counts = device->counts();
-                                                         return device;
-                                                       },
-                                                   .is_deferred = true});
-    const size_t before = counts->uploads.size();
+    test::RecordingModel rig(test::tiny_folder(),
+                             {.streaming = {.layers = all, .buffers = buffers, .kept = all}, .is_deferred = true});
+    const auto before = static_cast<std::ptrdiff_t>(rig.counts().uploads.size());
     (void)last_logits(rig, {5, 6});
     constexpr uint64_t kLessThanALayer = 10'000;
-    return std::ranges::count_if(counts->uploads.begin() + static_cast<std::ptrdiff_t>(before), counts->uploads.end(),
-                                 [](const auto& upload) { return upload.bytes > kLessThanALayer; });
+    const auto& uploads = rig.counts().uploads;
+    return std::count_if(uploads.begin() + before, uploads.end(),
+                         [](const auto& upload) { return upload.bytes > kLessThanALayer; });
   };
   CHECK(copies_of_two_tokens(1) == 2 * 4);
   CHECK(copies_of_two_tokens(2) == 2 * 4 + 1);  // and the first of the next token

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "runtime/experts/eviction_policy.h"
+#include "runtime/experts/pinned_slots.h"
 #include "runtime/experts/policy/lru.h"
 #include "tests/runtime/support/expert_place.h"
 #include "tests/runtime/support/family.h"
@@ -33,7 +34,8 @@ struct TierSize {
 /// A device that holds some experts over a store that holds others.
 struct Tiers {
   Tiers(ExpertPlace& place, const TierSize& size, const MissOptions& miss = {.mode = MissMode::move},
-        uint32_t wave_tokens = 7, PrefetchMode prefetch = PrefetchMode::off) {
+        uint32_t wave_tokens = 7, PrefetchMode prefetch = PrefetchMode::off, bool returns = true)
+      : pinned(*place.device, 1 << 16, 1 << 17) {
     auto cpu = kernels::make_cpu_device({.threads = 2, .instruction_set = {}});
     REQUIRE(cpu);
     host = std::move(*cpu);
@@ -44,12 +46,18 @@ struct Tiers {
                                      .least_slots = 1,
                                      .policy = lru(),
                                      .prefetch = prefetch,
-                                     .memory = [&](uint64_t bytes) { return place.device->allocate_host(bytes); }});
+                                     .memory = &pinned});
     REQUIRE(made);
     store = std::move(*made);
-    auto tiered = RoutedExperts::make_tiered(
-        place.target(host.get()), place.checkpoint(), *store, place.executor_shape(wave_tokens),
-        {.experts = place.options({kFirst, kSecond}), .slots = size.vram, .policy = lru(), .prefetch = prefetch}, miss);
+    auto tiered = RoutedExperts::make_tiered(place.target(host.get()), place.checkpoint(), *store,
+                                             place.executor_shape(wave_tokens),
+                                             {.experts = place.options({kFirst, kSecond}),
+                                              .slots = size.vram,
+                                              .policy = lru(),
+                                              .prefetch = prefetch,
+                                              .ahead_bytes = 8192,
+                                              .returns = returns && miss.effective() != MissMode::compute},
+                                             miss);
     REQUIRE_MESSAGE(tiered, (tiered ? "" : tiered.error().message));
     executor = std::move(*tiered);
   }
@@ -57,6 +65,7 @@ struct Tiers {
     return executor->stats().vram->phases[static_cast<size_t>(phase)];
   }
 
+  PinnedSlots pinned;
   std::unique_ptr<kernels::Device> host;
   std::unique_ptr<StreamedStore> store;
   std::unique_ptr<RoutedExperts> executor;
@@ -225,6 +234,31 @@ TEST_CASE("tiered experts: what has left the device is as good as any in the hos
   CHECK(tiers.executor->stats().misses() == before);
 }
 
+// Experts wander between the tiers: more of them are in either than there would be if the device dropped its own.
+TEST_CASE(
+    "tiered experts: what leaves the device goes back to the host's memory, with the same results and fewer reads") {
+  Reference reference(test::tiny_folder());
+  std::map<bool, uint64_t> reads;
+  for (const uint64_t seed : {1, 2, 3}) {
+    for (const bool returns : {false, true}) {
+      ExpertPlace place(test::tiny_folder(), true, UINT64_MAX, seed);
+      Tiers tiers(place, {.vram = 48, .ram = 24}, {.mode = MissMode::move}, 7, PrefetchMode::off, returns);
+      for (unsigned token = 1; token < 120; ++token) {
+        for (const LayerId layer : {kFirst, kSecond}) {
+          const unsigned kind = token * token % 31 + layer.value;  // tokens come again
+          RoutedRows rows(place, layer, 1, kind);
+          REQUIRE(rows.run(*tiers.executor) == reference.run(layer, 1, kind));
+        }
+      }
+      reads[returns] += tiers.executor->stats().misses();
+      CHECK((tiers.counts().returned > 0) == returns);
+      CHECK(tiers.counts().returned <= tiers.counts().evictions);
+    }
+  }
+  CAPTURE(reads[false]);
+  CHECK(reads[true] < reads[false]);
+}
+
 /// Tells the tiers so many times in a row what the next layer will want.
 void check_prefetches(int times, uint64_t seed) {
   ExpertPlace place(test::tiny_folder(), true, UINT64_MAX, seed);
@@ -264,6 +298,62 @@ TEST_CASE("tiered experts: what was expected is copied while other work runs, an
     check_prefetches(1, seed);
     check_prefetches(2, seed);
   }
+}
+
+// Routes are waited for once; forecasts, copies and the CPU's results never.
+TEST_CASE("tiered experts: the host waits for the device once a layer, whoever computes and whatever is foreseen") {
+  for (const MissMode mode : {MissMode::move, MissMode::compute, MissMode::automatic}) {
+    for (const uint64_t seed : {1, 2, 3, 4}) {
+      CAPTURE(seed);
+      ExpertPlace place(test::tiny_folder(), true, UINT64_MAX, seed);
+      Tiers tiers(place, {.vram = 24}, {.mode = mode}, 7, PrefetchMode::on);
+      const auto counts = static_cast<test::DeferredDevice&>(*place.device).counts();
+      auto shared = place.device->allocate_host(sizeof(uint32_t));
+      REQUIRE(shared);
+      uint64_t forecasts = 0;
+      for (unsigned token = 0; token < 12; ++token) {
+        for (const LayerId layer : {kFirst, kSecond}) {
+          RoutedRows rows(place, layer, 1, token * 2 + layer.value);
+          rows.routed.meanwhile = [&] {
+            place.queue->copy({shared->get(), 0}, rows.routed.ids, sizeof(uint32_t));
+            tiers.executor->expect(kSecond, {.computed = place.queue->mark(), .experts = [&] {
+                                               ++forecasts;
+                                               return std::vector<ExpertId>{ExpertId(token), ExpertId(token + 1)};
+                                             }});
+          };
+          if (layer == kSecond) rows.routed.meanwhile = {};
+          tiers.executor->begin_pass({.phase = Phase::decode, .rows = 1, .draft_rows = 0});
+          const uint64_t before = counts->synchronisations;
+          const uint64_t downloaded = counts->downloaded_bytes;
+          REQUIRE(tiers.executor->run(rows.routed, rows.y, {}));
+          CHECK(counts->synchronisations == before + 1);
+          CHECK(counts->downloaded_bytes == downloaded);
+          place.queue->synchronize();
+        }
+      }
+      CHECK(forecasts > 0);
+      if (mode == MissMode::compute) CHECK(tiers.counts().computed > 0);
+    }
+  }
+}
+
+TEST_CASE("tiered experts: routes, inputs and results of the CPU's experts come by no upload and no download") {
+  Reference reference(test::tiny_folder());
+  ExpertPlace place(test::tiny_folder(), true);
+  Tiers tiers(place, {.vram = 0}, {.mode = MissMode::compute});
+  const auto counts = static_cast<test::DeferredDevice&>(*place.device).counts();
+  for (const uint32_t count : {1U, 3U}) {
+    RoutedRows rows(place, kFirst, count, 3);
+    tiers.executor->begin_pass({.phase = Phase::decode, .rows = count, .draft_rows = 0});
+    const size_t uploads = counts->uploads.size();
+    const uint64_t downloaded = counts->downloaded_bytes;
+    REQUIRE(tiers.executor->run(rows.routed, rows.y, {}));
+    CHECK(counts->uploads.size() == uploads);
+    CHECK(counts->downloaded_bytes == downloaded);
+    CHECK(rows.run(*tiers.executor) == reference.run(kFirst, count, 3));
+  }
+  CHECK(tiers.counts().moved == 0);
+  CHECK(tiers.counts().computed > 0);
 }
 
 /// Keeps how many rows of each module it is told of, and hears `tokens` rows of each token.

@@ -33,6 +33,7 @@ SYSTEM_FILES = {
     "kernels/cpu/x86_64/instruction_sets.cpp",  # asks for the registers of tiles
     "kernels/cpu/cpu_device.cpp",  # memory, not files: huge pages
     "kernels/cuda/cublaslt_library.cpp",  # as load_cuda.cpp
+    "kernels/cuda/cuda_runtime.cpp",  # memory: huge pages
     "kernels/load_cuda.cpp",  # a library that is loaded while the program runs
     "runtime/cli/terminal_posix.cpp",
 }

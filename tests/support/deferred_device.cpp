@@ -49,6 +49,29 @@ class DeferredBuffer final : public Buffer {
   std::shared_ptr<Memory> memory_;
 };
 
+/// The host's memory that the device addresses as well.
+class DeferredHostBuffer final : public Buffer {
+ public:
+  explicit DeferredHostBuffer(std::unique_ptr<Buffer> inner) : memory_(std::make_shared<Memory>()) {
+    memory_->inner = std::move(inner);
+  }
+  ~DeferredHostBuffer() override { memory_->is_gone = true; }
+  DeferredHostBuffer(const DeferredHostBuffer&) = delete;
+  DeferredHostBuffer& operator=(const DeferredHostBuffer&) = delete;
+  [[nodiscard]] uint64_t size_bytes() const override { return memory_->inner->size_bytes(); }
+  [[nodiscard]] std::span<std::byte> host() override { return memory_->inner->host(); }
+  [[nodiscard]] const std::shared_ptr<Memory>& memory() const { return memory_; }
+
+ private:
+  std::shared_ptr<Memory> memory_;
+};
+
+/// Its bytes at a place; empty: the place is the device's.
+std::span<std::byte> bytes_of_host(Slice place, uint64_t bytes) {
+  auto* const buffer = dynamic_cast<DeferredHostBuffer*>(place.buffer);
+  return buffer == nullptr ? std::span<std::byte>() : buffer->host().subspan(place.offset_bytes, bytes);
+}
+
 /// Turns places of this device into places of the one below, and remembers whose they were.
 class Translation {
  public:
@@ -56,6 +79,13 @@ class Translation {
     if (place.empty()) return place;
     auto* buffer = dynamic_cast<DeferredBuffer*>(place.buffer);
     DSPACK_CHECK(buffer != nullptr, "a buffer of another device");
+    uses.push_back(buffer->memory());
+    return {.buffer = buffer->memory()->inner.get(), .offset_bytes = place.offset_bytes};
+  }
+  /// Of one that may be the host's.
+  Slice any(Slice place) {
+    auto* const buffer = dynamic_cast<DeferredHostBuffer*>(place.buffer);
+    if (buffer == nullptr) return (*this)(place);
     uses.push_back(buffer->memory());
     return {.buffer = buffer->memory()->inner.get(), .offset_bytes = place.offset_bytes};
   }
@@ -95,13 +125,17 @@ using Operations = std::vector<Operation>;
 
 class DeferredEvent final : public Event {
  public:
-  DeferredEvent(std::shared_ptr<StreamOrder> order, std::shared_ptr<StreamOrder::Event> event)
-      : order_(std::move(order)), event_(std::move(event)) {}
+  DeferredEvent(std::shared_ptr<DeferredCounts> counts, std::shared_ptr<StreamOrder> order,
+                std::shared_ptr<StreamOrder::Event> event)
+      : counts_(std::move(counts)), order_(std::move(order)), event_(std::move(event)) {}
   bool is_reached() override {
     if (!event_->is_reached) order_->run_some();
     return event_->is_reached;
   }
-  void wait() override { order_->run_until(*event_); }
+  void wait() override {
+    ++counts_->synchronisations;
+    order_->run_until(*event_);
+  }
   [[nodiscard]] double seconds_since(const Event& earlier) const override {
     const auto& other = *dynamic_cast<const DeferredEvent&>(earlier).event_;
     DSPACK_CHECK(event_->is_reached && other.is_reached, "the time of an event that is not reached");
@@ -110,6 +144,7 @@ class DeferredEvent final : public Event {
   [[nodiscard]] const std::shared_ptr<StreamOrder::Event>& event() const { return event_; }
 
  private:
+  std::shared_ptr<DeferredCounts> counts_;
   std::shared_ptr<StreamOrder> order_;
   std::shared_ptr<StreamOrder::Event> event_;
 };
@@ -147,8 +182,16 @@ class DeferredQueue final : public Queue {
     enqueue(inner, [to, from = inner(from)](Queue& queue) { queue.download(to, from); });
   }
   void copy(Slice to, Slice from, uint64_t bytes) override {
+    const auto read = bytes_of_host(from, bytes);
+    const auto written = bytes_of_host(to, bytes);
+    if (!read.empty() || !written.empty()) check_not_recording();
+    std::ranges::fill(written, kPoison);
     Translation inner;
-    enqueue(inner, [to = inner(to), from = inner(from), bytes](Queue& queue) { queue.copy(to, from, bytes); });
+    enqueue(inner, [to = inner.any(to), from = inner.any(from), bytes, read,
+                    then = std::vector(read.begin(), read.end())](Queue& queue) {
+      DSPACK_CHECK(std::ranges::equal(read, then), "what is copied has changed before it was");
+      queue.copy(to, from, bytes);
+    });
   }
   void synchronize() override {
     check_not_recording();
@@ -157,7 +200,7 @@ class DeferredQueue final : public Queue {
   }
   std::shared_ptr<Event> mark() override {
     check_not_recording();
-    return std::make_shared<DeferredEvent>(order_, order_->mark(stream_));
+    return std::make_shared<DeferredEvent>(counts_, order_, order_->mark(stream_));
   }
   void wait(const Event& event) override {
     check_not_recording();
@@ -382,7 +425,12 @@ Result<std::unique_ptr<Buffer>> DeferredDevice::allocate(uint64_t bytes) {
 }
 
 Result<std::unique_ptr<Buffer>> DeferredDevice::allocate_host(uint64_t bytes) {
-  return inner_->allocate(bytes);
+  uint64_t left = host_bytes_left_;
+  do {
+    if (bytes > left) return Error{ErrorKind::budget, "no more of the host's memory can be pinned"};
+  } while (!host_bytes_left_.compare_exchange_weak(left, left - bytes));
+  TRY_ASSIGN(auto inner, inner_->allocate(bytes));
+  return std::unique_ptr<Buffer>(std::make_unique<DeferredHostBuffer>(std::move(inner)));
 }
 
 std::unique_ptr<Queue> DeferredDevice::make_queue() {

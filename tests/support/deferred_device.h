@@ -3,7 +3,8 @@
 //
 // What it makes visible:
 //   - a missing synchronise: what is downloaded is poison until then (0xFF: NaN, and ids that no table has);
-//   - a host span that is changed before the synchronise after its upload: refused when the upload runs;
+//   - a host span that is changed before the synchronise after its upload: refused when the upload runs; likewise the
+//     host's memory that the device reads itself; what it writes there is poison until then;
 //   - a buffer that goes while an operation on it has not run: refused;
 //   - memory that was never written: fresh buffers are poisoned;
 //   - a recording that uploads, downloads or waits, or that is nested: refused;
@@ -11,6 +12,7 @@
 // Refused: DSPACK_CHECK. Threads, lifetime: as kernels/ops.h. A queue that goes drops what has not run.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -26,8 +28,8 @@ struct DeferredCounts {
     uint64_t bytes = 0;
     uint64_t under_way = 0;
   };
-  uint64_t synchronisations = 0;
-  uint64_t operations = 0;  // enqueued one by one: not recorded, not in a step
+  uint64_t synchronisations = 0;  // the host waited, for a queue or an event
+  uint64_t operations = 0;        // enqueued one by one: not recorded, not in a step
   uint64_t recordings = 0;
   uint64_t steps = 0;  // runs of what was recorded
   uint64_t uploaded_bytes = 0;
@@ -52,12 +54,15 @@ class DeferredDevice final : public kernels::Device {
       std::span<const kernels::ExpertMatrices> experts) override;
   [[nodiscard]] uint64_t experts_scratch_bytes(const kernels::ExpertsShape& shape) const override;
 
+  /// allocate_host refuses more than that in all. Before it is used.
+  void limit_host(uint64_t most_bytes) { host_bytes_left_ = most_bytes; }
   /// Of all of its queues; it outlives the device.
   [[nodiscard]] std::shared_ptr<const DeferredCounts> counts() const { return counts_; }
 
  private:
   std::unique_ptr<kernels::Device> inner_;
   uint64_t bytes_left_;
+  std::atomic<uint64_t> host_bytes_left_{UINT64_MAX};
   std::shared_ptr<StreamOrder> order_;
   std::shared_ptr<DeferredCounts> counts_ = std::make_shared<DeferredCounts>();
 };

@@ -68,7 +68,7 @@ void CpuBackend::before_routes(const kernels::Rows& x) {
   if (!may_share()) return;
   DSPACK_CHECK(x.rows <= max_rows_ && x.stride == x.cols && x.cols == hidden_, "an input of another shape");
   input_rows_ = x.rows;
-  queue_.download(kernels::host_bytes(*staging_).first(row_bytes(hidden_) * x.rows), x.data);
+  queue_.copy(staged_rows(0, x.rows).data, x.data, row_bytes(hidden_) * x.rows);
 }
 
 void CpuBackend::begin_wave(const ExpertWave& /*wave*/, std::vector<size_t>& /*missing*/) {
@@ -158,8 +158,8 @@ std::optional<ExpertBackend::Computed> CpuBackend::compute_next(const ExpertWave
   own_queue_->synchronize();
   const uint64_t parts_at = row_bytes(hidden_) * max_rows_;
   for (const uint32_t part : group.parts) {
-    queue_.upload(wave.parts.data.at(uint64_t{part} * wave.parts.stride * sizeof(float)),
-                  kernels::host_bytes(*staging_).subspan(parts_at + row_bytes(hidden_) * part, row_bytes(hidden_)));
+    queue_.copy(wave.parts.data.at(uint64_t{part} * wave.parts.stride * sizeof(float)),
+                staged_rows(parts_at + row_bytes(hidden_) * part, 1).data, row_bytes(hidden_));
   }
   const double seconds = seconds_since(start);
   backlog_ -= std::min(backlog_, rate_.seconds(wave.expert_bytes, group.demand.rows).value_or(0));

@@ -1,6 +1,6 @@
 // The CPU computes experts in the slots of the host's memory: all of them if it computes the model, or, beside a
-// device, those that it would finish before the device. Then the wave's input is downloaded with the routes, and
-// results are uploaded row by row. It sums in another order than the device.
+// device, those that it would finish before the device. Then the wave's input comes with the routes, and the device
+// fetches results row by row. It sums in another order than the device.
 // Threads: single-thread. Lifetime: borrows host and queue; what was handed to the queue is borrowed until it is
 // synchronised for the next layer. Errors: budget.
 #pragma once

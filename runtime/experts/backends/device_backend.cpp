@@ -18,22 +18,21 @@ void DeviceBackend::begin_wave(const ExpertWave& wave, std::vector<size_t>& miss
   for (const RoutedGroup& group : wave.groups)
     demands.push_back(group.demand);
   cache_.begin_layer(wave.layer, demands);
-  std::vector<std::pair<size_t, DeviceSlot*>> hits;
+  std::vector<Placed> hits;
   std::erase_if(missing, [&](size_t group) {
     DeviceSlot* const slot = cache_.use(wave.layer, wave.groups[group].demand);
     if (slot == nullptr) return false;
     (slot->arrival == nullptr ? hits : under_way_).emplace_back(group, slot);
     return true;
   });
-  compute_hits(wave, hits);
+  wave.course->hits.push_back({.begin = wave.course->all.begin, .end = enqueue(wave, hits)});
   fills_.assign(missing.begin(), missing.begin() + static_cast<ptrdiff_t>(std::min<uint64_t>(
                                                        cache_.empty_slots(wave.layer), missing.size())));
 }
 
-// In one launch.
-void DeviceBackend::compute_hits(const ExpertWave& wave, std::span<const std::pair<size_t, DeviceSlot*>> hits) {
+std::shared_ptr<kernels::Event> DeviceBackend::enqueue(const ExpertWave& wave, std::span<const Placed> together) {
   std::vector<kernels::ExpertGroup> groups;
-  for (const auto& [group, slot] : hits) {
+  for (const auto& [group, slot] : together) {
     if (wave.tracer != nullptr) {
       wave.tracer->compute(wave, wave.groups[group], slot->weights);
     } else {
@@ -48,10 +47,10 @@ void DeviceBackend::compute_hits(const ExpertWave& wave, std::span<const std::pa
                              .scratch = scratch_,
                              .parts = wave.parts});
   }
-  const LayerCourse::Span computing{.begin = wave.course->all.begin, .end = queue_.mark()};
-  wave.course->hits.push_back(computing);
-  for (const auto& [group, slot] : hits)
-    slot->used_until = computing.end;
+  auto end = queue_.mark();
+  for (const auto& [group, slot] : together)
+    slot->used_until = end;
+  return end;
 }
 
 bool DeviceBackend::fills_slot(size_t group) const {
@@ -73,32 +72,28 @@ void DeviceBackend::take(const ExpertWave& wave, size_t group, ExpertLease lease
   if (slot.is_used) {
     under_way_.emplace_back(group, &slot);
   } else {  // of the window, which soon gets the next expert: what reads it comes before
-    compute_in(slot, wave, routed);
+    const Placed only(group, &slot);
+    enqueue_copied(wave, {&only, 1});
   }
 }
 
+// Each that is still on its way by itself: the first is computed while the next is copied.
 void DeviceBackend::enqueue_taken(const ExpertWave& wave) {
-  for (const auto& [group, slot] : std::exchange(under_way_, {}))
-    compute_in(*slot, wave, wave.groups[group]);
+  std::vector<Placed> taken = std::exchange(under_way_, {});
+  const auto waited_for = std::ranges::stable_partition(taken, [](const Placed& placed) {
+    return placed.second->arrival == nullptr || placed.second->arrival->is_reached();
+  });
+  if (const std::span there(taken.begin(), waited_for.begin()); !there.empty()) enqueue_copied(wave, there);
+  for (const Placed& placed : waited_for)
+    enqueue_copied(wave, {&placed, 1});
 }
 
-void DeviceBackend::compute_in(DeviceSlot& slot, const ExpertWave& wave, const RoutedGroup& group) {
-  LayerCourse::Miss miss{.arrival = slot.arrival, .computing = {}};
-  if (slot.arrival != nullptr) queue_.wait(*slot.arrival);
+void DeviceBackend::enqueue_copied(const ExpertWave& wave, std::span<const Placed> together) {
+  LayerCourse::Miss miss{.arrival = together.back().second->arrival, .computing = {}};  // in the order of copies
+  for (const auto& [group, slot] : together)
+    if (slot->arrival != nullptr) queue_.wait(*slot->arrival);
   miss.computing.begin = queue_.mark();
-  if (wave.tracer != nullptr) {
-    wave.tracer->compute(wave, group, slot.weights);
-  } else {
-    const kernels::ExpertGroup one{.entry = slot.entry, .parts = group.parts};
-    queue_.run_expert_parts({.table = &cache_.table(wave.layer),
-                             .x = wave.x,
-                             .groups = {&one, 1},
-                             .top_k = wave.top_k,
-                             .scratch = scratch_,
-                             .parts = wave.parts});
-  }
-  miss.computing.end = queue_.mark();
-  slot.used_until = miss.computing.end;
+  miss.computing.end = enqueue(wave, together);
   wave.course->misses.push_back(std::move(miss));
 }
 

@@ -1,5 +1,6 @@
 // A device computes experts in the slots of its own memory: those that are present at once, in one launch; missing ones
-// after their copies from the host's memory. The host enqueues and does not wait.
+// after their copies from the host's memory, those together that have arrived when the host comes to them. The host
+// enqueues and does not wait.
 // Threads: single-thread. Lifetime: borrows queue and cache. Errors: none.
 #pragma once
 
@@ -35,15 +36,19 @@ class DeviceBackend final : public ExpertBackend {
 
  private:
   [[nodiscard]] bool fills_slot(size_t group) const;
-  void compute_hits(const ExpertWave& wave, std::span<const std::pair<size_t, DeviceSlot*>> hits);
-  void compute_in(DeviceSlot& slot, const ExpertWave& wave, const RoutedGroup& group);
+  /// One of the wave's groups, and the slot that its expert is in or comes to.
+  using Placed = std::pair<size_t, DeviceSlot*>;
+  /// Enqueues the computing of some groups, in one launch. Returns what is reached when they have been computed.
+  std::shared_ptr<kernels::Event> enqueue(const ExpertWave& wave, std::span<const Placed> together);
+  /// The same after their copies.
+  void enqueue_copied(const ExpertWave& wave, std::span<const Placed> together);
 
   kernels::Queue& queue_;
   kernels::Slice scratch_;
   DeviceCache& cache_;
   MissOptions miss_;
-  std::vector<size_t> fills_;  // of the wave's groups, those for which there are empty slots
-  std::vector<std::pair<size_t, DeviceSlot*>> under_way_;  // to the cache's slots, and not enqueued to be computed
+  std::vector<size_t> fills_;      // of the wave's groups, those for which there are empty slots
+  std::vector<Placed> under_way_;  // to the cache's slots, and not enqueued to be computed
 };
 
 }  // namespace dspack::runtime

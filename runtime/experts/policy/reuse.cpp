@@ -23,6 +23,11 @@ void ReusePolicy::prefetched(ExpertKey key, uint64_t /*pass*/) {
   arrive(key, 1);
 }
 
+void ReusePolicy::returned(ExpertKey key, uint64_t /*pass*/) {
+  const UseHistory history = expert_of(key).history;
+  arrive(key, history.last == 0 ? 0 : value_.value(ReuseValue::state_of(history, layer_of(key.layer).tokens + 1)));
+}
+
 void ReusePolicy::removed(ExpertKey key) {
   Expert& expert = expert_of(key);
   expert.in_slot = false;

@@ -20,6 +20,8 @@ class ReusePolicy final : public EvictionPolicy {
   void hit(const ExpertUse& use) override;
   void inserted(const ExpertUse& use) override;
   void prefetched(ExpertKey key, uint64_t pass) override;
+  void used_elsewhere(const ExpertUse& use) override { note(use); }
+  void returned(ExpertKey key, uint64_t pass) override;
   void removed(ExpertKey key) override;
   void hold(ExpertKey key) override;
   void let_go() override;

@@ -147,4 +147,35 @@ TEST_CASE("cuda runtime: another thread works on the device in use, too") {
   CHECK(launch_on_stand_in(other->handle()) == cudaSuccess);
 }
 
+TEST_CASE("cuda runtime: large pieces of the host's memory are registered, others and what that refuses CUDA's own") {
+  constexpr uint64_t kLarge = (96ULL << 20) + 4096;
+  const Machine machine;
+  REQUIRE(gpu::open_device(kDevice));
+  const auto& registered = cuda_machine().registered;
+  const auto small = gpu::allocate_pinned(4096);
+  REQUIRE(small);
+  CHECK(registered.empty());
+  const auto large = gpu::allocate_pinned(kLarge);
+  REQUIRE(large);
+  REQUIRE(registered.contains(*large));
+  CHECK(registered.at(*large) == kLarge);
+  CHECK(reinterpret_cast<uintptr_t>(*large) % (2 << 20) == 0);
+  gpu::release_pinned(*large);
+  CHECK(registered.empty());
+  gpu::release_pinned(*small);
+
+  cuda_machine().answers["cudaHostRegister"] = cudaErrorMemoryAllocation;
+  const auto own = gpu::allocate_pinned(kLarge);
+  REQUIRE(own);
+  CHECK(registered.empty());
+  gpu::release_pinned(*own);
+  cuda_machine().answers["cudaMallocHost"] = cudaErrorMemoryAllocation;
+  const auto refused = gpu::allocate_pinned(kLarge);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().kind == ErrorKind::budget);
+  CHECK(refused.error().message.find("cannot pin 100667392 bytes") != std::string::npos);
+  CHECK(refused.error().message.find("ulimit -l") != std::string::npos);
+  CHECK_FALSE(gpu::has_failed());
+}
+
 }  // namespace dspack::test::runtime_test

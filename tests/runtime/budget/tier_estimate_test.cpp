@@ -194,8 +194,9 @@ TEST_CASE("tier estimate: layers that stream cross the link while others compute
   CHECK(with().seconds == Approx(without.seconds + 0.100));
   CHECK(with().bytes == Approx(without.bytes + 10.0 * kExpert));
   const PrefillEstimate prompt = estimate_gpu_prefill(kShape, plan, kTimes, 1, 128);  // in two chunks
-  CHECK(prompt.link_bytes == Approx(2 * 20.0 * kExpert));
-  CHECK(prompt.bytes == Approx(2 * 10.0 * kExpert));
+  const PrefillEstimate experts = estimate_gpu_prefill(kShape, plan_with(80, 0), kTimes, 1, 128);
+  CHECK(prompt.link_bytes == Approx(experts.link_bytes + 2 * 20.0 * kExpert));
+  CHECK(prompt.bytes == Approx(experts.bytes + 2 * 10.0 * kExpert));
 }
 
 }  // namespace

@@ -312,10 +312,10 @@ TEST_CASE("tiered vram plan: layers of several layouts share the slots, each wit
 TEST_CASE("tiered vram plan: needs beyond 2^64 bytes are refused, not wrapped") {
   MemoryNeeds hostile = lite();
   hostile.kv_bytes = UINT64_MAX - 10;
-  CHECK(named_bytes(tiered_refusal(hostile, card(84 * kGB))) == UINT64_MAX);
+  CHECK(named_bytes(tiered_refusal(hostile, without_streaming(card(84 * kGB)))) == UINT64_MAX);
   hostile = lite();
   hostile.layers[3].bytes = hostile.layers[4].bytes = UINT64_MAX / 2 + 1;
-  CHECK(named_bytes(tiered_refusal(hostile, card(84 * kGB))) == UINT64_MAX);
+  CHECK(named_bytes(tiered_refusal(hostile, without_streaming(card(84 * kGB)))) == UINT64_MAX);
 }
 
 TEST_CASE("memory plan with a GPU: where all fits, the host keeps the process and what is on its way") {

@@ -23,7 +23,11 @@ RecordingModel::RecordingModel(const std::filesystem::path& folder, const RigOpt
   REQUIRE(device);
   device_ = std::move(*device);
   if (options.around) device_ = options.around(std::move(device_));
-  if (options.is_deferred) device_ = std::make_unique<DeferredDevice>(std::move(device_));
+  if (options.is_deferred) {
+    auto deferred = std::make_unique<DeferredDevice>(std::move(device_));
+    counts_ = deferred->counts();
+    device_ = std::move(deferred);
+  }
   queue_ = device_->make_queue();
   assemble(options);
 }

@@ -13,6 +13,7 @@
 #include "runtime/generate/loaded_model.h"
 #include "runtime/model/mtp.h"
 #include "tests/runtime/support/open_checkpoint.h"
+#include "tests/support/deferred_device.h"
 
 namespace dspack::test {
 
@@ -27,7 +28,7 @@ class RecordingExecutor final : public runtime::ExpertExecutor {
   Result<void> run(const runtime::RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop) override;
 
   [[nodiscard]] bool wants_forecast() const override { return inner_.wants_forecast(); }
-  void expect(LayerId layer, std::span<const ExpertId> experts) override { inner_.expect(layer, experts); }
+  void expect(LayerId layer, runtime::ExpertForecast forecast) override { inner_.expect(layer, std::move(forecast)); }
 
   /// Layer -> expert ids [tokens, top_k].
   [[nodiscard]] const std::map<uint32_t, std::vector<uint32_t>>& routes() const { return routes_; }
@@ -82,6 +83,8 @@ class RecordingModel {
   [[nodiscard]] const runtime::MtpModule& mtp();
   [[nodiscard]] const RecordingExecutor& recorder() const { return *recorder_; }
   [[nodiscard]] const runtime::StreamedStore& store() { return *experts_->store(); }
+  /// Of a deferred device.
+  [[nodiscard]] const DeferredCounts& counts() const { return *counts_; }
   [[nodiscard]] const runtime::CheckpointAccess& access() const { return *opened_.access; }
 
  private:
@@ -89,6 +92,7 @@ class RecordingModel {
 
   OpenedCheckpoint opened_;
   std::unique_ptr<kernels::Device> device_;
+  std::shared_ptr<const DeferredCounts> counts_;
   std::unique_ptr<kernels::Queue> queue_;
   std::unique_ptr<runtime::RoutedExperts> experts_;
   std::unique_ptr<RecordingExecutor> recorder_;

@@ -88,6 +88,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) 
   properties->major = 9;
   return answer("cudaGetDeviceProperties");
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int /*device*/) {
+  *value = 1;
+  return answer("cudaDeviceGetAttribute");
+}
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *free = *total = size_t{1} << 30;
   return answer("cudaMemGetInfo");
@@ -104,6 +108,14 @@ cudaError_t cudaMallocHost(void** memory, size_t bytes) {
 }
 cudaError_t cudaFreeHost(void* memory) {
   return cudaFree(memory);
+}
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned /*flags*/) {
+  const cudaError_t status = answer("cudaHostRegister");
+  if (status == cudaSuccess) cuda_machine().registered[memory] = bytes;
+  return status;
+}
+cudaError_t cudaHostUnregister(void* memory) {
+  return cuda_machine().registered.erase(memory) == 1 ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   return dspack::test::make(*event, "cudaEventCreate");

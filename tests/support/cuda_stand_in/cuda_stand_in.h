@@ -14,6 +14,7 @@ struct CudaMachine {
   int devices = 2;
   int driver = 13'000;                         // the CUDA version that it knows; 0: there is no driver
   std::map<std::string, cudaError_t> answers;  // of calls, by name; others succeed
+  std::map<void*, size_t> registered = {};     // memory of the host, with its bytes
 };
 [[nodiscard]] CudaMachine& cuda_machine();
 

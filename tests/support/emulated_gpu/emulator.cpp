@@ -35,6 +35,8 @@ EmulatorSettings settings_of_environment() {
     settings.memory_lost_at = number();
   } else if (asked.starts_with("launch_refused=")) {
     settings.launch_refused = number();
+  } else if (asked.starts_with("pinned_bytes=")) {
+    settings.pinned_bytes = number();
   } else {
     DSPACK_CHECK(false, "DSPACK_EMULATED_GPU: " + std::string(asked));
   }
@@ -48,6 +50,7 @@ struct State {
   uint64_t asked_launches = 0;                                           // since the settings were made
   std::unique_ptr<GridRunner> runner = std::make_unique<GridRunner>(0);  // EmulatorSettings::seed
   std::map<const std::byte*, uint64_t> allocations;
+  std::map<void*, uint64_t> pinned;
   std::set<EmulatedStream*> streams;
   test::StreamOrder order{0};
 };
@@ -55,6 +58,14 @@ struct State {
 State& state() {
   static State the_state;
   return the_state;
+}
+
+/// With the lock held.
+uint64_t pinned_bytes() {
+  uint64_t bytes = 0;
+  for (const auto& [memory, size] : state().pinned)
+    bytes += size;
+  return bytes;
 }
 
 class EmulatedGraph final : public Graph {
@@ -309,13 +320,18 @@ void release(void* memory) {
 
 Result<void*> allocate_pinned(uint64_t bytes) {
   constexpr uint64_t kPage = 4096;
+  const std::lock_guard lock(state().mutex);
+  const uint64_t left = state().settings.pinned_bytes - std::min(state().settings.pinned_bytes, pinned_bytes());
   void* memory = nullptr;
-  if (posix_memalign(&memory, kPage, std::max<uint64_t>(bytes, 1)) != 0)
-    return Error{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of pinned memory"};
+  if (bytes > left || posix_memalign(&memory, kPage, std::max<uint64_t>(bytes, 1)) != 0)
+    return refusal_to_pin(bytes, "out of memory (emulated)");
+  state().pinned.emplace(memory, bytes);
   return memory;
 }
 
 void release_pinned(void* memory) {
+  const std::lock_guard lock(state().mutex);
+  DSPACK_CHECK(state().pinned.erase(memory) == 1, "memory that was not pinned");
   FreeAligned()(memory);
 }
 

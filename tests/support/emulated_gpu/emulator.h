@@ -27,6 +27,7 @@ struct EmulatorSettings {
   uint64_t seed = 0;  // of the order of blocks, threads and copies
   uint64_t memory_bytes = 4ULL << 30;
   uint64_t shared_bytes_per_block = 227 << 10;
+  uint64_t pinned_bytes = UINT64_MAX;  // of the host's memory that may be pinned
   unsigned major = 9, minor = 0;
   bool is_there = true;  // false: open_device finds none
   bool has_code = true;  // false: the library was built for other GPUs, and the first launch fails
@@ -35,8 +36,8 @@ struct EmulatorSettings {
   uint64_t memory_lost_bytes = UINT64_MAX;  // so much, or all that is left
   uint64_t launch_refused = 0;              // this launch is
 };
-/// Also forgets a failure. In a process of its own the library reads DSPACK_EMULATED_GPU, "no_code", "memory_lost_at=N"
-/// or "launch_refused=N".
+/// Also forgets a failure. In a process of its own the library reads DSPACK_EMULATED_GPU, "no_code",
+/// "memory_lost_at=N", "launch_refused=N" or "pinned_bytes=N".
 void configure_emulator(const EmulatorSettings& settings);
 
 struct EmulatorCounts {

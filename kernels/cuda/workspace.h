@@ -1,0 +1,46 @@
+// Device memory that a queue takes for itself.
+// Threads: single-thread (the queue's). Lifetime: owns its memory. Errors: without memory the GPU has failed, and
+// nothing that is launched from then on uses the address.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/runtime.h"
+
+namespace dspack::kernels::cuda {
+
+/// Memory that operations share, one after the other. It grows; what it was before stays, since a recorded step may
+/// still use it.
+class Workspace {
+ public:
+  Workspace() = default;
+  ~Workspace() {
+    for (void* memory : memory_)
+      gpu::release(memory);
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  /// 256-byte aligned.
+  [[nodiscard]] std::byte* at_least(uint64_t bytes) {
+    if (bytes > size_bytes_) {
+      auto memory = gpu::allocate(bytes);
+      if (memory) {
+        memory_.push_back(*memory);
+        size_bytes_ = bytes;
+      } else {
+        gpu::fail({ErrorKind::budget, std::string(gpu::kNoMemoryLeft) + ": " + memory.error().message});
+      }
+    }
+    return memory_.empty() ? nullptr : static_cast<std::byte*>(memory_.back());
+  }
+  [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  std::vector<void*> memory_;
+  uint64_t size_bytes_ = 0;
+};
+
+}  // namespace dspack::kernels::cuda
