@@ -67,7 +67,8 @@ def common_path(loop):
         if address < to <= loop[-1][0]:
             block = [line for line in loop if address < line[0] < to]
             operations = {line[1] for line in block}
-            if not operations & multiplies and ("LDG" not in operations or "MUFU" in operations):
+            loads = operations & {"LDG", "LD"}  # LD: of an address that was itself loaded
+            if not operations & multiplies and (not loads or "MUFU" in operations):
                 skipped.update(line[0] for line in block)
     return [line for line in loop if line[0] not in skipped]
 
