@@ -51,6 +51,8 @@ __device__ __forceinline__ float* output_of(const HeadLinearTask& task, uint32_t
 template <class Stored, unsigned kTokens, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     plain_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t tile_groups) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const Part part = part_of_block<kTokens>(task, blocks_a_head);
   if (part.tokens == 0) return;
   const unsigned lane = gpu::lane_index();
@@ -243,6 +245,8 @@ __device__ __forceinline__ void store_sums(const HeadLinearTask& task, const Par
 
 template <class Stored, unsigned kTokens, bool kAligned>
 __device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, uint32_t blocks_a_head) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const Part part = part_of_block<kTokens>(task, blocks_a_head);
   if (part.tokens == 0) return;
   const uint32_t first_column = part.block * device::kGroupValues<Stored>;
@@ -274,6 +278,8 @@ __global__ void __launch_bounds__(kThreads)
     absorb_kernel(HeadLinearTask task, uint32_t blocks_a_head, RotateTask rotated) {
   const uint32_t blocks = task.heads * blocks_a_head;
   if (gpu::block_index().x < blocks) return multiply_transposed<Stored, kTokens, true>(task, blocks_a_head);
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const uint64_t pairs = uint64_t{rotated.heads} * (rotated.dim / 2);
   const uint64_t index = uint64_t{gpu::block_index().x - blocks} * kThreads + gpu::thread_index();
   if (index < rotated.rows * pairs)
@@ -288,10 +294,11 @@ enum class Direction { plain, transposed };
 template <Direction kDirection, class Stored, unsigned kTokens, bool kAligned>
 void launch_one(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
   if constexpr (kDirection == Direction::plain) {
-    gpu::launch(stream, choice.shape, plain_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head,
-                choice.tile_groups);
+    gpu::launch_overlapping(stream, choice.shape, plain_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head,
+                            choice.tile_groups);
   } else {
-    gpu::launch(stream, choice.shape, transposed_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head);
+    gpu::launch_overlapping(stream, choice.shape, transposed_kernel<Stored, kTokens, kAligned>, task,
+                            choice.blocks_a_head);
   }
 }
 
@@ -378,7 +385,7 @@ void absorb_exact(gpu::Stream& stream, const RotateTask& rotated, const HeadLine
   choice.shape.grid_x += static_cast<unsigned>(ceil_div(pairs, kThreads));
   device::with_common(absorbed.weight.coding, [&]<class Stored>(Stored) {
     const auto run = [&](auto kernel) {
-      gpu::launch(stream, choice.shape, kernel, absorbed, choice.blocks_a_head, rotated);
+      gpu::launch_overlapping(stream, choice.shape, kernel, absorbed, choice.blocks_a_head, rotated);
     };
     switch (choice.tokens) {
       case 1: return run(absorb_kernel<Stored, 1>);

@@ -58,11 +58,16 @@ __device__ void store_totals(const LinearTask& task, const LinearPlan& plan, uin
 template <class Stored, unsigned kTokens, bool kAligned>
 __device__ __forceinline__ void multiply_rows(const LinearTask& task, const LinearPlan& plan, uint32_t block,
                                               uint32_t blocks) {
+  const unsigned rows_of_block = kWarpsOfBlock / plan.warps_a_row * kRowsOfWarp;
+  gpu::let_next_begin();
+  if constexpr (kAligned)
+    device::prefetch_rows<Stored>(task.weight, task.weight.planes[kCodes], block * rows_of_block, rows_of_block,
+                                  device::kEarlyBytes);
+  gpu::wait_for_previous();
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
   if (token_group * kTokens >= task.rows) return;
   const auto first_token = static_cast<uint32_t>(token_group * kTokens);
   const unsigned lanes = plan.warps_a_row * gpu::kWarpThreads;
-  const unsigned rows_of_block = kWarpsOfBlock / plan.warps_a_row * kRowsOfWarp;
   const unsigned part = gpu::warp_index() % plan.warps_a_row;
   const uint32_t chunks = (task.weight.in - 1) / Stored::kPer16 + 1;
   const uint32_t tile_chunks = plan.tile_groups * gpu::kWarpThreads;
@@ -137,10 +142,10 @@ template <class Stored, bool kAligned>
 void launch_linear(gpu::Stream& stream, const LinearTask& task, const LinearChoice& choice) {
   const LinearPlan plan{.warps_a_row = choice.warps_a_row, .tile_groups = choice.tile_groups};
   switch (choice.tokens) {
-    case 1: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 1, kAligned>, task, plan);
-    case 2: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 2, kAligned>, task, plan);
-    case 4: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 4, kAligned>, task, plan);
-    default: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 8, kAligned>, task, plan);
+    case 1: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 1, kAligned>, task, plan);
+    case 2: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 2, kAligned>, task, plan);
+    case 4: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 4, kAligned>, task, plan);
+    default: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 8, kAligned>, task, plan);
   }
 }
 
@@ -233,10 +238,10 @@ void linear_exact_each(gpu::Stream& stream, std::span<const LinearTask> tasks, u
   }
   device::with_common(tasks.front().weight.coding, [&]<class Stored>(Stored) {
     switch (all.tokens) {
-      case 1: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 1>, products);
-      case 2: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 2>, products);
-      case 4: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 4>, products);
-      default: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 8>, products);
+      case 1: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 1>, products);
+      case 2: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 2>, products);
+      case 4: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 4>, products);
+      default: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 8>, products);
     }
   });
 }
@@ -253,10 +258,10 @@ void linear_exact_route(gpu::Stream& stream, const LinearTask& task, const Route
   const LinearPlan plan{.warps_a_row = choice.warps_a_row, .tile_groups = choice.tile_groups};
   const auto run = [&]<class Stored>(Stored) {
     switch (choice.tokens) {
-      case 1: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 1>, task, plan, end);
-      case 2: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 2>, task, plan, end);
-      case 4: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 4>, task, plan, end);
-      default: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 8>, task, plan, end);
+      case 1: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 1>, task, plan, end);
+      case 2: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 2>, task, plan, end);
+      case 4: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 4>, task, plan, end);
+      default: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 8>, task, plan, end);
     }
   };
   if (task.weight.coding == Coding::bf16) return run(device::StoredBf16());
