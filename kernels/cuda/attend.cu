@@ -42,6 +42,8 @@ bool fits(const AttendShape& shape, AttendChoice choice, const gpu::Properties& 
 constexpr unsigned kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) merge_kernel(device::AttendRun run) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const uint32_t query = gpu::block_index().x;
   const uint32_t positions = device::positions_of(run, query / run.heads);
   const uint32_t splits = (positions - 1) / device::split_length(positions, run.most_splits) + 1;
@@ -149,7 +151,7 @@ uint64_t attend_scratch_bytes(const AttendShape& shape) {
 void merge_splits(gpu::Stream& stream, const device::AttendRun& run) {
   const gpu::LaunchShape shape{
       .grid_x = run.queries, .threads = kThreads, .shared_bytes = static_cast<unsigned>(3 * run.slots * sizeof(float))};
-  gpu::launch(stream, shape, merge_kernel, run);
+  gpu::launch_overlapping(stream, shape, merge_kernel, run);
 }
 
 }  // namespace dspack::kernels::cuda

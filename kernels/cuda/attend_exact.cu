@@ -282,6 +282,8 @@ __device__ __forceinline__ void store_split(const device::AttendRun& run, const 
 
 template <class Keys>
 __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::AttendRun run) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const device::BlockQueries queries = device::queries_of_block(run, gpu::block_index().x, kQueries);
   const uint32_t split = gpu::block_index().y;
   const uint32_t first_column = gpu::block_index().z * kColumns;
@@ -328,7 +330,7 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
 template <class Keys>
 void run_exact(gpu::Stream& stream, const MlaAttendTask& task) {
   for_each_run(stream, task, AttendChoice::exact, [&](const device::AttendRun& run, const gpu::LaunchShape& shape) {
-    gpu::launch(stream, shape, exact_kernel<Keys>, run);
+    gpu::launch_overlapping(stream, shape, exact_kernel<Keys>, run);
   });
 }
 

@@ -234,6 +234,8 @@ __device__ __forceinline__ void store_stats(const device::AttendRun& run, const 
 
 template <AttendChoice kChoice, class Keys>
 __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tensor_kernel(device::AttendRun run) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   using L = device::TensorLayout<kChoice>;
   const device::BlockQueries queries = device::queries_of_block(run, gpu::block_index().x, L::kTile.queries);
   const uint32_t split = gpu::block_index().y;
@@ -296,7 +298,7 @@ __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tenso
 template <AttendChoice kChoice, class Keys>
 void run_tensor(gpu::Stream& stream, const MlaAttendTask& task) {
   for_each_run(stream, task, kChoice, [&](const device::AttendRun& run, const gpu::LaunchShape& shape) {
-    gpu::launch(stream, shape, tensor_kernel<kChoice, Keys>, run);
+    gpu::launch_overlapping(stream, shape, tensor_kernel<kChoice, Keys>, run);
   });
 }
 

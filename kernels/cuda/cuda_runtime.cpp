@@ -17,6 +17,7 @@ namespace {
 
 // The device of this process; each thread has to be told before it allocates or makes streams.
 std::atomic<int> device_in_use{0};
+std::atomic<bool> can_overlap{false};  // its launches
 
 void use_device() {
   thread_local int told = -1;
@@ -277,12 +278,20 @@ Result<Properties> open_device(unsigned index) {
     cudaGetLastError();
     return Error{ErrorKind::not_found, "GPU " + std::to_string(index) + " cannot be used: " + words(status)};
   }
+  // Driver 12.3 and later record such launches.
+  int driver = 0;
+  check(cudaDriverGetVersion(&driver));
+  can_overlap = properties.major >= 9 && driver >= 12'030;
   return Properties{.name = properties.name,
                     .major = static_cast<unsigned>(properties.major),
                     .minor = static_cast<unsigned>(properties.minor),
                     .multiprocessors = static_cast<unsigned>(properties.multiProcessorCount),
                     .shared_bytes_per_block = properties.sharedMemPerBlockOptin,
                     .total_bytes = properties.totalGlobalMem};
+}
+
+bool can_overlap_launches() {
+  return can_overlap;
 }
 
 uint64_t free_bytes() {

@@ -23,6 +23,8 @@ __device__ __forceinline__ void for_each_value(uint32_t rows, uint32_t cols, Ope
 
 /// Rows, and what they are rounded to where products on tensor cores are to take them.
 __global__ void __launch_bounds__(kMostNormThreads) rms_norm_kernel(RmsNormTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
     device::normalise_row(task, row, gpu::block_threads(), gpu::shared_memory<float>());
     device::round_normalised(task, row);
@@ -64,6 +66,8 @@ __global__ void layer_norm_kernel(LayerNormTask task) {
 }
 
 __global__ void silu_multiply_kernel(RowPairTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     float& to = task.to.data[row * task.to.stride + col];
     to = device::silu_times(to, task.from.data[row * task.from.stride + col]);
@@ -160,7 +164,7 @@ gpu::LaunchShape choose_copy_launch(uint64_t units) {
 
 void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task) {
   if (task.rows == 0 || task.cols == 0) return;
-  gpu::launch(stream, choose_norm_launch(task.rows, task.cols), rms_norm_kernel, task);
+  gpu::launch_overlapping(stream, choose_norm_launch(task.rows, task.cols), rms_norm_kernel, task);
 }
 
 void run_layer_norm(gpu::Stream& stream, const LayerNormTask& task) {
@@ -169,7 +173,8 @@ void run_layer_norm(gpu::Stream& stream, const LayerNormTask& task) {
 }
 
 void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task) {
-  launch_rows(stream, silu_multiply_kernel, task);
+  if (task.rows == 0 || task.cols == 0) return;
+  gpu::launch_overlapping(stream, choose_rows_launch(task.rows, task.cols), silu_multiply_kernel, task);
 }
 bool has_code_for_device() {
   return gpu::has_code(add_kernel);

@@ -113,6 +113,7 @@ template <class Stored, bool kAligned, unsigned kMost>
 struct ExactTiles {
   using Weights = Stored;
   static constexpr unsigned kBlocksAtOnce = kBlocks<kMost>;
+  static __device__ __forceinline__ uint32_t rows_of_gate_up() { return kRowsOfBlock; }
   static __device__ __forceinline__ uint32_t rows_of_down() { return kRowsOfBlock; }
   static __device__ __forceinline__ void round_inner(const device::FusedTask&, uint32_t, const device::TileAt&,
                                                      const device::RowTurns&) {}
@@ -184,9 +185,9 @@ void run_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixFo
 
 template <class Stored>
 void run_fused(gpu::Stream& stream, uint32_t tokens, const gpu::LaunchShape& shape, const device::FusedTask& task) {
-  if (tokens == 1) return gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, 1>>, task);
-  if (tokens == 2) return gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, 2>>, task);
-  gpu::launch(stream, shape, fused_kernel<ExactTiles<Stored, true, kExactTokens>>, task);
+  if (tokens == 1) return gpu::launch_overlapping(stream, shape, fused_kernel<ExactTiles<Stored, true, 1>>, task);
+  if (tokens == 2) return gpu::launch_overlapping(stream, shape, fused_kernel<ExactTiles<Stored, true, 2>>, task);
+  gpu::launch_overlapping(stream, shape, fused_kernel<ExactTiles<Stored, true, kExactTokens>>, task);
 }
 
 constexpr uint64_t kSharedBytes = 32 << 10;  // of inputs; several blocks share a multiprocessor's memory

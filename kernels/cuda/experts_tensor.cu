@@ -345,7 +345,7 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
                             .counters = lay_out_fused_counters(task.counters, plan->shape, task.tokens)};
     fused.shared_gate_up.rounded = steps.gate_up.rounded;
     if (task.shared != nullptr) fused.steps.sum.more = {.data = task.shared->y.data, .stride = task.shared->y.stride};
-    return gpu::launch(stream, plan->shape.launch, fused_tensor_kernel<Stored, kFp8>, fused);
+    return gpu::launch_overlapping(stream, plan->shape.launch, fused_tensor_kernel<Stored, kFp8>, fused);
   }
   run_product<device::GateUp, Stored, kFp8>(stream, choose<device::GateUp>(task, task.form.gate_up), steps.gate_up);
   round_tiles<kFp8>(stream, task, steps.down);

@@ -60,8 +60,9 @@ constexpr unsigned kHeadDepth = 2;
 template <class Stored, unsigned kTokens, bool kAligned>
 __global__ void __launch_bounds__(kThreads, kTokens <= 2 ? 4 : 2)
     plain_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t tile_groups) {
+  gpu::let_next_begin();
   const Part part = part_of_block<kTokens>(task, blocks_a_head);
-  if (part.tokens == 0) return;
+  if (part.tokens == 0) return gpu::wait_for_previous();
   const unsigned lane = gpu::lane_index();
   const uint32_t chunks = (task.weight.in - 1) / Stored::kPer16 + 1;
   const uint32_t tile_chunks = tile_groups * gpu::kWarpThreads;
@@ -75,6 +76,7 @@ __global__ void __launch_bounds__(kThreads, kTokens <= 2 ? 4 : 2)
   uint32_t first_row = part.block * kHeadRows + gpu::warp_index() * kHeadRowsOfWarp;  // of the warp
   auto stream = device::stream_of<kAligned, Stored, kHeadDepth>(inputs + kTokens * stride, matrices, all, first_row,
                                                                 chunks, lane, gpu::kWarpThreads);
+  gpu::wait_for_previous();
   bool is_staged = false;
   for (uint32_t block_row = part.block * kHeadRows; block_row < all.count;
        block_row += all.step, first_row += all.step) {
@@ -351,8 +353,9 @@ __device__ __forceinline__ void store_sums(const HeadLinearTask& task, const Par
 template <class Stored, unsigned kTokens, bool kAligned>
 __device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, uint32_t blocks_a_head,
                                                     uint32_t lanes) {
+  gpu::let_next_begin();
   const Part part = part_of_block<kTokens>(task, blocks_a_head);
-  if (part.tokens == 0) return;
+  if (part.tokens == 0) return gpu::wait_for_previous();
   const Place place = Place::of_thread<Stored>(part.block, lanes);
   auto* shared_sums = gpu::shared_memory<float4>();
   auto* stream_place = shared_sums + kShares * Stored::kQuarters * lanes;
@@ -360,6 +363,7 @@ __device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, 
   tile.inputs = reinterpret_cast<float*>(stream_place + gpu::block_threads() * ShareStream::kUnderWay);
   tile.scale_rows = reinterpret_cast<uint32_t*>(tile.inputs + kHeadRowTile * kTokens);
   auto stream = stream_of_share<Stored, kAligned>(stream_place, task, part, place);
+  gpu::wait_for_previous();
   ChunkScales<Stored> scales;
   float sums[kTokens][Stored::kPer16] = {};
   for (uint32_t first = 0; first < task.rows_used; first += kHeadRowTile) {
@@ -385,6 +389,8 @@ __global__ void __launch_bounds__(kThreads)
     absorb_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t lanes, RotateTask rotated) {
   const uint32_t blocks = task.heads * blocks_a_head;
   if (gpu::block_index().x < blocks) return multiply_transposed<Stored, kTokens, true>(task, blocks_a_head, lanes);
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const uint64_t pairs = uint64_t{rotated.heads} * (rotated.dim / 2);
   const uint64_t index = uint64_t{gpu::block_index().x - blocks} * gpu::block_threads() + gpu::thread_index();
   if (index < rotated.rows * pairs)
@@ -399,11 +405,11 @@ enum class Direction { plain, transposed };
 template <Direction kDirection, class Stored, unsigned kTokens, bool kAligned>
 void launch_one(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
   if constexpr (kDirection == Direction::plain) {
-    gpu::launch(stream, choice.shape, plain_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head,
-                choice.tile_groups);
+    gpu::launch_overlapping(stream, choice.shape, plain_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head,
+                            choice.tile_groups);
   } else {
-    gpu::launch(stream, choice.shape, transposed_kernel<Stored, kTokens, kAligned>, task, choice.blocks_a_head,
-                choice.lanes);
+    gpu::launch_overlapping(stream, choice.shape, transposed_kernel<Stored, kTokens, kAligned>, task,
+                            choice.blocks_a_head, choice.lanes);
   }
 }
 
@@ -502,7 +508,7 @@ void absorb_exact(gpu::Stream& stream, const RotateTask& rotated, const HeadLine
   choice.shape.grid_x += static_cast<unsigned>(ceil_div(pairs, choice.shape.threads));
   device::with_common(absorbed.weight.coding, [&]<class Stored>(Stored) {
     const auto run = [&](auto kernel) {
-      gpu::launch(stream, choice.shape, kernel, absorbed, choice.blocks_a_head, choice.lanes, rotated);
+      gpu::launch_overlapping(stream, choice.shape, kernel, absorbed, choice.blocks_a_head, choice.lanes, rotated);
     };
     switch (choice.tokens) {
       case 1: return run(absorb_kernel<Stored, 1>);

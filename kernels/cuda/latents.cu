@@ -37,6 +37,8 @@ __device__ __forceinline__ void finish_row(const LatentsTask& task, unsigned thr
 }
 
 __global__ void __launch_bounds__(kMostNormThreads) latents_kernel(LatentsTask task, NormThreads threads) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   for (uint64_t row = gpu::block_index().y; row < task.latent.rows; row += gpu::grid_blocks().y) {
     if (gpu::block_index().x == 0) {
       finish_row(task, threads.latent, row);
@@ -64,7 +66,8 @@ void run_latents(gpu::Stream& stream, const LatentsTask& task) {
   if (rows == 0) return;
   const NormThreads threads{.latent = choose_norm_launch(rows, task.latent.cols).threads,
                             .query = choose_norm_launch(rows, std::max(task.query.cols, 1U)).threads};
-  gpu::launch(stream, choose_latents_launch(rows, task.latent.cols, task.query.cols), latents_kernel, task, threads);
+  gpu::launch_overlapping(stream, choose_latents_launch(rows, task.latent.cols, task.query.cols), latents_kernel, task,
+                          threads);
 }
 
 }  // namespace dspack::kernels::cuda

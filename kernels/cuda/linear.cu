@@ -71,8 +71,9 @@ constexpr unsigned kPieces = device::kPiecesUnderWay<1, kRowsOfWarp, kDepth<kTok
 template <class Stored, unsigned kTokens, bool kAligned>
 __device__ __forceinline__ void multiply_rows(const LinearTask& task, const LinearPlan& plan, uint32_t block,
                                               uint32_t blocks) {
+  gpu::let_next_begin();
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
-  if (token_group * kTokens >= task.rows) return;
+  if (token_group * kTokens >= task.rows) return gpu::wait_for_previous();
   const auto first_token = static_cast<uint32_t>(token_group * kTokens);
   const uint32_t tokens = task.rows - first_token < kTokens ? task.rows - first_token : kTokens;
   const unsigned lanes = plan.warps_a_row * gpu::kWarpThreads;
@@ -89,6 +90,7 @@ __device__ __forceinline__ void multiply_rows(const LinearTask& task, const Line
   // Weights depend on nothing that is computed: the first are asked for before the inputs are.
   auto stream = device::stream_of<kAligned, Stored, kDepth<kTokens>>(sums + kWarpsOfBlock * kRowsOfWarp * kTokens,
                                                                      matrices, all, first_row, chunks, lane, lanes);
+  gpu::wait_for_previous();
   bool is_staged = false;
   for (uint32_t block_row = block * rows_of_block; block_row < task.weight.out;
        block_row += all.step, first_row += all.step) {
@@ -150,10 +152,10 @@ template <class Stored, bool kAligned>
 void launch_linear(gpu::Stream& stream, const LinearTask& task, const LinearChoice& choice) {
   const LinearPlan plan{.warps_a_row = choice.warps_a_row, .tile_groups = choice.tile_groups};
   switch (choice.tokens) {
-    case 1: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 1, kAligned>, task, plan);
-    case 2: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 2, kAligned>, task, plan);
-    case 4: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 4, kAligned>, task, plan);
-    default: return gpu::launch(stream, choice.shape, linear_kernel<Stored, 8, kAligned>, task, plan);
+    case 1: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 1, kAligned>, task, plan);
+    case 2: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 2, kAligned>, task, plan);
+    case 4: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 4, kAligned>, task, plan);
+    default: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 8, kAligned>, task, plan);
   }
 }
 
@@ -251,10 +253,10 @@ void linear_exact_each(gpu::Stream& stream, std::span<const LinearTask> tasks, u
   }
   device::with_common(tasks.front().weight.coding, [&]<class Stored>(Stored) {
     switch (all.tokens) {
-      case 1: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 1>, products);
-      case 2: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 2>, products);
-      case 4: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 4>, products);
-      default: return gpu::launch(stream, all.shape, linear_each_kernel<Stored, 8>, products);
+      case 1: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 1>, products);
+      case 2: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 2>, products);
+      case 4: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 4>, products);
+      default: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 8>, products);
     }
   });
 }
@@ -271,10 +273,10 @@ void linear_exact_route(gpu::Stream& stream, const LinearTask& task, const Route
   const LinearPlan plan{.warps_a_row = choice.warps_a_row, .tile_groups = choice.tile_groups};
   const auto run = [&]<class Stored>(Stored) {
     switch (choice.tokens) {
-      case 1: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 1>, task, plan, end);
-      case 2: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 2>, task, plan, end);
-      case 4: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 4>, task, plan, end);
-      default: return gpu::launch(stream, choice.shape, linear_route_kernel<Stored, 8>, task, plan, end);
+      case 1: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 1>, task, plan, end);
+      case 2: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 2>, task, plan, end);
+      case 4: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 4>, task, plan, end);
+      default: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 8>, task, plan, end);
     }
   };
   if (task.weight.coding == Coding::bf16) return run(device::StoredBf16());

@@ -84,6 +84,11 @@ struct TensorBlock {
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
 __device__ __forceinline__ void multiply_rows(const TensorTask& task, const TensorPlan& plan, uint32_t row_block) {
   using Block = TensorBlock<Stored, kTokenTiles, kRowTiles, kFp8>;
+  const uint32_t rows_of_block = kWarpsOfBlock / plan.warps_a_row * kRowTiles * kTileRows;
+  gpu::let_next_begin();
+  device::prefetch_rows<Stored>(task.weight, task.weight.planes[kCodes], row_block * rows_of_block, rows_of_block,
+                                device::kEarlyBytes);
+  gpu::wait_for_previous();
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
   if (token_group * Block::kTokens >= task.rows) return;
   const auto first_token = static_cast<uint32_t>(token_group * Block::kTokens);
@@ -157,10 +162,10 @@ void run(gpu::Stream& stream, const TensorTask& task) {
   const TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
   const TensorPlan plan{.warps_a_row = choice.warps_a_row, .tile_columns = choice.tile_columns};
   switch (choice.token_tiles) {
-    case 1: return gpu::launch(stream, choice.shape, tensor_kernel<Stored, 1, 1, kFp8>, task, plan);
-    case 2: return gpu::launch(stream, choice.shape, tensor_kernel<Stored, 2, 1, kFp8>, task, plan);
-    case 4: return gpu::launch(stream, choice.shape, tensor_kernel<Stored, 4, 2, kFp8>, task, plan);
-    default: return gpu::launch(stream, choice.shape, tensor_kernel<Stored, 8, 2, kFp8>, task, plan);
+    case 1: return gpu::launch_overlapping(stream, choice.shape, tensor_kernel<Stored, 1, 1, kFp8>, task, plan);
+    case 2: return gpu::launch_overlapping(stream, choice.shape, tensor_kernel<Stored, 2, 1, kFp8>, task, plan);
+    case 4: return gpu::launch_overlapping(stream, choice.shape, tensor_kernel<Stored, 4, 2, kFp8>, task, plan);
+    default: return gpu::launch_overlapping(stream, choice.shape, tensor_kernel<Stored, 8, 2, kFp8>, task, plan);
   }
 }
 
@@ -246,8 +251,8 @@ void linear_tensor_each(gpu::Stream& stream, std::span<const TensorTask> tasks) 
   device::with_common(tasks.front().weight.coding, [&]<class Stored>(Stored) {
     constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
     if (kIsF8 && tasks.front().x.scales != nullptr)
-      return gpu::launch(stream, shape, tensor_each_kernel<Stored, kIsF8>, products);
-    gpu::launch(stream, shape, tensor_each_kernel<Stored, false>, products);
+      return gpu::launch_overlapping(stream, shape, tensor_each_kernel<Stored, kIsF8>, products);
+    gpu::launch_overlapping(stream, shape, tensor_each_kernel<Stored, false>, products);
   });
 }
 
@@ -255,7 +260,7 @@ void linear_tensor_route(gpu::Stream& stream, const TensorTask& task, const Rout
   TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
   choice.shape.shared_bytes = std::max(choice.shape.shared_bytes, choose_route_launch(end.task).shared_bytes);
   const TensorPlan plan{.warps_a_row = choice.warps_a_row, .tile_columns = choice.tile_columns};
-  gpu::launch(stream, choice.shape, tensor_route_kernel, task, plan, end);
+  gpu::launch_overlapping(stream, choice.shape, tensor_route_kernel, task, plan, end);
 }
 
 }  // namespace dspack::kernels::cuda

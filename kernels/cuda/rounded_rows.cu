@@ -11,6 +11,8 @@ namespace {
 
 template <bool kFp8>
 __global__ void round_rows_kernel(RoundRowsTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   const uint32_t block = gpu::block_index().x * warps + gpu::warp_index();
   if (block >= task.to.columns / kRoundedBlock) return;  // all lanes of a warp
@@ -21,6 +23,8 @@ __global__ void round_rows_kernel(RoundRowsTask task) {
 /// A warp's 128 values of silu(to) * from.
 template <bool kFp8>
 __global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   const uint32_t block = gpu::block_index().x * warps + gpu::warp_index();
   if (block >= rounded.columns / kRoundedBlock) return;  // all lanes of a warp
@@ -50,15 +54,16 @@ gpu::LaunchShape choose_round_rows_launch(uint32_t rows, uint32_t in) {
 void run_round_rows(gpu::Stream& stream, const RoundRowsTask& task) {
   if (task.rows == 0 || task.in == 0) return;
   const gpu::LaunchShape shape = choose_round_rows_launch(task.rows, task.in);
-  if (task.to.scales == nullptr) return gpu::launch(stream, shape, round_rows_kernel<false>, task);
-  gpu::launch(stream, shape, round_rows_kernel<true>, task);
+  if (task.to.scales == nullptr) return gpu::launch_overlapping(stream, shape, round_rows_kernel<false>, task);
+  gpu::launch_overlapping(stream, shape, round_rows_kernel<true>, task);
 }
 
 void run_silu_multiply_rounded(gpu::Stream& stream, const RowPairTask& task, const RoundedRows& rounded) {
   if (task.rows == 0 || task.cols == 0) return;
   const gpu::LaunchShape shape = choose_round_rows_launch(task.rows, task.cols);
-  if (rounded.scales == nullptr) return gpu::launch(stream, shape, silu_rounded_kernel<false>, task, rounded);
-  gpu::launch(stream, shape, silu_rounded_kernel<true>, task, rounded);
+  if (rounded.scales == nullptr)
+    return gpu::launch_overlapping(stream, shape, silu_rounded_kernel<false>, task, rounded);
+  gpu::launch_overlapping(stream, shape, silu_rounded_kernel<true>, task, rounded);
 }
 
 }  // namespace dspack::kernels::cuda

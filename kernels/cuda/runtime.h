@@ -23,6 +23,10 @@ struct LaunchShape {
   unsigned shared_bytes = 0;                    // of a block
 };
 
+/// When a launch may begin: once what the stream holds has run; or, on a card that can, while the launch before it
+/// still runs, up to where its kernel waits for that one (gpu::wait_for_previous).
+enum class Overlap { none, with_previous };
+
 struct Properties {
   std::string name;
   unsigned major = 0, minor = 0;  // compute capability
@@ -33,6 +37,8 @@ struct Properties {
 
 /// Makes a device the one that this process uses. Errors: not_found (no driver, no such device, each with its reason).
 [[nodiscard]] Result<Properties> open_device(unsigned index);
+/// Whether launches of the open device may overlap (compute capability 9.0 and later).
+[[nodiscard]] bool can_overlap_launches();
 /// Compute capabilities that the kernels were compiled for, as the build was told: "80;89;90".
 [[nodiscard]] std::string_view architectures();
 /// Memory that is free now; 0 where the device does not say.

@@ -78,6 +78,7 @@ WITHOUT_HEADER = {
     "kernels/cuda/cuda_runtime": "runtime.h on a GPU; an emulator is another",
     "kernels/cuda/experts_tensor": "one kernel of experts.h",
     "kernels/cuda/linear_tensor": "one kernel of linear.h",
+    "kernels/cuda/queue_*": "some operations of queue.h's class",
     "format/weights/*_format": "one way of storing weights, listed in weight_format.h",
     "runtime/generate/constraint_compiler_*": "constraint_compiler.h with a library, and without it",
     "runtime/serve/*_request": "the requests of one API, listed in answer_request.h",
@@ -92,7 +93,6 @@ OF_FEW_LINES = {
     "format/base/string_hash": "what the catalogue and the tokenizers share",
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
     "kernels/cuda/cuda_check": "the one use of CUDA's types that cuda_runtime and dspack_gpu.h share",
-    "kernels/cuda/device/elementwise": "device functions that several kernels use",
     "kernels/cuda/device/order": "device functions that several kernels use",
 }
 

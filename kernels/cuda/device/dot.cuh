@@ -49,6 +49,25 @@ __device__ __forceinline__ const uint8_t* aligned_row(const Matrix& matrix, uint
   return static_cast<const uint8_t*>(matrix.planes[kCodes]) + uint64_t{row} * (matrix.in / Stored::kPer16 * 16);
 }
 
+/// Starts bringing the beginnings of rows [first, first + rows) near, as far as there are so many: of a block's first
+/// rows, while it waits for its inputs. `codes`: of a matrix of this form, in rows of whole pieces of 16 bytes.
+template <class Stored>
+__device__ __forceinline__ void prefetch_rows(const Matrix& form, const void* codes, uint32_t first, uint32_t rows,
+                                              uint32_t most_bytes) {
+  constexpr uint32_t kLineBytes = 128;
+  if (first >= form.out) return;
+  const uint32_t there = form.out - first < rows ? form.out - first : rows;
+  const uint64_t row_bytes = uint64_t{form.in} / Stored::kPer16 * 16;
+  const uint64_t share = most_bytes / rows;
+  const auto lines = static_cast<uint32_t>(((row_bytes < share ? row_bytes : share) - 1) / kLineBytes + 1);
+  const auto* data = static_cast<const unsigned char*>(codes) + first * row_bytes;
+  for (uint32_t item = gpu::thread_index(); item < there * lines; item += gpu::block_threads())
+    gpu::prefetch(data + item / lines * row_bytes + item % lines * kLineBytes);
+}
+/// Of a block that waits for the launch before: 4 blocks on each of 192 multiprocessors take a third of the smallest
+/// cache that such cards have.
+inline constexpr uint32_t kEarlyBytes = 16 << 10;
+
 /// Runs of a chunk that have a scale each.
 template <class Stored>
 inline constexpr unsigned kRuns = Stored::kPer16 / Stored::kPerScale;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "format/base/check.h"
+#include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/elementwise.cuh"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/expert_tiles.h"
@@ -182,17 +183,9 @@ inline constexpr unsigned kDoneWord = kIsLastWords + kLargestFusedTile;
 /// Starts bringing the first weights of down for a block's first rows near.
 template <class Tiles>
 __device__ __forceinline__ void prefetch_down(const Matrix& form, const void* codes, uint32_t group) {
-  constexpr uint32_t kLineBytes = 128;
   constexpr uint32_t kMostBytes = 32 << 10;  // of a block; all of a GPU's then take half of an H100's cache at most
-  const uint32_t rows_of_block = Tiles::rows_of_down();
-  const uint32_t first = group * rows_of_block;
-  const uint32_t rows = form.out - first < rows_of_block ? form.out - first : rows_of_block;
-  const uint64_t row_bytes = uint64_t{form.in} / Tiles::Weights::kPer16 * 16;
-  const uint64_t share = kMostBytes / rows_of_block;
-  const auto lines = static_cast<uint32_t>(((row_bytes < share ? row_bytes : share) - 1) / kLineBytes + 1);
-  const auto* data = static_cast<const unsigned char*>(codes) + first * row_bytes;
-  for (uint32_t item = gpu::thread_index(); item < rows * lines; item += gpu::block_threads())
-    gpu::prefetch(data + item / lines * row_bytes + item % lines * kLineBytes);
+  const uint32_t rows = Tiles::rows_of_down();
+  prefetch_rows<typename Tiles::Weights>(form, codes, group * rows, rows, kMostBytes);
 }
 
 /// The block has written its rows of down for some tokens. Adds up those of every token that has all its parts now.
@@ -288,10 +281,18 @@ __device__ __forceinline__ void run_shared_down(const FusedTask& task, uint32_t 
 ///   multiply_shared<Product>(product, turns, before_inputs), likewise, of a shared expert
 ///   round_inner(task, index, tile, turns): rounds what the block and others have written of a tile's inner values
 ///   round_shared_inner(task, turns): likewise, of the shared expert's
-///   Weights, how they are stored; rows_of_down(), rows of down that a block takes at once, at most its threads
+///   Weights, how they are stored; rows_of_gate_up(), rows_of_down(): matrix rows that a block takes at once, of down
+///   at most its threads
 template <class Tiles>
 __device__ void run_fused_block(const FusedTask& task) {
   auto* words = gpu::shared_memory<uint32_t>();
+  gpu::let_next_begin();
+  if (gpu::block_index().x < task.shape.shared.gate_up_blocks) {  // whoever will multiply with them
+    const Matrix& gate = task.shared_gate_up.matrices[0];
+    prefetch_rows<typename Tiles::Weights>(gate, gate.planes[kCodes], gpu::block_index().x * Tiles::rows_of_gate_up(),
+                                           Tiles::rows_of_gate_up(), kEarlyBytes);
+  }
+  gpu::wait_for_previous();  // also for the counters, which the launch before may be about to make zero
   if (gpu::thread_index() == 0) words[kTicketWord] = gpu::take_ticket(task.counters.ticket);
   gpu::block_barrier();  // the ticket is there
   const uint32_t ticket = words[kTicketWord];

@@ -144,6 +144,23 @@ __device__ inline void wait_for_count(const uint32_t* counter, uint32_t count) {
   }
 }
 
+// Between launches that overlap
+// ----------------------------------------------------------------------------------------------------------
+
+/// The launch behind this one may begin once all blocks have said so or ended. It waits for what it reads.
+__device__ inline void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+/// Waits until the launch before has ended, and with it all before that one: every thread of a kernel that may overlap
+/// does so before it reads or writes anything that another launch writes or reads.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+
 /// Adds to a place that other threads add to at the same time. Of whole numbers only, whose sum knows no order.
 /// Returns what was there.
 __device__ inline uint32_t add_together(uint32_t* place, uint32_t value) {
@@ -332,9 +349,10 @@ inline void prepare_kernel(const void* kernel, unsigned shared_bytes) {
   found->second = shared_bytes;
 }
 
-/// Runs a kernel behind what the stream holds. `shape` is within the device's limits.
+/// Runs a kernel behind what the stream holds, or beside its end. `shape` is within the device's limits.
 template <class... Parameters, class... Arguments>
-void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
+void launch_when(Overlap overlap, Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+                 const Arguments&... arguments) {
   if (has_failed()) return;
   const auto on = static_cast<cudaStream_t>(stream.handle());  // first: it tells this thread its device
   prepare_kernel(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
@@ -343,7 +361,24 @@ void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters.
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = on;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = overlap == Overlap::with_previous && can_overlap_launches() ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
+/// Behind all that the stream holds.
+template <class... Parameters, class... Arguments>
+void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
+  launch_when(Overlap::none, stream, shape, kernel, arguments...);
+}
+/// The kernel waits for the launch before by itself (wait_for_previous).
+template <class... Parameters, class... Arguments>
+void launch_overlapping(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+                        const Arguments&... arguments) {
+  launch_when(Overlap::with_previous, stream, shape, kernel, arguments...);
 }
 
 }  // namespace dspack::gpu

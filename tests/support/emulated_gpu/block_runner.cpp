@@ -20,7 +20,8 @@ bool same_place(const std::source_location& a, const std::source_location& b) {
 
 }  // namespace
 
-void BlockRunner::start(const ThreadPlace& place, const std::function<void()>& body) {
+void BlockRunner::start(const ThreadPlace& place, const std::function<void()>& body, bool must_wait) {
+  must_wait_ = must_wait;
   count_ = place.threads;
   waiting_ = 0;
   done_ = 0;
@@ -35,6 +36,7 @@ void BlockRunner::start(const ThreadPlace& place, const std::function<void()>& b
     thread.place.thread = i;
     thread.waits = Waits::no;
     thread.exchanges = 0;
+    thread.has_waited = false;
     thread.open_group.clear();
     thread.groups.clear();
     thread.fiber.start(body);
@@ -57,7 +59,9 @@ void BlockRunner::step() {
   current_ = ready_.back();
   ready_.pop_back();
   current_->fiber.resume();
-  if (current_->fiber.is_done()) ++done_;
+  if (!current_->fiber.is_done()) return;
+  DSPACK_CHECK(!must_wait_ || current_->has_waited, "a thread ends that has not waited for the launch before");
+  ++done_;
 }
 
 std::string BlockRunner::what_is_missing() const {
@@ -104,6 +108,11 @@ void BlockRunner::wait_for_count(const uint32_t* counter, uint32_t count, const 
   current_->wanted = count;
   counting_.push_back(current_);
   wait(Waits::count, at);
+}
+
+void BlockRunner::wait_for_previous(const uint32_t* is_done, const std::source_location& at) {
+  current_->has_waited = true;
+  if (*is_done == 0) wait_for_count(is_done, 1, at);
 }
 
 void BlockRunner::release_block() {

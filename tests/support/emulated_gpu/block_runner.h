@@ -19,7 +19,8 @@ class BlockRunner {
   explicit BlockRunner(uint64_t seed) : random_(seed) {}
 
   /// `place`: of the block's first thread. Precondition: is_done().
-  void start(const ThreadPlace& place, const std::function<void()>& body);
+  /// `must_wait`: every thread must wait for the launch before.
+  void start(const ThreadPlace& place, const std::function<void()>& body, bool must_wait);
   /// Whether some thread can go on; threads that wait for a count look at it again.
   [[nodiscard]] bool is_ready();
   /// One thread goes on, up to where it waits next. Precondition: is_ready().
@@ -33,6 +34,8 @@ class BlockRunner {
   /// Others, of any block, may go on before this thread does.
   void take_turns();
   void wait_for_count(const uint32_t* counter, uint32_t count, const std::source_location& at);
+  /// Until *is_done is 1.
+  void wait_for_previous(const uint32_t* is_done, const std::source_location& at);
   const ExchangeWords* exchange(const ExchangeWords& mine, const std::source_location& at);
   void start_copy(void* shared, const void* global, bool valid);
   void end_copy_group();
@@ -53,6 +56,7 @@ class BlockRunner {
     const uint32_t* counter = nullptr;
     uint32_t wanted = 0;  // of the counter
     unsigned exchanges = 0;
+    bool has_waited = false;  // for the launch before
     std::vector<Copy> open_group;
     std::deque<std::vector<Copy>> groups;
   };
@@ -75,6 +79,7 @@ class BlockRunner {
   unsigned count_ = 0;    // threads of this block
   unsigned waiting_ = 0;  // for the block's barrier
   unsigned done_ = 0;
+  bool must_wait_ = false;
 };
 
 }  // namespace dspack::gpu

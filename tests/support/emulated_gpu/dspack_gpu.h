@@ -157,6 +157,10 @@ inline uint32_t count_up(uint32_t* counter) {
   check_counter(counter);
   return add_to_count(counter);
 }
+inline void let_next_begin() {}
+inline void wait_for_previous(const Place& at = Place::current()) {
+  wait_for_previous_at(at);
+}
 inline void wait_for_count(const uint32_t* counter, uint32_t count, const Place& at = Place::current()) {
   check_counter(counter);
   wait_for_count_at(counter, count, at);
@@ -299,11 +303,22 @@ bool has_code(void (* /*kernel*/)(Parameters...)) {
 }
 
 template <class... Parameters, class... Arguments>
-void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
+void launch_when(Overlap overlap, Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+                 const Arguments&... arguments) {
   if (!may_launch()) return;
-  enqueue(stream, [shape, kernel, all = std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)] {
-    run_grid(shape, [&] { std::apply(kernel, all); });
-  });
+  enqueue(stream, EmulatedLaunch{.shape = shape,
+                                 .thread = [kernel, all = std::tuple<Parameters...>(static_cast<Parameters>(
+                                                        arguments)...)] { std::apply(kernel, all); },
+                                 .overlaps = overlap == Overlap::with_previous});
+}
+template <class... Parameters, class... Arguments>
+void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
+  launch_when(Overlap::none, stream, shape, kernel, arguments...);
+}
+template <class... Parameters, class... Arguments>
+void launch_overlapping(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+                        const Arguments&... arguments) {
+  launch_when(Overlap::with_previous, stream, shape, kernel, arguments...);
 }
 
 }  // namespace dspack::gpu

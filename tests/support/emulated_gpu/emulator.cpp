@@ -23,6 +23,13 @@ constexpr unsigned kMostBlocksYz = 65'535;
 
 class EmulatedStream;
 
+/// A launch in a stream or a recording, and the one that follows it without anything between.
+struct Launched {
+  EmulatedLaunch launch;
+  std::weak_ptr<Launched> next;
+  GridRunner* runner = nullptr;  // where it has begun
+};
+
 EmulatorSettings settings_of_environment() {
   EmulatorSettings settings;
   const char* text = std::getenv("DSPACK_EMULATED_GPU");
@@ -47,8 +54,10 @@ struct State {
   std::recursive_mutex mutex;
   EmulatorSettings settings = settings_of_environment();
   EmulatorCounts counts;
-  uint64_t asked_launches = 0;                                           // since the settings were made
-  std::unique_ptr<GridRunner> runner = std::make_unique<GridRunner>(0);  // EmulatorSettings::seed
+  uint64_t asked_launches = 0;  // since the settings were made
+  std::vector<std::unique_ptr<GridRunner>> runners;
+  std::vector<GridRunner*> idle_runners;
+  GridRunner* runner = nullptr;  // of the thread that runs
   std::map<const std::byte*, uint64_t> allocations;
   std::map<void*, uint64_t> pinned;
   std::set<EmulatedStream*> streams;
@@ -67,6 +76,29 @@ uint64_t pinned_bytes() {
     bytes += size;
   return bytes;
 }
+
+GridRunner* take_runner() {
+  State& all = state();
+  if (all.idle_runners.empty()) {
+    all.runners.push_back(std::make_unique<GridRunner>(all.settings.seed + all.runners.size()));
+    all.idle_runners.push_back(all.runners.back().get());
+  }
+  GridRunner* runner = all.idle_runners.back();
+  all.idle_runners.pop_back();
+  return runner;
+}
+
+/// While it exists, threads of this runner run.
+class Running {
+ public:
+  explicit Running(GridRunner* runner) : before_(state().runner) { state().runner = runner; }
+  ~Running() { state().runner = before_; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  GridRunner* before_;
+};
 
 class EmulatedGraph final : public Graph {
  public:
@@ -139,9 +171,13 @@ class EmulatedStream final : public Stream {
   }
   void begin_recording() override {
     DSPACK_CHECK(recording_ == nullptr, "the stream records already");
+    last_.reset();
     recording_ = std::make_unique<EmulatedGraph>();
   }
-  std::unique_ptr<Graph> end_recording() override { return std::move(recording_); }
+  std::unique_ptr<Graph> end_recording() override {
+    last_.reset();
+    return std::move(recording_);
+  }
   void run(Graph& graph) override {
     DSPACK_CHECK(recording_ == nullptr, "a graph within a graph");
     auto* mine = &static_cast<EmulatedGraph&>(graph);
@@ -153,10 +189,12 @@ class EmulatedStream final : public Stream {
   }
   void add(std::function<void()> work) {
     if (has_failed()) return;
+    last_.reset();
     if (recording_) return recording_->work.push_back(std::move(work));
     const std::lock_guard lock(state().mutex);
     state().order.add(id_, std::move(work));
   }
+  void add(EmulatedLaunch launch);
 
  private:
   void copy(void* to, const void* from, uint64_t bytes) {
@@ -165,6 +203,7 @@ class EmulatedStream final : public Stream {
     });
   }
   test::StreamOrder::StreamId id_ = 0;
+  std::weak_ptr<Launched> last_;  // if nothing has been added since
   std::unique_ptr<EmulatedGraph> recording_;
 };
 
@@ -175,6 +214,35 @@ void check_shape(const LaunchShape& shape) {
   DSPACK_CHECK(shape.threads > 0 && shape.threads <= kMostThreads && shape.threads % 32 == 0,
                "threads of a block: whole warps, at most 1,024");
   DSPACK_CHECK(shape.shared_bytes <= state().settings.shared_bytes_per_block, "more shared memory than there is");
+}
+
+void run_launched(Launched& mine) {
+  const std::lock_guard lock(state().mutex);
+  check_shape(mine.launch.shape);
+  ++state().counts.launches;
+  const auto next = mine.next.lock();
+  if (next != nullptr && next->launch.overlaps && next->runner == nullptr) {
+    check_shape(next->launch.shape);
+    next->runner = take_runner();
+    const Running running(next->runner);
+    next->runner->begin(next->launch.shape, next->launch.thread);
+  }
+  GridRunner* runner = mine.runner != nullptr ? mine.runner : take_runner();
+  mine.runner = nullptr;
+  {
+    const Running running(runner);
+    runner->run(mine.launch.shape, mine.launch.thread, mine.launch.overlaps);
+  }
+  state().idle_runners.push_back(runner);
+}
+
+void EmulatedStream::add(EmulatedLaunch launch) {
+  auto mine = std::make_shared<Launched>();
+  mine->launch = std::move(launch);
+  const auto before = last_.lock();
+  add([mine] { run_launched(*mine); });
+  if (before != nullptr) before->next = mine;
+  last_ = mine;
 }
 
 struct FreeAligned {
@@ -188,7 +256,8 @@ void configure_emulator(const EmulatorSettings& settings) {
   state().settings = settings;
   state().asked_launches = 0;
   forget_failure();
-  state().runner = std::make_unique<GridRunner>(settings.seed);
+  state().runners.clear();
+  state().idle_runners.clear();
   state().order.seed(settings.seed);
 }
 
@@ -199,9 +268,9 @@ EmulatorCounts emulator_counts() {
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& thread) {
   const std::lock_guard lock(state().mutex);
-  check_shape(shape);
-  ++state().counts.launches;
-  state().runner->run(shape, thread);
+  Launched launched;
+  launched.launch = {.shape = shape, .thread = thread};
+  run_launched(launched);
 }
 
 bool emulator_has_code() {
@@ -219,8 +288,8 @@ bool may_launch() {
   return !has_failed();
 }
 
-void enqueue(Stream& stream, std::function<void()> work) {
-  static_cast<EmulatedStream&>(stream).add(std::move(work));
+void enqueue(Stream& stream, EmulatedLaunch launch) {
+  static_cast<EmulatedStream&>(stream).add(std::move(launch));
 }
 
 void enqueue_on(void* handle, std::function<void()> work) {
@@ -238,6 +307,9 @@ bool is_device_memory(const void* from, uint64_t bytes) {
 
 const ThreadPlace& thread_place() {
   return state().runner->current().current_place();
+}
+void wait_for_previous_at(const std::source_location& at) {
+  state().runner->wait_for_previous(at);
 }
 void reach_block_barrier(const std::source_location& at) {
   state().runner->current().block_barrier(at);
@@ -267,6 +339,10 @@ void wait_for_count_at(const uint32_t* counter, uint32_t count, const std::sourc
 
 // runtime.h
 // --------------------------------------------------------------------------------------------------------------
+
+bool can_overlap_launches() {
+  return true;
+}
 
 Result<Properties> open_device(unsigned index) {
   const EmulatorSettings& settings = state().settings;

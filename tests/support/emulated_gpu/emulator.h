@@ -48,14 +48,21 @@ struct EmulatorCounts {
 };
 [[nodiscard]] EmulatorCounts emulator_counts();
 
+/// A kernel with its arguments, for every thread of every block.
+struct EmulatedLaunch {
+  LaunchShape shape;
+  std::function<void()> thread;
+  bool overlaps = false;  // with the launch before it: it begins while that one runs, up to gpu::wait_for_previous
+};
+/// Puts it behind what the stream holds, or into its recording. If the stream's next work is a launch that overlaps,
+/// some blocks of that begin before this one does.
+void enqueue(Stream& stream, EmulatedLaunch launch);
 /// Runs `thread` for every thread of every block, now.
 void run_grid(const LaunchShape& shape, const std::function<void()>& thread);
 [[nodiscard]] bool emulator_has_code();
 /// Counts a launch. False: the GPU has failed, or fails with this one.
 [[nodiscard]] bool may_launch();
-/// Puts work behind what the stream holds, or into its recording.
-void enqueue(Stream& stream, std::function<void()> work);
-/// The same for Stream::handle().
+/// Puts work behind what the stream with this Stream::handle() holds, or into its recording.
 void enqueue_on(void* handle, std::function<void()> work);
 /// Whether so many bytes are all of one allocation.
 [[nodiscard]] bool is_device_memory(const void* from, uint64_t bytes);
@@ -70,6 +77,7 @@ struct ThreadPlace {
 };
 [[nodiscard]] const ThreadPlace& thread_place();
 void reach_block_barrier(const std::source_location& at);
+void wait_for_previous_at(const std::source_location& at);
 
 inline constexpr unsigned kExchangeWords = 8;
 using ExchangeWords = uint32_t[kExchangeWords];

@@ -17,7 +17,8 @@ constexpr size_t kMostResident = 4;
 
 }  // namespace
 
-void GridRunner::run(const LaunchShape& shape, const std::function<void()>& thread) {
+void GridRunner::prepare(const LaunchShape& shape, const std::function<void()>& thread, bool overlaps) {
+  overlaps_ = overlaps;
   shape_ = &shape;
   thread_ = &thread;
   blocks_ = uint64_t{shape.grid_x} * shape.grid_y * shape.grid_z;
@@ -29,7 +30,27 @@ void GridRunner::run(const LaunchShape& shape, const std::function<void()>& thre
   most_resident_ = 1 + random_() % kMostResident;
   for (const auto& resident : residents_)
     resident->shared.reset();  // it may be of another size
-  for (start_blocks(); std::ranges::any_of(residents_, &Resident::is_taken); start_blocks()) {
+}
+
+void GridRunner::begin(const LaunchShape& shape, const std::function<void()>& thread) {
+  prepare(shape, thread, true);
+  has_begun_ = true;
+  is_previous_done_ = 0;
+  start_blocks(most_resident_);
+  for (const auto& resident : residents_) {
+    current_ = &resident->runner;
+    while (resident->is_taken && current_->is_ready())
+      current_->step();
+    DSPACK_CHECK(!resident->is_taken || !current_->is_done(), "a block ends before the launch before has");
+  }
+}
+
+void GridRunner::run(const LaunchShape& shape, const std::function<void()>& thread, bool overlaps) {
+  if (!has_begun_) prepare(shape, thread, overlaps);
+  has_begun_ = false;
+  is_previous_done_ = 1;
+  const auto start_more = [&] { start_blocks(do_meet_ ? most_resident_ : 1); };
+  for (start_more(); std::ranges::any_of(residents_, &Resident::is_taken); start_more()) {
     Resident& resident = pick();
     current_ = &resident.runner;
     do
@@ -39,8 +60,11 @@ void GridRunner::run(const LaunchShape& shape, const std::function<void()>& thre
   }
 }
 
-void GridRunner::start_blocks() {
-  const size_t most = do_meet_ ? most_resident_ : 1;
+void GridRunner::wait_for_previous(const std::source_location& at) {
+  current_->wait_for_previous(&is_previous_done_, at);
+}
+
+void GridRunner::start_blocks(size_t most) {
   while (residents_.size() < most)
     residents_.push_back(std::make_unique<Resident>(random_()));
   for (size_t i = 0; i < most && next_ < blocks_; ++i) {
@@ -65,7 +89,7 @@ void GridRunner::start(Resident& resident, uint64_t block) {
   place.block[0] = static_cast<unsigned>(block % shape_->grid_x);
   place.block[1] = static_cast<unsigned>(block / shape_->grid_x % shape_->grid_y);
   place.block[2] = static_cast<unsigned>(block / shape_->grid_x / shape_->grid_y);
-  resident.runner.start(place, *thread_);
+  resident.runner.start(place, *thread_, overlaps_);
   resident.is_taken = true;
 }
 
