@@ -97,7 +97,7 @@ endfunction()
 # A library of another build is refused by this number: 64 bits of a digest of what the two share.
 function(dspack_kernels_interface number)
   set(shared "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
-  foreach(header format/base/check.h format/base/result.h format/dtype.h kernels/latent_rows.h kernels/ops.h
+  foreach(header format/base/check.h format/base/result.h format/dtype.h kernels/arguments.h kernels/latent_rows.h kernels/ops.h
                  kernels/precision.h kernels/cuda/cuda_library.h)
     file(SHA256 ${PROJECT_SOURCE_DIR}/${header} digest)
     string(APPEND shared " ${digest}")

@@ -13,6 +13,7 @@ set(dspack_cuda_kernels
   experts.cu
   experts_tensor.cu
   head_linear.cu
+  head_linear_transposed.cu
   latent_rows.cu
   latents.cu
   linear.cu

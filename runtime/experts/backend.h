@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/experts/expert_store.h"
-#include "runtime/experts/schedule.h"
+#include "runtime/experts/layer_course.h"
 
 namespace dspack::runtime {
 
@@ -21,25 +21,6 @@ class ExpertTracer;
 struct RoutedGroup {
   ExpertDemand demand;
   std::vector<uint32_t> parts;  // token * top_k + slot, ascending
-};
-
-/// When things of a layer happened; times are known once the queue has run.
-struct LayerCourse {
-  struct Span {
-    std::shared_ptr<kernels::Event> begin, end;
-  };
-  /// A missing expert that was computed; `arrival` is null where it was in place already.
-  struct Miss {
-    std::shared_ptr<kernels::Event> arrival;
-    Span computing;
-  };
-  Phase phase = Phase::decode;
-  Span all;
-  std::vector<Span> hits;  // computing experts that were in place, and the layer's other work
-  std::vector<Miss> misses;
-  double host_seconds = 0;   // that the CPU computed beside a device
-  double last_on_host = 0;   // of these: the expert that came last of all; 0: the device computed that one
-  double host_transfer = 0;  // until the last missing expert was in the host's memory
 };
 
 /// Some tokens of one layer, and which experts they go to.

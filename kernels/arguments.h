@@ -1,0 +1,300 @@
+// What the operations of a queue (ops.h) take: places in a device's memory, and what is to be done with what lies
+// there. Threads: plain values. Lifetime: a Slice borrows its Buffer; host spans are borrowed as ops.h says. Errors:
+// none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "format/dtype.h"
+#include "kernels/latent_rows.h"
+#include "kernels/weight.h"
+
+namespace dspack::kernels {
+
+/// Memory of a device. What the bytes mean is said by the Slice or Weight that points into it.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  [[nodiscard]] virtual uint64_t size_bytes() const = 0;
+  /// The memory itself, where the host can address it; else empty.
+  [[nodiscard]] virtual std::span<std::byte> host() { return {}; }
+};
+
+/// A place in a buffer; borrows the buffer.
+struct Slice {
+  Buffer* buffer = nullptr;
+  uint64_t offset_bytes = 0;
+  [[nodiscard]] bool empty() const { return buffer == nullptr; }
+  [[nodiscard]] Slice at(uint64_t more_bytes) const { return {buffer, offset_bytes + more_bytes}; }
+};
+
+/// FP32 activations: `rows` rows of `cols` values, `stride` values from the start of one row to the next.
+struct Rows {
+  Slice data;
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+  uint32_t stride = 0;  // >= cols
+};
+
+/// A weight matrix [out, in] as it is stored.
+using Weight = WeightAt<Slice>;
+
+/// A position that is known when an operation runs and not yet when it is enqueued: the u32 at `value`, added to what
+/// the arguments say. So one recorded Step serves every token.
+struct LivePosition {
+  Slice value;
+  uint32_t limit = 0;  // positions that there are: the sum and the rows behind it stay within
+  [[nodiscard]] bool empty() const { return value.empty(); }
+};
+
+/// Which values of a vector of `dim` a rotary embedding turns together.
+enum class RopePairs {
+  neighbours,  // x[2k] and x[2k + 1] ("interleaved")
+  halves,      // x[k] and x[k + dim / 2]
+};
+
+/// One of several products of the same input: y = weight . x.
+struct Product {
+  Weight weight;
+  Rows y;
+};
+
+/// Rotary embedding of `rows` tokens, `heads` vectors each, rotated in place (DeepSeek-V3 inference/model.py). `data`
+/// points at the first rotary value of the first head.
+struct RopeArgs {
+  Slice data;
+  uint32_t rows = 0;
+  uint32_t heads = 0;
+  uint32_t dim = 0;             // rotary values per head, even
+  uint32_t head_stride = 0;     // values between heads of a row
+  uint32_t row_stride = 0;      // values between rows
+  uint32_t first_position = 0;  // row r stands at position first_position + r
+  Slice cos_sin;                // FP32 [positions, dim/2, 2]: cosine, sine
+  LivePosition live = {};       // added to first_position
+  RopePairs pairs = RopePairs::neighbours;
+};
+
+/// Positions that queries attend to in place of all up to their own, ascending and each once.
+struct Choice {
+  Slice ids;          // u32 [rows, most], of row r the first counts[r]; each a position that is in the cache
+  Slice counts;       // u32 [rows], each at least 1 and at most `most`
+  uint32_t most = 0;  // columns of ids
+  [[nodiscard]] bool empty() const { return ids.empty(); }
+};
+
+/// The lightning indexer of DeepSeek's sparse attention (DeepSeek-V3.2-Exp inference/model.py, class Indexer; the
+/// technical report, section 1): of the positions up to its own each row chooses the `choice.most` with the largest
+///   score(r, j) = sum over h of weights[r, h] * max(queries[r, h] . keys[j], 0)
+/// and the lowest of equals; all of them where there are no more. -0 equals 0; a NaN counts as the largest.
+struct ChooseArgs {
+  Slice queries;  // FP32 [rows, heads, keys.in]
+  Slice weights;  // FP32 [rows, heads]
+  Weight keys;    // [positions that there are, dim], as f32, bf16, f16, or f8_e4m3 with a scale for each row
+  Choice choice;  // out
+  uint32_t rows = 0;
+  uint32_t heads = 0;
+  uint32_t first_position = 0;  // row r stands at position first_position + r
+  LivePosition live = {};       // added to first_position
+};
+
+/// Attention over the latent cache (absorbed MLA: multi-query attention with keys [latent | rope], values [latent]).
+/// Row r of the queries sees cache rows 0 .. first_position + r, or those of its choice alone; where that is all of
+/// them it gives the same bits. out[r, h] = softmax(q[r,h] . k * scale) . latent.
+struct MlaAttendArgs {
+  Slice query_latent;  // FP32 [rows, heads, latent_dim]
+  Slice query_rope;    // FP32, head h of row r at r * rope_row_stride + h * rope_head_stride, rope_dim values
+  Slice cache;         // [positions] rows of cache_dtype (latent_rows.h), decoded exactly; FP8: 16-byte aligned
+  Slice out;           // FP32 [rows, heads, latent_dim]
+  uint32_t rows = 0;
+  uint32_t heads = 0;
+  uint32_t latent_dim = 0;
+  uint32_t rope_dim = 0;
+  uint32_t rope_row_stride = 0;
+  uint32_t rope_head_stride = 0;
+  uint32_t first_position = 0;
+  float scale = 0;
+  Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3
+  LivePosition live = {};          // added to first_position
+  Choice choice = {};              // empty: all positions
+};
+
+/// Attention over the latent cache with a key and a value of each head, made anew of the latents (DeepSeek-V3
+/// inference/model.py, class MLA, attn_impl "naive"): for every head h, with [k | v](j, h) = kv_b's rows of h .
+/// latent(j), out[r, h] = softmax over j <= first_position + r of (queries[r, h] . [k(j, h) | rope(j)] * scale) . v(j,
+/// h).
+struct ExpandedAttendArgs {
+  Weight kv_b;   // [heads * (nope_dim + value_dim), latent_dim]
+  Rows queries;  // [rows, heads * (nope_dim + rope_dim)], rotated
+  Slice cache;   // as of MlaAttendArgs
+  Slice out;     // FP32 [rows, heads, value_dim]
+  uint32_t heads = 0;
+  uint32_t latent_dim = 0;
+  uint32_t rope_dim = 0;
+  uint32_t nope_dim = 0;
+  uint32_t value_dim = 0;
+  uint32_t first_position = 0;
+  float scale = 0;
+  Dtype cache_dtype = Dtype::f32;
+};
+
+/// Multiplies, head by head, with a part of the rows of one stored matrix: head h owns the rows
+/// [h * head_rows + first_row, h * head_rows + first_row + rows_used) of `weight`. This is how absorbed MLA uses
+/// kv_b_proj [heads * (nope + v), latent] without ever expanding it.
+struct HeadLinearArgs {
+  Weight weight;
+  uint32_t heads = 0;
+  uint32_t head_rows = 0;  // nope + v
+  uint32_t first_row = 0;  // 0 for the key part, nope for the value part
+  uint32_t rows_used = 0;  // nope or v
+  Slice x;                 // FP32; see the two operations
+  uint32_t x_row_stride = 0;
+  uint32_t x_head_stride = 0;
+  Slice y;
+  uint32_t y_row_stride = 0;
+  uint32_t y_head_stride = 0;
+  uint32_t rows = 0;  // tokens
+};
+
+/// What is left to do with the latents of some positions once they have been projected: norms, rotation, and the cache.
+struct LatentsArgs {
+  Rows rows;  // [rows, latent_dim + rope_dim]: latent, then rotary key; overwritten
+  LatentShape shape;
+  Slice gain;         // FP32 [latent_dim]
+  Rows query;         // latents of the queries, as many rows, normalised in place; no columns: there are none
+  Slice query_gain;   // FP32 [query.cols]
+  float epsilon = 0;  // of both norms
+  RopeArgs rope;      // of the rotary keys in `rows`
+  Slice cache;        // of the first row, at rope.first_position; empty: the rows are where they belong
+  Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3
+};
+
+enum class ScoreFunction { sigmoid, softmax };
+enum class GroupScore { top2_sum, max };
+
+/// Group-limited top-k routing (DeepSeek-V3 inference/model.py, class Gate). The bias takes part in the selection only;
+/// groups that are not kept are excluded (minus infinity). Equal scores: the lower index wins.
+struct RouterArgs {
+  Slice logits;   // FP32 [rows, experts], overwritten with the scores
+  Slice bias;     // FP32 [experts]; empty: none
+  Slice ids;      // out: u32 [rows, top_k], best first
+  Slice weights;  // out: FP32 [rows, top_k], in the order of ids
+  uint32_t rows = 0;
+  uint32_t experts = 0;
+  uint32_t top_k = 0;
+  uint32_t groups = 1;
+  uint32_t groups_kept = 1;
+  ScoreFunction score = ScoreFunction::sigmoid;
+  GroupScore group_score = GroupScore::top2_sum;
+  bool normalise = true;  // divide the chosen scores by (their sum + 1e-20)
+  float scale = 1;        // routed_scaling_factor
+};
+
+/// The matrices of one expert: gate and up [inner, hidden], down [hidden, inner].
+struct ExpertMatrices {
+  Weight gate, up, down;
+};
+
+/// Where the experts of one layer lie, for the device to look up. Borrows their buffers.
+class ExpertTable {
+ public:
+  virtual ~ExpertTable() = default;
+  [[nodiscard]] virtual uint32_t size() const = 0;
+};
+
+/// What Device::experts_scratch_bytes needs to know of the calls that a scratch buffer serves.
+struct ExpertsShape {
+  uint32_t hidden = 0;
+  uint32_t inner = 0;
+  uint32_t experts = 0;
+  uint32_t top_k = 0;
+  uint32_t rows = 0;        // tokens of one call at most
+  bool parts_only = false;  // Queue::run_expert_parts alone, not run_experts
+};
+
+/// All routed experts of one layer: y[t] = sum over slot < top_k, in this order, of
+/// weights[t, slot] * down(silu(gate(x[t])) * up(x[t])) with the matrices of expert ids[t, slot].
+struct ExpertsArgs {
+  const ExpertTable* table = nullptr;
+  Rows x;         // [tokens, hidden]
+  Slice ids;      // u32 [tokens, top_k], each below table->size()
+  Slice weights;  // FP32 [tokens, top_k]
+  uint32_t top_k = 0;
+  Slice scratch;  // of Device::experts_scratch_bytes for at least so many tokens, 256-byte aligned
+  Rows y;         // [tokens, hidden]; not x
+};
+
+/// A gated MLP: y = down(silu(gate x) * (up x)).
+struct MlpArgs {
+  ExpertMatrices weights;
+  Rows x;               // [rows, hidden]
+  Rows inner, scratch;  // [rows, inner] each; overwritten, no other operand
+  Rows y;               // [rows, hidden]; not x
+};
+
+/// All that a mixture-of-experts block does behind its router.
+struct MoeArgs {
+  ExpertsArgs experts;
+  const MlpArgs* shared = nullptr;  // of experts.x; null: there is none. Borrowed for the call
+  Rows residual;                    // [tokens, hidden]; neither x nor y of the two
+};
+
+/// Of one expert: which assignments of a call go to it, as token * top_k + slot, ascending.
+struct ExpertGroup {
+  uint32_t entry = 0;  // in the table, or of `experts`
+  std::span<const uint32_t> parts;
+};
+
+/// Some of a layer's experts by themselves, where they are not all at hand at once: for every assignment `part` of a
+/// group, parts[part] = down(silu(gate(x[t])) * up(x[t])) with t = part / top_k. Other rows of `parts` stay as they
+/// are. A row is the same, bit for bit, in whatever groups and calls it is computed, and `combine` adds the rows up as
+/// `run_experts` does.
+struct ExpertPartsArgs {
+  const ExpertTable* table = nullptr;
+  std::span<const ExpertMatrices> experts = {};  // in place of a table, on a host's device
+  Rows x;                                        // [tokens, hidden]
+  std::span<const ExpertGroup> groups;           // borrowed for the call; no part appears twice
+  uint32_t top_k = 0;
+  Slice scratch;  // of Device::experts_scratch_bytes for at least so many tokens, 256-byte aligned
+  Rows parts;     // [tokens * top_k, hidden]; neither x nor in scratch
+};
+
+/// How tokens are drawn (runtime/generate/sampler.h has the steps). It lies in device memory, so that one recorded Step
+/// serves whatever is asked for.
+struct SampleSettings {
+  double temperature = 1;  // finite, > 0
+  double top_p = 1;        // > 0, <= 1; 1: all
+  double min_p = 0;        // >= 0, <= 1; 0: all
+  uint32_t top_k = 0;      // 0: all
+  uint32_t unused = 0;
+  [[nodiscard]] bool operator==(const SampleSettings&) const = default;
+};
+
+/// One token of every row, by one number of each. Which one is settled to the last bit (sample_weights.h): for the same
+/// logits, settings and number every device chooses the same.
+struct SampleArgs {
+  Rows logits;     // at least one column, at most kMostSampled
+  Slice settings;  // a SampleSettings
+  Slice uniforms;  // double [rows], in [0, 1)
+  Slice ids;       // out: u32 [rows]; kNoToken where a logit is NaN or +infinity, or none is above -infinity
+};
+inline constexpr uint32_t kNoToken = UINT32_MAX;
+
+/// The largest calls that a queue is to expect.
+struct WorkspaceShape {
+  uint32_t rows = 0;  // of one call of mla_attend
+  uint32_t heads = 0;
+  uint32_t latent_dim = 0;
+  uint32_t rope_dim = 0;
+  uint32_t positions = 0;  // of a cache
+  // Of attend_expanded; 0: it is not called.
+  uint32_t nope_dim = 0;
+  uint32_t value_dim = 0;
+  // Of `choose`; 0: it is not called.
+  uint32_t index_heads = 0;
+  uint32_t index_dim = 0;
+  uint32_t chosen = 0;  // Choice::most
+};
+
+}  // namespace dspack::kernels

@@ -1,0 +1,55 @@
+// What both directions of head_linear share: which head, rows or columns, and tokens a block has, and how blocks are
+// spread over a GPU.
+#pragma once
+
+#include <dspack_gpu.h>
+
+#include <algorithm>
+
+#include "format/base/size.h"
+#include "kernels/cuda/head_linear.h"
+
+namespace dspack::kernels::cuda::device {
+
+inline constexpr unsigned kHeadThreads = 8 * gpu::kWarpThreads;  // of a block at most
+inline constexpr unsigned kMostHeadTokens = 8;
+
+struct HeadPart {
+  uint32_t head;
+  uint32_t block;  // of the head
+  uint32_t first_token;
+  uint32_t tokens;  // 0: none is left
+};
+
+template <unsigned kTokens>
+__device__ __forceinline__ HeadPart part_of_block(const HeadLinearTask& task, uint32_t blocks_a_head) {
+  const uint64_t group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
+  const uint64_t first = group * kTokens;
+  const uint64_t left = first < task.rows ? task.rows - first : 0;
+  return {gpu::block_index().x / blocks_a_head, gpu::block_index().x % blocks_a_head, static_cast<uint32_t>(first),
+          static_cast<uint32_t>(left < kTokens ? left : kTokens)};
+}
+
+__device__ __forceinline__ const float* input_of(const HeadLinearTask& task, uint32_t token, uint32_t head) {
+  return task.x + uint64_t{token} * task.x_row_stride + uint64_t{head} * task.x_head_stride;
+}
+__device__ __forceinline__ float* output_of(const HeadLinearTask& task, uint32_t token, uint32_t head) {
+  return task.y + uint64_t{token} * task.y_row_stride + uint64_t{head} * task.y_head_stride;
+}
+
+/// Blocks for every head and every group of tokens.
+[[nodiscard]] inline HeadLinearChoice spread_heads(const HeadLinearTask& task, uint64_t blocks_a_head) {
+  constexpr uint64_t kMostBlocks = 65'535;  // in y; more follow in z
+  HeadLinearChoice choice;
+  while (choice.tokens < std::min(task.rows, kMostHeadTokens))
+    choice.tokens *= 2;
+  choice.blocks_a_head = static_cast<uint32_t>(blocks_a_head);
+  const uint64_t token_groups = ceil_div(task.rows, choice.tokens);
+  choice.shape.grid_x = static_cast<unsigned>(blocks_a_head * task.heads);
+  choice.shape.grid_y = static_cast<unsigned>(std::min(token_groups, kMostBlocks));
+  choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMostBlocks));
+  choice.shape.threads = kHeadThreads;
+  return choice;
+}
+
+}  // namespace dspack::kernels::cuda::device
