@@ -77,6 +77,7 @@ WITHOUT_HEADER = {
     "kernels/cuda/cublaslt_library": "one way of cublaslt.h to find the library; an emulator has another",
     "kernels/cuda/cuda_runtime": "runtime.h on a GPU; an emulator is another",
     "kernels/cuda/experts_tensor": "one kernel of experts.h",
+    "kernels/cuda/head_linear_transposed": "one kernel of head_linear.h",
     "kernels/cuda/linear_tensor": "one kernel of linear.h",
     "kernels/cuda/queue_*": "some operations of queue.h's class",
     "format/weights/*_format": "one way of storing weights, listed in weight_format.h",
