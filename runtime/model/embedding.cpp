@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
@@ -65,8 +64,8 @@ Result<void> Embedding::lookup(kernels::Queue& queue, std::span<const uint32_t> 
 
 Result<void> Embedding::look_up_staged(kernels::Queue& queue, std::span<const uint32_t> tokens,
                                        const kernels::Rows& rows, const std::stop_token& stop) const {
-  if (staging_->sent != nullptr)
-    std::exchange(staging_->sent, nullptr)->wait();  // of a pass that was given up, or long ago
+  // Of a pass that was given up; what has run is long there.
+  if (staging_->sent != nullptr && !staging_->sent->is_reached()) staging_->sent->wait();
   const std::span<std::byte> memory = kernels::host_bytes(*staging_->memory);
   const uint64_t row_bytes = uint64_t{hidden_} * sizeof(float);
   std::vector<std::byte> stored(bytes_of(table_->dtype, hidden_));

@@ -209,14 +209,14 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
   } else {
     TRY(operations({.first = first.length()}));
   }
-  if (options.end != nullptr) options.end->collect();
-  TRY(queue_.finish());
   uint32_t row = 0;
   for (const SequenceTokens& part : batch) {
     const auto count = static_cast<uint32_t>(part.tokens.size());
     part.sequence.append(part.tokens, rows_of(hidden, row, count));
     row += count;
   }
+  if (options.end != nullptr) options.end->collect();
+  TRY(queue_.finish());
   return HiddenStates{.residual = hidden, .final = final};
 }
 

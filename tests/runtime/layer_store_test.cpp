@@ -76,6 +76,8 @@ TEST_CASE("layer store: layers stream to a device whose memory the host cannot a
   }
 }
 
+constexpr uint64_t kLessThanALayer = 10'000;  // bytes, and more than any other upload of a pass has
+
 TEST_CASE("layer store: with two buffers the next layer is on its way to a device when one is handed out") {
   const auto copies_of_two_tokens = [](uint32_t buffers) {
     const auto all = layers({1, 2, 3, 4});
@@ -83,7 +85,6 @@ TEST_CASE("layer store: with two buffers the next layer is on its way to a devic
                              {.streaming = {.layers = all, .buffers = buffers, .kept = all}, .is_deferred = true});
     const auto before = static_cast<std::ptrdiff_t>(rig.counts().uploads.size());
     (void)last_logits(rig, {5, 6});
-    constexpr uint64_t kLessThanALayer = 10'000;
     const auto& uploads = rig.counts().uploads;
     return std::count_if(uploads.begin() + before, uploads.end(),
                          [](const auto& upload) { return upload.bytes > kLessThanALayer; });
