@@ -185,7 +185,8 @@ class StreamedLayers(Tiers):
 
     def test_what_no_memory_has_room_for_is_read_in_every_pass(self):
         vram = ("--vram", self.floor("--vram", "1MB"))
-        plan = self.run_with(*vram, "--ram", self.floor(*vram, "--ram", "1MB") + 200_000)
+        plan = self.run_with(*vram, "--ram", self.floor(*vram, "--ram", "1MB") + 400_000)
+        # All of them take 740 kB more; what the process takes varies by some 100.
         self.assertNotEqual(plan["streamed_layers"], [])
         self.assertGreater(plan["bytes"]["layer_buffers"], 0)
 
