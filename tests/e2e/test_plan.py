@@ -128,8 +128,13 @@ class Plan(EndToEnd):
                       self.assert_ok(self.plan(folder, "--gpu-memory", "80GB", "--ram", "64GB")).stdout)
         all_of_it = self.json_plan(packed_tiny(), "--gpu-memory", "1GB")
         self.assertIn("loading_seconds", all_of_it)
-        little = self.plan(folder, "--gpu-memory", "8GB")
-        self.assert_refused(little, "a GPU of 8.00 GB, supposed", "what every token needs", program="dsrun")
+        streamed = self.json_plan(folder, "--gpu-memory", "8GB", "--ram", "64GB")
+        vram = streamed["memory"]["vram"]
+        self.assertTrue(0 < len(vram["streamed_layers"]) < 61, vram)
+        for decode in streamed["decode"]:
+            self.assertGreater(decode["link_bytes"], vram["streamed_bytes"])
+        little = self.plan(folder, "--gpu-memory", "3GB")
+        self.assert_refused(little, "a GPU of 3.00 GB, supposed", "what every token needs", program="dsrun")
 
     def test_suppositions_that_make_no_sense_are_wrong_usage(self):
         folder = self.config_alone()
