@@ -123,10 +123,10 @@ class OnGpu(Cuda):
         values.frombytes(safetensors_io.parse(path.read_bytes())[0]["logits"][2])
         return values
 
-    def assert_close(self, values, expected):
+    def assert_close(self, values, expected, nmse=EXACT_NMSE):
         self.assertEqual(len(values), len(expected))
         wrong = sum((a - b) ** 2 for a, b in zip(values, expected))
-        self.assertLessEqual(wrong / sum(b * b for b in expected), EXACT_NMSE)
+        self.assertLessEqual(wrong / sum(b * b for b in expected), nmse)
 
 
 class Text(OnGpu):
@@ -242,6 +242,18 @@ class Numbers(OnGpu):
         rounded = (*CHOICE, "--precision", "bf16", "--ctx", "66")
         expected = self.logits(self.data(), tokens, *rounded, "--dev", "cublaslt=off")
         self.assert_close(self.logits(self.data(), tokens, *rounded, *CUBLASLT), expected)
+
+    def test_a_prompt_of_many_rows_is_attended_to_with_keys_and_values_of_each_head(self):
+        """In bf16, from 64 rows on. Random weights do not forgive rounding: where a pass of fewer rows, which has no such
+        keys, is NMSE 2e-4 from the CPU, so is this one within a few times."""
+        tokens = [(7 * i * i + 3 * i) % 60 for i in range(90)]
+        folder = self.data("family") / "v2-lite"
+        expected = self.logits(folder, tokens, "--device", "cpu", "--ctx", 90)
+        whole = self.logits(folder, tokens, *CHOICE, "--precision", "bf16", "--ctx", 90)
+        pieces = self.logits(folder, tokens, *CHOICE, "--precision", "bf16", "--ctx", 90, "--dev", "chunk=30")
+        self.assertNotEqual(whole, pieces)
+        self.assert_close(pieces, expected, 5e-3)
+        self.assert_close(whole, expected, 5e-3)
 
     def test_a_smaller_cache_gives_the_cpus_numbers_too(self):
         tokens = list(range(ROWS))
