@@ -24,8 +24,8 @@
 namespace dspack::runtime {
 
 struct LayerStreaming {
-  std::set<LayerId> layers;  // that are brought in every pass
-  uint32_t buffers = 2;      // with one, a layer begins to come when it is wanted
+  std::set<LayerId> layers;     // that are brought in every pass
+  uint32_t buffers = 2;         // with one, a layer begins to come when it is wanted
   std::set<LayerId> kept = {};  // of these, where a device computes: those that stay in the host's memory
 };
 
