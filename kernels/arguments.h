@@ -45,7 +45,7 @@ using Weight = WeightAt<Slice>;
 /// the arguments say. So one recorded Step serves every token.
 struct LivePosition {
   Slice value;
-  uint32_t limit = 0;  // positions that there are: the sum and the rows behind it stay within
+  uint32_t limit = 0;  // positions that there are: the sum and the rows after it stay within
   [[nodiscard]] bool empty() const { return value.empty(); }
 };
 

@@ -172,7 +172,7 @@ class Queue {
   }
   /// The queries' rope, and attention with a key and a value of each head, where this queue takes less time for it than
   /// for absorbed attention with its two products: of many rows, and not in precision `exact`, since a row's bits
-  /// would hang on their number. False: it does not; nothing was enqueued.
+  /// would depend on their number. False: it does not; nothing was enqueued.
   [[nodiscard]] virtual bool attend_expanded(const RopeArgs& /*rotated*/, const ExpandedAttendArgs& /*args*/) {
     return false;
   }

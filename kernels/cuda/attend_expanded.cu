@@ -61,7 +61,7 @@ struct Fp8Rows {
   }
 };
 
-/// A warp rounds a row of the cache's slice: its latent, with zeros behind, and with the first heads its rotary key.
+/// A warp rounds a row of the cache's slice: its latent, with zeros after it, and with the first heads its rotary key.
 template <class Cached>
 __global__ void round_slice_kernel(ExpandedRun run) {
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void fetch_tile(const ExpandedRun& run, uint32_t head
   gpu::copy_commit();
 }
 
-/// Rounds the queries of a block into shared memory, zeros behind the last row. Every thread of the block.
+/// Rounds the queries of a block into shared memory, zeros after the last row. Every thread of the block.
 __device__ __forceinline__ void load_queries(const ExpandedRun& run, uint32_t head, uint32_t first_row,
                                              const Tile& tile) {
   const uint32_t key_dim = run.nope_dim + run.rope_dim;
@@ -167,7 +167,7 @@ struct WarpAttention {
 #pragma unroll
     for (unsigned step = 0; step < kMostKeyDim / 16; ++step) {
       if (step * 16 >= run.nope_dim + run.rope_dim) break;
-      // The rotary key lies behind the value.
+      // The rotary key follows the value.
       const uint32_t column = step * 16 < run.nope_dim ? step * 16 : run.value_dim + step * 16;
       const uint32_t piece = column / device::kPieceValues + lane / 8 % 2;
 #pragma unroll
@@ -309,7 +309,7 @@ uint64_t keys_bytes(const ExpandedShape& shape) {
   return std::min(head * shape.heads, std::max(head, kKeysBytes));
 }
 
-/// Rows of a matrix from `first` on, of which scales serve none before.
+/// `count` rows of a matrix from `first` on. No scale may cover rows on both sides of `first`.
 Matrix rows_of(const Matrix& matrix, uint32_t first, uint32_t count) {
   Matrix part = matrix;
   part.out = count;

@@ -35,7 +35,7 @@ struct ExpandedAttendTask {
   Matrix kv_b;                  // [heads * (nope_dim + value_dim), latent_dim]
   const void* cache = nullptr;  // [positions] rows of cache_dtype; FP8: 16-byte aligned
   Dtype cache_dtype = Dtype::f32;
-  RowsAt<const float> queries;   // [rows, heads, nope_dim + rope_dim]: the heads of a row lie one behind the other
+  RowsAt<const float> queries;   // [rows, heads, nope_dim + rope_dim]: the heads of a row are contiguous
   float* out = nullptr;          // [rows, heads, value_dim]
   std::byte* scratch = nullptr;  // of expanded_scratch_bytes, 256-byte aligned
   ExpandedShape shape;           // positions: first_position + rows

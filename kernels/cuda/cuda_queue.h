@@ -24,7 +24,7 @@
 
 namespace dspack::kernels::cuda {
 
-/// Counters of experts in one launch, and behind them that of a router in one.
+/// Counters of experts in one launch, followed by that of a router in one.
 inline constexpr uint64_t kExpertCounterBytes = (uint64_t{kFusedCounters} + 1) * sizeof(uint32_t);
 
 /// Counters of a choice of positions.

@@ -48,7 +48,7 @@ struct RoundedInput : RoundRowsTask {
   }
 };
 
-/// All that have been, and that nothing has changed since, one behind the other in memory of at most `most_bytes`.
+/// All that have been, and that nothing has changed since, one after the other in memory of at most `most_bytes`.
 class RoundedInputs {
  public:
   explicit RoundedInputs(uint64_t most_bytes) : most_bytes_(most_bytes) {}

@@ -15,9 +15,9 @@ namespace dspack::kernels::cuda {
 
 inline constexpr uint32_t kRoundedBlock = 128;  // values that share a scale
 
-/// Rounded rows, one behind the other.
+/// Rounded rows, one after the other.
 struct RoundedRows {
-  uint16_t* values = nullptr;  // BF16 [rows, columns], 16-byte aligned; zeros behind the last value of a row
+  uint16_t* values = nullptr;  // BF16 [rows, columns], 16-byte aligned; zeros after the last value of a row
   float* scales = nullptr;     // [rows, columns / kRoundedBlock], that codes of E4M3 are to be multiplied by; or null
   uint32_t columns = 0;        // a multiple of kRoundedBlock
 };

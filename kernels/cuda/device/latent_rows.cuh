@@ -36,7 +36,7 @@ __device__ __forceinline__ void store_tile(const StoreLatentsTask& task, uint32_
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i)
     codes |= code_of(values[i], scale) << 8 * i;
-  if (first < task.row.scales_at) *reinterpret_cast<uint32_t*>(row + first) = codes;  // zeros behind the last value
+  if (first < task.row.scales_at) *reinterpret_cast<uint32_t*>(row + first) = codes;  // zeros after the last value
   if (gpu::lane_index() == 0) reinterpret_cast<float*>(row + task.row.scales_at)[tile] = scale;
 }
 

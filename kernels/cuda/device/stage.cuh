@@ -20,7 +20,7 @@ inline constexpr unsigned kGroupValues = gpu::kWarpThreads* Stored::kPer16;
   return reinterpret_cast<uint64_t>(x.data) % 16 == 0 && x.stride % 4 == 0 && in % 4 == 0;
 }
 
-/// Values [at, at + 4) of a row of `in`; zeros behind its end.
+/// Values [at, at + 4) of a row of `in`; zeros after its end.
 [[nodiscard]] __device__ __forceinline__ float4 load_any_four(const float* row, uint32_t at, uint32_t in) {
   float values[4];
 #pragma unroll
@@ -30,7 +30,7 @@ inline constexpr unsigned kGroupValues = gpu::kWarpThreads* Stored::kPer16;
 }
 
 /// Puts `groups` groups of `count` input rows of `in` values, from value `first` on, into shared memory, row r from
-/// shared + r * groups * kQuarters * 32 on; zeros behind a row's end. Every thread of the block takes part. Two
+/// shared + r * groups * kQuarters * 32 on; zeros after a row's end. Every thread of the block takes part. Two
 /// barriers: what lay there is no longer read, and the inputs are there; what else was asked for has arrived, too.
 /// row_at(r): which row of x input row r is; count <= kTokens.
 template <class Stored, unsigned kTokens, class RowAt>
