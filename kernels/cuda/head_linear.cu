@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
   uint32_t first_row = part.block * kHeadRows + gpu::warp_index() * kHeadRowsOfWarp;  // of the warp
   auto stream = device::stream_of<kAligned, Stored, kHeadDepth>(inputs + kTokens * stride, matrices, all, first_row,
                                                                 chunks, lane, gpu::kWarpThreads);
+  const device::ScalePlan<Stored> scales(task.weight);
   gpu::wait_for_previous();
   bool is_staged = false;
   for (uint32_t block_row = part.block * kHeadRows; block_row < all.count;
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
       }
       const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
       if (first_row < all.count) {
-        device::add_share<Stored>(matrices, rows, {first, end, lane, gpu::kWarpThreads, inputs, stride}, stream,
+        device::add_share<Stored>(matrices, scales, rows, {first, end, lane, gpu::kWarpThreads, inputs, stride}, stream,
                                   totals);
       }
     }
