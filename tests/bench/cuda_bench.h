@@ -90,6 +90,10 @@ class CudaBench {
   /// Median seconds of one launch in a step of at least `least_launches`.
   [[nodiscard]] double seconds_per_launch(uint32_t least_launches, const std::function<void(uint32_t)>& launch);
 
+  /// Median seconds of one of `calls` that are enqueued one after the other, not recorded: for what takes long against
+  /// its start.
+  [[nodiscard]] double seconds_per_call(uint32_t calls, const std::function<void()>& call);
+
   void set_limits(const Limits& limits) { limits_ = limits; }
   [[nodiscard]] const Limits& limits() const { return limits_; }
   /// Whether the device's products of many rows are cuBLASLt's.
@@ -101,6 +105,9 @@ class CudaBench {
   void print(const std::string& what, uint32_t rows, const Work& work, double seconds) const;
 
  private:
+  [[nodiscard]] double seconds_of(const std::function<void()>& work);
+  [[nodiscard]] double median_seconds(const std::function<void()>& work);
+
   kernels::Device& device_;
   CudaBenchOptions options_;
   std::unique_ptr<kernels::Queue> queue_;
