@@ -2,7 +2,7 @@
 //
 //   bench_cuda [--cuda-library FILE] [--device N] [--precision exact|bf16|fp8] [--cublaslt FILE|off]
 //              [--only SECTION,...] [--matrix-rate TFLOP/s] [--quick]
-//              [--profile]
+//              [--rows 1,2,4,8] [--profile]
 //
 // Sections: products, experts, attention, prefill, small, layers (all of a decode step but embedding and head). One
 // table row a line:
@@ -14,7 +14,8 @@
 //   of floor  floor / time; 100 % is as fast as the card.
 // Section prefill times products of precisions bf16 and fp8 twice where there is cuBLASLt: "linear" has it, "linear,
 // own kernels" has not. --profile runs every operation once, for a profiler that is started around it (ncu), and prints
-// no figures. Status 77: no GPU, nothing was measured.
+// no figures. --rows: of a decode step, those that products and experts are timed with. Status 77: no GPU, nothing was
+// measured.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ constexpr const char* kUsage =
     "usage: bench_cuda [--cuda-library FILE] [--device N] [--precision exact|bf16|fp8] [--cublaslt FILE|off]\n"
     "                  [--only products,experts,attention,sparse,prefill,small,layers] [--matrix-rate TFLOP/s] "
     "[--quick]\n"
-    "                  [--profile]\n";
+    "                  [--rows 1,2,4,8] [--profile]\n";
 
 struct Section {
   const char* name;
@@ -127,6 +128,14 @@ CudaBenchOptions parse(int argc, char** argv) {
       options.matrix_rate = 1e12 * std::strtod(value.c_str(), nullptr);
     } else if (const auto precision = kernels::parse_precision(value); flag == "--precision" && precision) {
       options.cuda.precision = *precision;
+    } else if (flag == "--rows") {
+      options.rows.clear();
+      std::istringstream numbers(value);
+      for (std::string number; std::getline(numbers, number, ',');) {
+        options.rows.push_back(static_cast<uint32_t>(std::strtoul(number.c_str(), nullptr, 10)));
+        if (options.rows.back() == 0 || options.rows.back() > 64) wrong_usage();
+      }
+      if (options.rows.empty()) wrong_usage();
     } else if (flag == "--only") {
       std::istringstream names(value);
       for (std::string name; std::getline(names, name, ',');) {

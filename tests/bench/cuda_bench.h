@@ -22,7 +22,8 @@ struct CudaBenchOptions {
   bool quick = false;      // sizes that an emulated GPU manages in seconds: shows that it runs, measures nothing
   bool profile = false;    // each operation runs once, for a profiler; there are no figures
   double matrix_rate = 0;  // operations a second that another program has measured; 0: what linear() reaches
-  std::vector<std::string> sections;  // empty: all
+  std::vector<uint32_t> rows = {1, 2, 4, 8};  // of a decode step: a token, or those of a verify step
+  std::vector<std::string> sections;          // empty: all
 };
 
 /// What an operation cannot do without.
