@@ -2,6 +2,7 @@
 //
 //   bench_cuda [--cuda-library FILE] [--device N] [--precision exact|bf16|fp8] [--cublaslt FILE|off]
 //              [--only SECTION,...] [--matrix-rate TFLOP/s] [--quick]
+//              [--profile]
 //
 // Sections: products, experts, attention, prefill, small, layers (all of a decode step but embedding and head). One
 // table row a line:
@@ -12,7 +13,8 @@
 //             --matrix-rate gives what another program reached. The line says which.
 //   of floor  floor / time; 100 % is as fast as the card.
 // Section prefill times products of precisions bf16 and fp8 twice where there is cuBLASLt: "linear" has it, "linear,
-// own kernels" has not. Status 77: no GPU, nothing was measured.
+// own kernels" has not. --profile runs every operation once, for a profiler that is started around it (ncu), and prints
+// no figures. Status 77: no GPU, nothing was measured.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +34,8 @@ constexpr int kNoGpu = 77;
 constexpr const char* kUsage =
     "usage: bench_cuda [--cuda-library FILE] [--device N] [--precision exact|bf16|fp8] [--cublaslt FILE|off]\n"
     "                  [--only products,experts,attention,sparse,prefill,small,layers] [--matrix-rate TFLOP/s] "
-    "[--quick]\n";
+    "[--quick]\n"
+    "                  [--profile]\n";
 
 struct Section {
   const char* name;
@@ -76,8 +79,10 @@ bool measure(const CudaBenchOptions& options) {
   fmt::print("{}; precision {}{}\n", device->description(), to_string(options.cuda.precision),
              options.quick ? "; QUICK: tiny sizes, no figure means anything" : "");
   CudaBench bench(*device, options);
-  bench.set_limits(measure_limits(bench));
-  CudaBench::print_heading();
+  if (!options.profile) {
+    bench.set_limits(measure_limits(bench));
+    CudaBench::print_heading();
+  }
   bool complete = true;
   for (const Section& section : kSections) {
     if (!options.sections.empty() && std::ranges::find(options.sections, section.name) == options.sections.end())
@@ -103,6 +108,10 @@ CudaBenchOptions parse(int argc, char** argv) {
     const std::string flag = argv[i];
     if (flag == "--quick") {
       options.quick = true;
+      continue;
+    }
+    if (flag == "--profile") {
+      options.profile = true;
       continue;
     }
     if (i + 1 == argc) wrong_usage();

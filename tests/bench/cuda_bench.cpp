@@ -97,6 +97,11 @@ double CudaBench::seconds_per_launch(uint32_t least_launches, const std::functio
     queue_->synchronize();
     return seconds_since(start);
   };
+  if (options_.profile) {
+    launch(0);
+    queue_->synchronize();
+    return 0;
+  }
   launch(0);  // a recorded operation must find the queue's workspace as large as it needs it
   queue_->synchronize();
   const double once = timed([&] { launch(1); });
@@ -122,6 +127,10 @@ void CudaBench::print_heading() {
 }
 
 void CudaBench::print(const std::string& what, uint32_t rows, const Work& work, double seconds) const {
+  if (options_.profile) {
+    fmt::print("{}, rows {}\n", what, rows);
+    return;
+  }
   const double floor = limits_.floor_seconds(work);
   fmt::print("{:<58} | {:>5} | {:>11.2f} | {:>9.1f} | {:>9.2f} | {:>11.3f} | {:>7.1f} %\n", what, rows, 1e6 * seconds,
              1e-9 * work.bytes / seconds, 1e-12 * work.operations / seconds, 1e6 * floor, 100 * floor / seconds);

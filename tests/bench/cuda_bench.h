@@ -20,6 +20,7 @@ struct CudaBenchOptions {
   std::string library;
   kernels::CudaOptions cuda;
   bool quick = false;      // sizes that an emulated GPU manages in seconds: shows that it runs, measures nothing
+  bool profile = false;    // each operation runs once, for a profiler; there are no figures
   double matrix_rate = 0;  // operations a second that another program has measured; 0: what linear() reaches
   std::vector<std::string> sections;  // empty: all
 };

@@ -1,8 +1,10 @@
 // Whole layers of DeepSeek-V3 as a decode step runs them, one token: what is between the products counts as well. The
-// operations are those of runtime/model/layer.cpp, attention.cpp and moe.cpp with everything resident; attention and
-// shared experts are those of four layers in turn, all of which share one table of routed experts, of which the router
-// picks others in each.
+// operations are those of runtime/model/layer.cpp, mla_attention.cpp and moe.cpp with everything resident; attention
+// and shared experts are those of four layers in turn, all of which share one table of routed experts, of which the
+// router picks others in each.
 #include <fmt/format.h>
+
+#include <array>
 
 #include "tests/bench/cuda_bench_weights.h"
 
@@ -78,23 +80,24 @@ class Layers {
   LayerWeights fp8(uint32_t out, uint32_t in) { return {memory_, {"", out, in, Dtype::f8_e4m3}}; }
 
   [[nodiscard]] uint64_t row_bytes() const { return kernels::cache_row_bytes(cache_, kRow); }
-  void store(uint32_t layer) {
-    if (cache_ == Dtype::f8_e4m3) return queue().store_latents(caches_.at(layer), kRow, kv_, position_);
-    queue().store_rows(caches_.at(layer), cache_, kv_, position_);
-  }
 
   void attention(uint32_t layer) {
     constexpr uint32_t kKey = Sizes::kNope + Sizes::kRope, kHeadRows = Sizes::kNope + Sizes::kValue;
-    queue().rms_norm(x_, gain_, 1e-6F, normed_);
-    queue().linear(kv_a_.of(layer), normed_, kv_);
-    const Rows latent{.data = kv_.data, .rows = 1, .cols = Sizes::kLatent, .stride = kv_.stride};
-    queue().rms_norm(latent, gain_, 1e-6F, latent);
-    queue().rope(rope(kv_.data.at(Sizes::kLatent * sizeof(float)), 1, Sizes::kRope));
-    store(layer);
-    queue().linear(q_a_.of(layer), normed_, q_low_);
-    queue().rms_norm(q_low_, gain_, 1e-6F, q_low_);
-    queue().linear(q_b_.of(layer), q_low_, q_);
-    queue().rope(rope(q_.data.at(Sizes::kNope * sizeof(float)), sizes_.heads, kKey));
+    const kernels::Weight kv_a = kv_a_.of(layer), q_a = q_a_.of(layer), q_b = q_b_.of(layer), o = o_.of(layer);
+    queue().rms_norm_for(std::array{kv_a, q_a}, x_, gain_, 1e-6F, normed_);
+    const std::array low_rank{kernels::Product{.weight = kv_a, .y = kv_}, kernels::Product{.weight = q_a, .y = q_low_}};
+    queue().linear_each(low_rank, normed_);
+    queue().finish_latents({.rows = kv_,
+                            .shape = kRow,
+                            .gain = gain_,
+                            .query = q_low_,
+                            .query_gain = gain_,
+                            .epsilon = 1e-6F,
+                            .rope = rope(kv_.data.at(Sizes::kLatent * sizeof(float)), 1, Sizes::kRope),
+                            .cache = caches_.at(layer),
+                            .cache_dtype = cache_},
+                           &q_b);
+    queue().linear(q_b, q_low_, q_);
     kernels::HeadLinearArgs heads{.weight = kv_b_.of(layer),
                                   .heads = sizes_.heads,
                                   .head_rows = kHeadRows,
@@ -107,7 +110,7 @@ class Layers {
                                   .y_row_stride = absorbed_.stride,
                                   .y_head_stride = Sizes::kLatent,
                                   .rows = 1};
-    queue().head_linear_transposed(heads);
+    queue().absorb(rope(q_.data.at(Sizes::kNope * sizeof(float)), sizes_.heads, kKey), heads);
     queue().mla_attend({.query_latent = absorbed_.data,
                         .query_rope = q_.data.at(Sizes::kNope * sizeof(float)),
                         .cache = caches_.at(layer),
@@ -130,37 +133,39 @@ class Layers {
     heads.y_row_stride = values_.stride;
     heads.y_head_stride = Sizes::kValue;
     queue().head_linear(heads);
-    queue().linear(o_.of(layer), values_, normed_);
-    queue().add(x_, normed_);
+    queue().add_linear(o, values_, x_, normed_);
   }
 
   void experts(uint32_t layer) {
-    queue().rms_norm(x_, gain_, 1e-6F, normed_);
-    queue().linear(router_.of(layer), normed_, scores_);
+    const kernels::Weight router = router_.of(layer);
+    const kernels::MlpArgs shared{
+        .weights = {.gate = shared_gate_.of(layer), .up = shared_up_.of(layer), .down = shared_down_.of(layer)},
+        .x = normed_,
+        .inner = gate_,
+        .scratch = up_,
+        .y = shared_};
+    queue().rms_norm_for(std::array{router, shared.weights.gate}, x_, gain_, 1e-6F, normed_);
     const bool has_groups = experts_.count() % 64 == 0;
-    queue().route({.logits = scores_.data,
-                   .bias = bias_,
-                   .ids = ids_,
-                   .weights = weights_,
-                   .rows = 1,
-                   .experts = experts_.count(),
-                   .top_k = sizes_.top_k,
-                   .groups = has_groups ? 8U : 1U,
-                   .groups_kept = has_groups ? 4U : 1U,
-                   .scale = 2.5F});
-    queue().run_experts({.table = &experts_.table(),
-                         .x = normed_,
-                         .ids = ids_,
-                         .weights = weights_,
-                         .top_k = sizes_.top_k,
-                         .scratch = scratch_,
-                         .y = routed_});
-    queue().linear(shared_gate_.of(layer), normed_, gate_);
-    queue().linear(shared_up_.of(layer), normed_, up_);
-    queue().silu_multiply(gate_, up_);
-    queue().linear(shared_down_.of(layer), gate_, normed_);
-    queue().add(routed_, normed_);
-    queue().add(x_, routed_);
+    queue().route_rows(router, normed_,
+                       {.logits = scores_.data,
+                        .bias = bias_,
+                        .ids = ids_,
+                        .weights = weights_,
+                        .rows = 1,
+                        .experts = experts_.count(),
+                        .top_k = sizes_.top_k,
+                        .groups = has_groups ? 8U : 1U,
+                        .groups_kept = has_groups ? 4U : 1U,
+                        .scale = 2.5F});
+    queue().add_moe({.experts = {.table = &experts_.table(),
+                                 .x = normed_,
+                                 .ids = ids_,
+                                 .weights = weights_,
+                                 .top_k = sizes_.top_k,
+                                 .scratch = scratch_,
+                                 .y = routed_},
+                     .shared = &shared,
+                     .residual = x_});
   }
 
   kernels::RopeArgs rope(Slice data, uint32_t heads, uint32_t head_stride) {
@@ -192,7 +197,7 @@ class Layers {
   LayerWeights shared_up_ = fp8(sizes_.shared, sizes_.hidden);
   LayerWeights shared_down_ = fp8(sizes_.hidden, sizes_.shared);
   Rows x_ = memory_.rows(1, sizes_.hidden), normed_ = memory_.rows(1, sizes_.hidden);
-  Rows routed_ = memory_.rows(1, sizes_.hidden);
+  Rows routed_ = memory_.rows(1, sizes_.hidden), shared_ = memory_.rows(1, sizes_.hidden);
   Rows q_low_ = memory_.rows(1, sizes_.q_rank);
   Rows q_ = memory_.rows(1, sizes_.heads*(Sizes::kNope + Sizes::kRope));
   Rows kv_ = memory_.rows(1, Sizes::kLatent + Sizes::kRope);
