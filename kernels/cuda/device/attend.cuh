@@ -61,12 +61,13 @@ struct BlockQueries {
   uint32_t end;
 };
 
-/// Block `block` of `count` queries: with a choice all of one row.
+/// Block `block` of `count` queries: with a choice all of one row. None behind the run's last row: the grid of a call
+/// serves its shorter last run, too.
 __device__ __forceinline__ BlockQueries queries_of_block(const AttendRun& run, uint32_t block, uint32_t count) {
   if (run.chosen == nullptr) return {block * count, run.queries};
   const uint32_t of_row = (run.heads - 1) / count + 1;
   const uint32_t row = block / of_row * run.heads;
-  return {row + block % of_row * count, row + run.heads};
+  return {row + block % of_row * count, row < run.queries ? row + run.heads : 0};
 }
 
 /// Where in the cache the positions lie that the row of a query sees.
