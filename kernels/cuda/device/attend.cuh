@@ -32,6 +32,7 @@ struct AttendRun {
   uint32_t rope_head_stride;
   uint32_t first_position;
   uint32_t most_splits;
+  uint32_t split_unit;
   uint32_t slots;
   uint32_t value_stride;
   uint32_t key_stride;  // of keys and queries in shared memory: floats, or bytes of BF16
@@ -88,13 +89,13 @@ __device__ __forceinline__ uint32_t positions_of(const AttendRun& run, uint32_t 
 }
 
 /// Positions of a split of a row that sees `positions`: what the value of a row depends on.
-__device__ __forceinline__ uint32_t split_length(uint32_t positions, uint32_t most_splits) {
-  const uint32_t even = (positions - 1) / most_splits + 1;
-  return (even + kSplitUnit - 1) / kSplitUnit * kSplitUnit;
+__device__ __forceinline__ uint32_t split_length(const AttendRun& run, uint32_t positions) {
+  const uint32_t even = (positions - 1) / run.most_splits + 1;
+  return (even + run.split_unit - 1) / run.split_unit * run.split_unit;
 }
 
-__device__ __forceinline__ PositionRange range_of_split(uint32_t positions, uint32_t most_splits, uint32_t split) {
-  const uint32_t length = split_length(positions, most_splits);
+__device__ __forceinline__ PositionRange range_of_split(const AttendRun& run, uint32_t positions, uint32_t split) {
+  const uint32_t length = split_length(run, positions);
   const uint32_t begin = split * length < positions ? split * length : positions;
   return {begin, length < positions - begin ? begin + length : positions};
 }
@@ -103,11 +104,11 @@ __device__ __forceinline__ PositionRange range_of_split(uint32_t positions, uint
 __device__ __forceinline__ PositionRange range_of_query(const AttendRun& run, const BlockQueries& queries,
                                                         uint32_t query, uint32_t split) {
   if (query >= queries.end) return {0, 0};
-  return range_of_split(positions_of(run, query / run.heads), run.most_splits, split);
+  return range_of_split(run, positions_of(run, query / run.heads), split);
 }
 
 /// The positions of a split that any query of a block sees. Rows of a block have splits of two lengths at most, where
-/// their number of positions passes 64 times the number of splits; between the two there may be a gap.
+/// their number of positions passes the unit of splits times their number; between the two there may be a gap.
 struct BlockPositions {
   uint32_t begin;
   uint32_t gap_begin;
@@ -126,7 +127,7 @@ __device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& ru
   const uint32_t last = (first + count < queries.end ? first + count : queries.end) - 1;
   BlockPositions all = {0xffffffffU, 0, 0, 0};
   for (uint32_t row = first / run.heads; row <= last / run.heads; ++row) {
-    const PositionRange range = range_of_split(positions_of(run, row), run.most_splits, split);
+    const PositionRange range = range_of_split(run, positions_of(run, row), split);
     if (range.begin == range.end) continue;
     if (all.end == 0) {
       all = {range.begin, range.end, range.begin, range.end};
@@ -140,12 +141,31 @@ __device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& ru
   return all;
 }
 
-/// Value `column` of a query: its latent part, then its rotary one.
-__device__ __forceinline__ float query_value(const AttendRun& run, uint32_t query, uint32_t column) {
-  if (column < run.latent_dim) return run.query_latent[uint64_t{query} * run.latent_dim + column];
-  const uint64_t row = uint64_t{query / run.heads} * run.rope_row_stride;
-  const uint64_t head = uint64_t{query % run.heads} * run.rope_head_stride;
-  return run.query_rope[row + head + (column - run.latent_dim)];
+/// Where the values of one query lie: its latent part, then its rotary one.
+struct QueryRow {
+  const float* latent;
+  const float* rope;
+  uint32_t latent_dim;
+  __device__ __forceinline__ QueryRow(const AttendRun& run, uint32_t query)
+      : latent(run.query_latent + uint64_t{query} * run.latent_dim),
+        rope(run.query_rope + uint64_t{query / run.heads} * run.rope_row_stride +
+             uint64_t{query % run.heads} * run.rope_head_stride),
+        latent_dim(run.latent_dim) {}
+  [[nodiscard]] __device__ __forceinline__ const float* at(uint32_t column) const {
+    return column < latent_dim ? latent + column : rope + (column - latent_dim);
+  }
+};
+
+[[nodiscard]] __device__ __forceinline__ float query_value(const AttendRun& run, uint32_t query, uint32_t column) {
+  return *QueryRow(run, query).at(column);
+}
+
+/// Whether `values` values of any query (a multiple of four), from a multiple of as many on, lie in one place that is
+/// 16-byte aligned.
+[[nodiscard]] __device__ __forceinline__ bool has_whole_pieces(const AttendRun& run, uint32_t values) {
+  const uint64_t places = reinterpret_cast<uint64_t>(run.query_latent) | reinterpret_cast<uint64_t>(run.query_rope);
+  return places % 16 == 0 && (run.latent_dim | run.key_dim) % values == 0 &&
+         (run.rope_row_stride | run.rope_head_stride) % 4 == 0;
 }
 
 /// Where a query's split has its values and statistics.
@@ -212,6 +232,7 @@ void for_each_run(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice c
         .rope_head_stride = task.rope_head_stride,
         .first_position = task.first_position + row,
         .most_splits = splits.most,
+        .split_unit = split_unit(choice),
         .slots = splits.slots,
         .value_stride = value_stride(task.latent_dim),
         .key_stride = choice == AttendChoice::exact ? exact_stride(key_dim) : tensor_row_bytes(key_dim),

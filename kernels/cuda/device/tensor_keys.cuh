@@ -23,31 +23,22 @@ __device__ __forceinline__ uint4 round_piece(const float (&values)[kPieceValues]
                     gpu::floats_to_bf16s(values[4], values[5]), gpu::floats_to_bf16s(values[6], values[7]));
 }
 
-/// Whether eight values of any query, from a multiple of eight on, are 32 bytes of one place, 16-byte aligned.
-[[nodiscard]] __device__ __forceinline__ bool has_whole_pieces(const AttendRun& run) {
-  const uint64_t places = reinterpret_cast<uint64_t>(run.query_latent) | reinterpret_cast<uint64_t>(run.query_rope);
-  return places % 16 == 0 && run.latent_dim % kPieceValues == 0 &&
-         (run.rope_row_stride | run.rope_head_stride) % 4 == 0;
-}
-
 /// Zeros behind the last query.
 __device__ __forceinline__ void load_tensor_queries(const AttendRun& run, const BlockQueries& queries, uint32_t count,
                                                     unsigned char* to, uint32_t row_bytes) {
   const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-  const bool are_whole = has_whole_pieces(run);
+  const bool are_whole = has_whole_pieces(run, kPieceValues);
   for (uint32_t row = gpu::warp_index(); row < count; row += warps) {
     const uint32_t query = queries.first + row;
     const bool is_there = query < queries.end;
-    const float* latent = run.query_latent + uint64_t{query} * run.latent_dim;
-    const float* rope = run.query_rope + uint64_t{query / run.heads} * run.rope_row_stride +
-                        uint64_t{query % run.heads} * run.rope_head_stride;
+    const QueryRow values_of(run, query);
     // Three turns for 576 values, whose loads wait for one another only where queries are odd.
 #pragma unroll 3
     for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads) {
       const uint32_t column = piece * kPieceValues;
       float values[kPieceValues] = {};
       if (is_there && are_whole) {
-        const float* from = column < run.latent_dim ? latent + column : rope + (column - run.latent_dim);
+        const float* from = values_of.at(column);
 #pragma unroll
         for (unsigned half = 0; half < 2; ++half) {
           const float4 four = gpu::load_four(from + half * 4);
