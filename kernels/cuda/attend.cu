@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(device::AttendRun run) 
   gpu::let_next_begin();
   gpu::wait_for_previous();
   const uint32_t query = gpu::block_index().x;
-  const uint32_t positions = device::positions_of(run, query / run.heads);
+  const uint32_t positions = device::positions_of(run, device::row_of(run, query));
   const uint32_t splits = (positions - 1) / device::split_length(run, positions) + 1;
   const uint64_t first_slot = device::slot_of(run, query, 0);
   const uint64_t stride = run.value_stride;

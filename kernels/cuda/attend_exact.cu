@@ -63,20 +63,21 @@ __device__ __forceinline__ void load_queries(const device::AttendRun& run, const
   }
 }
 
-/// The whole queries, all of a row at once where rows are pieces of 16 bytes.
+/// The whole queries, all of a row at once where rows are pieces of 16 bytes; behind the last query that one again,
+/// whose scores there nobody sees.
 __device__ __forceinline__ void load_whole_queries(const device::AttendRun& run, const device::BlockQueries& queries,
                                                    const Shared& shared) {
   if (!device::has_whole_pieces(run, 4)) return load_queries(run, queries, {0, run.key_dim}, shared);
   constexpr unsigned kTurns = device::kPanelTurns<4>;
   const uint32_t row = gpu::thread_index() / device::kRowLanes;
-  const bool is_there = queries.first + row < queries.end;
-  const device::QueryRow from(run, queries.first + row);
+  const uint32_t last = queries.end - 1;
+  const device::QueryRow from(run, queries.first + row < last ? queries.first + row : last);
   const uint32_t first = gpu::thread_index() % device::kRowLanes * 4;
   float4 fours[kTurns];
 #pragma unroll
-  for (unsigned turn = 0; turn < kTurns; ++turn) {
+  for (unsigned turn = 0; turn < kTurns; ++turn) {  // without a branch, so that all are under way at once
     const uint32_t column = first + turn * device::kRowLanes * 4;
-    fours[turn] = is_there && column < run.key_dim ? gpu::load_four(from.at(column)) : make_float4(0, 0, 0, 0);
+    fours[turn] = gpu::load_four(from.at(column < run.key_dim ? column : 0));
   }
 #pragma unroll
   for (unsigned turn = 0; turn < kTurns; ++turn) {

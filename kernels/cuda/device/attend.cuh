@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/device/divisor.cuh"
 #include "kernels/latent_rows.h"
 
 namespace dspack::kernels::cuda::device {
@@ -26,13 +27,14 @@ struct AttendRun {
   uint32_t most_chosen;
   uint32_t queries;
   uint32_t heads;
+  Divisor by_heads;  // a query's number becomes its row's
   uint32_t latent_dim;
   uint32_t key_dim;
   uint32_t rope_row_stride;
   uint32_t rope_head_stride;
   uint32_t first_position;
-  uint32_t most_splits;
-  uint32_t split_unit;
+  Divisor by_splits;    // by the most that a row has
+  uint32_t split_unit;  // a power of two
   uint32_t slots;
   uint32_t value_stride;
   uint32_t key_stride;  // of keys and queries in shared memory: floats, or bytes of BF16
@@ -56,6 +58,10 @@ __device__ __forceinline__ float larger(float a, float b) {
   return a > b ? a : b;
 }
 
+__device__ __forceinline__ uint32_t row_of(const AttendRun& run, uint32_t query) {
+  return divide(query, run.by_heads);
+}
+
 /// The queries of a block.
 struct BlockQueries {
   uint32_t first;
@@ -75,7 +81,7 @@ __device__ __forceinline__ BlockQueries queries_of_block(const AttendRun& run, u
 struct PositionMap {
   const uint32_t* ids;  // of the row; null: as they come
   __device__ __forceinline__ PositionMap(const AttendRun& run, uint32_t query)
-      : ids(run.chosen == nullptr ? nullptr : run.chosen + uint64_t{query / run.heads} * run.most_chosen) {}
+      : ids(run.chosen == nullptr ? nullptr : run.chosen + uint64_t{row_of(run, query)} * run.most_chosen) {}
   [[nodiscard]] __device__ __forceinline__ uint32_t at(uint32_t position) const {
     return ids == nullptr ? position : ids[position];
   }
@@ -90,8 +96,8 @@ __device__ __forceinline__ uint32_t positions_of(const AttendRun& run, uint32_t 
 
 /// Positions of a split of a row that sees `positions`: what the value of a row depends on.
 __device__ __forceinline__ uint32_t split_length(const AttendRun& run, uint32_t positions) {
-  const uint32_t even = (positions - 1) / run.most_splits + 1;
-  return (even + run.split_unit - 1) / run.split_unit * run.split_unit;
+  const uint32_t even = divide(positions - 1, run.by_splits) + 1;
+  return (even + run.split_unit - 1) & ~(run.split_unit - 1);
 }
 
 __device__ __forceinline__ PositionRange range_of_split(const AttendRun& run, uint32_t positions, uint32_t split) {
@@ -104,7 +110,7 @@ __device__ __forceinline__ PositionRange range_of_split(const AttendRun& run, ui
 __device__ __forceinline__ PositionRange range_of_query(const AttendRun& run, const BlockQueries& queries,
                                                         uint32_t query, uint32_t split) {
   if (query >= queries.end) return {0, 0};
-  return range_of_split(run, positions_of(run, query / run.heads), split);
+  return range_of_split(run, positions_of(run, row_of(run, query)), split);
 }
 
 /// The positions of a split that any query of a block sees. Rows of a block have splits of two lengths at most, where
@@ -126,7 +132,7 @@ __device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& ru
   const uint32_t first = queries.first;
   const uint32_t last = (first + count < queries.end ? first + count : queries.end) - 1;
   BlockPositions all = {0xffffffffU, 0, 0, 0};
-  for (uint32_t row = first / run.heads; row <= last / run.heads; ++row) {
+  for (uint32_t row = row_of(run, first); row <= row_of(run, last); ++row) {
     const PositionRange range = range_of_split(run, positions_of(run, row), split);
     if (range.begin == range.end) continue;
     if (all.end == 0) {
@@ -147,10 +153,11 @@ struct QueryRow {
   const float* rope;
   uint32_t latent_dim;
   __device__ __forceinline__ QueryRow(const AttendRun& run, uint32_t query)
-      : latent(run.query_latent + uint64_t{query} * run.latent_dim),
-        rope(run.query_rope + uint64_t{query / run.heads} * run.rope_row_stride +
-             uint64_t{query % run.heads} * run.rope_head_stride),
-        latent_dim(run.latent_dim) {}
+      : latent(run.query_latent + uint64_t{query} * run.latent_dim), latent_dim(run.latent_dim) {
+    const uint32_t row = row_of(run, query);
+    rope = run.query_rope + uint64_t{row} * run.rope_row_stride +
+           (query - row * run.heads) * uint64_t{run.rope_head_stride};
+  }
   [[nodiscard]] __device__ __forceinline__ const float* at(uint32_t column) const {
     return column < latent_dim ? latent + column : rope + (column - latent_dim);
   }
@@ -226,12 +233,13 @@ void for_each_run(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice c
         .most_chosen = task.most_chosen,
         .queries = rows * task.heads,
         .heads = task.heads,
+        .by_heads = device::divisor_of(task.heads),
         .latent_dim = task.latent_dim,
         .key_dim = key_dim,
         .rope_row_stride = task.rope_row_stride,
         .rope_head_stride = task.rope_head_stride,
         .first_position = task.first_position + row,
-        .most_splits = splits.most,
+        .by_splits = device::divisor_of(splits.most),
         .split_unit = split_unit(choice),
         .slots = splits.slots,
         .value_stride = value_stride(task.latent_dim),
