@@ -36,9 +36,8 @@ uint32_t most_splits(const AttendShape& shape, AttendChoice choice) {
   return splits_for(kTensorBlocks, shape.heads, tensor_tile(AttendChoice::tensor_64x2).queries);
 }
 
-bool fits(const AttendShape& shape, AttendChoice choice, const gpu::Properties& properties) {
-  return tensor_shared_bytes(tensor_tile(choice), shape.latent_dim + shape.rope_dim) <=
-         properties.shared_bytes_per_block;
+bool fits(AttendChoice choice, const gpu::Properties& properties) {
+  return tensor_shared_bytes(tensor_tile(choice)) <= properties.shared_bytes_per_block;
 }
 
 constexpr unsigned kThreads = 128;
@@ -165,10 +164,10 @@ AttendChoice attend_choice(const AttendShape& shape, const gpu::Properties& prop
   if (!are_multiples || !are_small || properties.major < kFirstWithBf16) return AttendChoice::exact;
   const bool has_many = uint64_t{shape.rows} * shape.heads > tensor_tile(AttendChoice::tensor_16x1).queries;
   for (const AttendChoice choice : {AttendChoice::tensor_64x2, AttendChoice::tensor_64x1}) {
-    if (has_many && fits(shape, choice, properties)) return choice;
+    if (has_many && fits(choice, properties)) return choice;
   }
   for (const AttendChoice choice : {AttendChoice::tensor_16x2, AttendChoice::tensor_16x1}) {
-    if (fits(shape, choice, properties)) return choice;
+    if (fits(choice, properties)) return choice;
   }
   return AttendChoice::exact;
 }
@@ -200,7 +199,7 @@ gpu::LaunchShape attend_launch(const AttendShape& shape, AttendChoice choice) {
   launch.grid_z = is_exact ? static_cast<unsigned>(ceil_div(shape.latent_dim, kExactTile.columns)) : 1;
   launch.threads = is_exact ? kExactTile.threads : tensor_tile(choice).warps * 32;
   launch.shared_bytes =
-      static_cast<unsigned>(is_exact ? exact_shared_bytes(key_dim) : tensor_shared_bytes(tensor_tile(choice), key_dim));
+      static_cast<unsigned>(is_exact ? exact_shared_bytes(key_dim) : tensor_shared_bytes(tensor_tile(choice)));
   return launch;
 }
 

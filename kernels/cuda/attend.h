@@ -158,12 +158,14 @@ struct TensorTile {
 [[nodiscard]] constexpr uint32_t tensor_row_bytes(uint32_t key_dim) {
   return (key_dim + 63) / 64 * 128;
 }
+/// From one query or key to the next, however long they are, so that the places of all operands are constants.
+inline constexpr uint32_t kTensorRowBytes = tensor_row_bytes(kTensorKeyDim);
 
 /// Queries, keys, softmax weights; the maximum of each part and the factor for each query.
-[[nodiscard]] constexpr uint64_t tensor_shared_bytes(const TensorTile& tile, uint32_t key_dim) {
+[[nodiscard]] constexpr uint64_t tensor_shared_bytes(const TensorTile& tile) {
   const uint64_t rows = tile.queries + uint64_t{tile.stages} * kTensorPositions;
   const uint64_t weights = uint64_t{tile.queries} * kTensorPositions * 2;
-  return rows * tensor_row_bytes(key_dim) + weights + uint64_t{tile.queries} * (tile.score_parts() + 1) * 4;
+  return rows * kTensorRowBytes + weights + uint64_t{tile.queries} * (tile.score_parts() + 1) * 4;
 }
 
 }  // namespace dspack::kernels::cuda

@@ -165,17 +165,20 @@ __device__ __forceinline__ void weigh(const Shared& shared, bool is_seen, float 
   for (unsigned part = 0; part < kWarps; ++part)
     score += shared.scores[part * kScores + thread];
   score *= scale;
-  float maximum = is_seen ? score : device::minus_infinity();
+  score = is_seen ? score : device::minus_infinity();
+  float maximum = score;
 #pragma unroll
   for (unsigned apart = kPositions / 2; apart > 0; apart /= 2)
     maximum = device::larger(gpu::shuffle_xor(maximum, apart), maximum);
   maximum = device::larger(maximum, softmax.maximum);
-  const float weight = is_seen ? gpu::exponential(score - maximum) : 0.0F;
+  // Nothing seen yet: weights and factor are exp of minus infinity, 0.
+  const float base = maximum == device::minus_infinity() ? 0.0F : maximum;
+  const float weight = gpu::exponential(score - base);
   float sum = weight;
 #pragma unroll
   for (unsigned apart = kPositions / 2; apart > 0; apart /= 2)
     sum += gpu::shuffle_xor(sum, apart);
-  const float factor = device::factor_of(softmax.maximum, maximum);
+  const float factor = gpu::exponential(softmax.maximum - base);
   softmax.sum = gpu::fused_multiply_add(softmax.sum, factor, sum);
   softmax.maximum = maximum;
   shared.scores[thread] = weight;  // nobody else reads this place of any part

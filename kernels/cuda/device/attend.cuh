@@ -37,7 +37,7 @@ struct AttendRun {
   uint32_t split_unit;  // a power of two
   uint32_t slots;
   uint32_t value_stride;
-  uint32_t key_stride;  // of keys and queries in shared memory: floats, or bytes of BF16
+  uint32_t key_stride;  // of the exact kernel's keys and queries in shared memory: floats
   float scale;
   Fp8Row fp8_row;  // of an FP8 cache
 };
@@ -243,7 +243,7 @@ void for_each_run(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice c
         .split_unit = split_unit(choice),
         .slots = splits.slots,
         .value_stride = value_stride(task.latent_dim),
-        .key_stride = choice == AttendChoice::exact ? exact_stride(key_dim) : tensor_row_bytes(key_dim),
+        .key_stride = exact_stride(key_dim),
         .scale = task.scale,
         .fp8_row = fp8_row({task.latent_dim, task.rope_dim})};
     launch_splits(run, launch);
