@@ -75,26 +75,28 @@ double linear_rate(CudaBench& bench) {
   return 2.0 * out * in * rows / seconds;
 }
 
-/// False: a section had not the memory that it needs.
+/// False: the device failed, or a section had not the memory that it needs.
 bool measure(const CudaBenchOptions& options) {
   const auto device = device_of(options);
   fmt::print("{}; precision {}{}\n", device->description(), to_string(options.cuda.precision),
              options.quick ? "; QUICK: tiny sizes, no figure means anything" : "");
   CudaBench bench(*device, options);
-  if (!options.profile) {
-    bench.set_limits(measure_limits(bench));
-    CudaBench::print_heading();
-  }
   bool complete = true;
-  for (const Section& section : kSections) {
-    if (!options.sections.empty() && std::ranges::find(options.sections, section.name) == options.sections.end())
-      continue;
+  const auto run = [&](const char* name, const auto& work) {
     try {
-      section.measure(bench);
+      work();
     } catch (const std::runtime_error& error) {
-      fmt::print("DID NOT RUN: the rest of {}: {}\n", section.name, error.what());
+      fmt::print("DID NOT RUN: the rest of {}: {}\n", name, error.what());
       complete = false;
     }
+  };
+  if (!options.profile) {
+    run("the card's limits", [&] { bench.set_limits(measure_limits(bench)); });
+    CudaBench::print_heading();
+  }
+  for (const Section& section : kSections) {
+    if (options.sections.empty() || std::ranges::find(options.sections, section.name) != options.sections.end())
+      run(section.name, [&] { section.measure(bench); });
   }
   return complete;
 }

@@ -90,10 +90,15 @@ Rotation::Rotation(Memory& memory, Dtype dtype, uint64_t count, uint64_t pool_by
       places_(static_cast<uint32_t>(std::max<uint64_t>(2, ceil_div(pool_bytes, place_bytes_)))),
       pool_(memory.numbers(dtype, places_ * place_bytes_ * 8 / bits_of(dtype))) {}
 
+// What has failed takes no time, and must not pass for a figure.
+void CudaBench::finish() {
+  if (const auto finished = queue_->finish(); !finished) throw std::runtime_error(finished.error().message);
+}
+
 double CudaBench::seconds_of(const std::function<void()>& work) {
   const auto start = Clock::now();
   work();
-  queue_->synchronize();
+  finish();
   return seconds_since(start);
 }
 
@@ -107,7 +112,7 @@ double CudaBench::median_seconds(const std::function<void()>& work) {
 
 double CudaBench::seconds_per_launch(uint32_t least_launches, const std::function<void(uint32_t)>& launch) {
   launch(0);  // a recorded operation must find the queue's workspace as large as it needs it
-  queue_->synchronize();
+  finish();
   if (options_.profile) return 0;
   const double once = seconds_of([&] { launch(1); });
   const auto filling = static_cast<uint32_t>(std::min<double>(kStepSeconds / once, kMostLaunches)) + 1;

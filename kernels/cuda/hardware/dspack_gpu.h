@@ -355,11 +355,13 @@ void launch_when(Overlap overlap, Stream& stream, const LaunchShape& shape, void
                  const Arguments&... arguments) {
   if (has_failed()) return;
   const auto on = static_cast<cudaStream_t>(stream.handle());  // first: it tells this thread its device
-  prepare_kernel(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
+  // Whole 16 bytes: nvcc reads pairs and fours of numbers where a kernel reads only the first of them.
+  const unsigned shared_bytes = (shape.shared_bytes + 15) / 16 * 16;
+  prepare_kernel(reinterpret_cast<const void*>(kernel), shared_bytes);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);
-  config.dynamicSmemBytes = shape.shared_bytes;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = on;
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
