@@ -144,6 +144,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTok
 template <class Stored, unsigned kTokens>
 __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTokens>)
     linear_route_kernel(LinearTask task, LinearPlan plan, RouteEnd end) {
+  device::prefetch_bias(end.task);
   multiply_rows<Stored, kTokens, true>(task, plan, gpu::block_index().x, gpu::grid_blocks().x);
   gpu::copy_wait<0>();  // zeros, asked for behind the last row
   device::route_last(end.task, end.counter);

@@ -110,6 +110,13 @@ __device__ inline float shuffle(float value, unsigned lane) {
 __device__ inline unsigned shuffle(unsigned value, unsigned lane) {
   return __shfl_sync(0xffffffffU, value, static_cast<int>(lane));
 }
+/// In every lane; one instruction.
+__device__ inline unsigned largest_of_warp(unsigned value) {
+  return __reduce_max_sync(0xffffffffU, value);
+}
+__device__ inline unsigned smallest_of_warp(unsigned value) {
+  return __reduce_min_sync(0xffffffffU, value);
+}
 /// Bit l: whether lane l's flag is set.
 __device__ inline unsigned ballot(bool flag) {
   return __ballot_sync(0xffffffffU, flag);
