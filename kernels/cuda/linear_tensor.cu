@@ -207,7 +207,7 @@ void run(gpu::Stream& stream, const TensorTask& task) {
 
 constexpr unsigned kMostTokenTiles = 8;
 static_assert(kMostTensorRows == kTileTokens);
-constexpr uint32_t kEnoughBlocks = 384;  // three on each of 128 multiprocessors
+constexpr uint32_t kEnoughBlocks = 224;  // more than one and a half on each of 132 multiprocessors, to 192 one and more
 // Of the inputs: without rings two blocks share the smallest multiprocessor's memory, with them one has it.
 constexpr uint64_t kSharedBytes = 48 << 10;
 constexpr uint64_t kMostSharedBytes = 68 << 10;  // where a tile has a turn's columns alone
