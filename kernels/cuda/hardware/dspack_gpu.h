@@ -78,6 +78,14 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
                : "r"(to), "l"(global), "r"(valid ? 16 : 0)
                : "memory");
 }
+/// The same, of a place that is read on from: the 256 bytes around it are brought into the second-level cache.
+__device__ inline void copy_async_onward(void* shared, const void* global, bool valid) {
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;"
+               :
+               : "r"(to), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
 /// Ends a group of this thread's copies.
 __device__ inline void copy_commit() {
   asm volatile("cp.async.commit_group;" : : : "memory");
