@@ -138,11 +138,13 @@ struct TensorTiles {
   }
 
   /// 128 values that share a scale are written by up to 128 / rows_of_gate_up() blocks, each of which calls this once
-  /// for them behind its own; the last one rounds them, for `count` rows. `counters`: of each 128 values.
-  template <class RowAt>
+  /// for them behind its own; the last one rounds them, for `count` rows. `counters`: of each 128 values. meanwhile:
+  /// what other warps than the one that counts do first.
+  template <class RowAt, class Meanwhile>
   static __device__ __forceinline__ void round_written(RowsAt<const float> x, uint32_t in, const RoundedRows& rounded,
                                                        uint32_t* counters, uint32_t count, const RowAt& row_at,
-                                                       const device::RowTurns& turns) {
+                                                       const device::RowTurns& turns, const Meanwhile& meanwhile) {
+    if (gpu::warp_index() != 0) meanwhile();
     constexpr uint32_t kRows = rows_of_gate_up();
     static_assert(kMost > 1 || device::kRoundedBlock % kRows == 0);
     const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
@@ -165,13 +167,35 @@ struct TensorTiles {
     const device::ExpertProduct& down = task.steps.down;
     round_written(
         down.x, down.form.in, down.rounded, task.counters.inner + index * task.shape.inner_blocks, tile.count,
-        [&](uint32_t i) { return device::assignment_of(down.tiles, tile, i); }, turns);
+        [&](uint32_t i) { return device::assignment_of(down.tiles, tile, i); }, turns,
+        [&] {
+          constexpr uint32_t kTilesAtOnce = 8;  // with more, other tiles' weights would drive it out before
+          if (task.shape.tiles <= kTilesAtOnce) prefetch_down(task, tile, turns);
+        });
+  }
+  /// From the last values of gate and up to the first products with down memory would rest for some 2 us: inner values
+  /// are counted, rounded and counted. So the blocks of gate and up bring what comes behind the first steps of down's
+  /// rings near, a share each.
+  static __device__ __forceinline__ void prefetch_down(const device::FusedTask& task, const device::TileAt& tile,
+                                                       const device::RowTurns& turns) {
+    constexpr uint32_t kFirst = (kFewDepth - 1) * device::kStepBytes;
+    constexpr uint32_t kBytes = 256;  // of each row: 15 MB of V3's
+    const device::ExpertProduct& down = task.steps.down;
+    const uint32_t row_bytes = down.form.in / Stored::kPer16 * 16;
+    const uint32_t rows = (down.form.out - 1) / turns.step + 1;
+    const auto* codes = static_cast<const unsigned char*>(down.table[tile.expert].down[kCodes]);
+    const uint32_t behind = (turns.first + 1) * rows < down.form.out ? (turns.first + 1) * rows : down.form.out;
+    for (uint32_t row = turns.first * rows + gpu::thread_index() - gpu::kWarpThreads; row < behind;
+         row += gpu::block_threads() - gpu::kWarpThreads) {
+      for (uint32_t at = kFirst; at < kFirst + kBytes && at < row_bytes; at += device::kStepBytes)
+        gpu::prefetch(codes + uint64_t{row} * row_bytes + at);
+    }
   }
   static __device__ void round_shared_inner(const device::FusedTask& task, const device::RowTurns& turns) {
     const device::SharedProduct& down = task.shared_down;
     round_written(
         down.x, down.matrices[0].in, down.rounded, task.counters.shared_inner, down.tokens,
-        [](uint32_t i) { return i; }, turns);
+        [](uint32_t i) { return i; }, turns, [] {});
   }
   template <class Product, class BeforeInputs>
   static __device__ __forceinline__ void multiply_shared(const device::SharedProduct& task,
