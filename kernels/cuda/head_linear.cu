@@ -17,9 +17,9 @@ constexpr unsigned kHeadDepth = 2;
 
 template <class Stored, unsigned kTokens, bool kAligned>
 __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
-    plain_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t tile_groups) {
+    plain_kernel(HeadLinearTask task, device::HeadBlocks blocks, uint32_t tile_groups) {
   gpu::let_next_begin();
-  const device::HeadPart part = device::part_of_block<kTokens>(task, blocks_a_head);
+  const device::HeadPart part = device::part_of_block<kTokens>(task, blocks);
   if (part.tokens == 0) return gpu::wait_for_previous();
   const unsigned lane = gpu::lane_index();
   const uint32_t chunks = (task.weight.in - 1) / Stored::kPer16 + 1;
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
 template <class Stored, bool kAligned>
 void launch(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
   const auto run = [&](auto kernel) {
-    gpu::launch_overlapping(stream, choice.shape, kernel, task, choice.blocks_a_head, choice.tile_groups);
+    gpu::launch_overlapping(stream, choice.shape, kernel, task, device::HeadBlocks(choice.blocks_a_head),
+                            choice.tile_groups);
   };
   switch (choice.tokens) {
     case 1: return run(plain_kernel<Stored, 1, kAligned>);

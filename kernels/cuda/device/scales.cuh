@@ -28,13 +28,15 @@ struct ScaleRows {
     block_out = form.block_out;
     reciprocal = 0xffffffffU / block_out;
   }
-  /// The first scale of a row: its index among those of the matrix.
-  __device__ __forceinline__ uint64_t first_of(uint32_t row) const {
+  /// Which row of scales belongs to a matrix row.
+  __device__ __forceinline__ uint32_t block_of(uint32_t row) const {
     // With a reciprocal that is too small by at most one, the quotient is right or one less.
     auto block = static_cast<uint32_t>(uint64_t{row} * reciprocal >> 32U);
     if (block_out > 0 && row - block * block_out >= block_out) ++block;
-    return uint64_t{block} * blocks_a_row;
+    return block;
   }
+  /// The first scale of a row: its index among those of the matrix.
+  __device__ __forceinline__ uint64_t first_of(uint32_t row) const { return uint64_t{block_of(row)} * blocks_a_row; }
 };
 
 /// 2^(code - 127): the exponent field, but for the code 0, whose value is subnormal, and 255, which is NaN.
