@@ -4,8 +4,8 @@
 //              [--only SECTION,...] [--matrix-rate TFLOP/s] [--quick]
 //              [--rows 1,2,4,8] [--profile]
 //
-// Sections: products, experts, attention, prefill, small, layers (all of a decode step but embedding and head). One
-// table row a line:
+// Sections: products, experts, attention, sparse, prefill (products of many rows), prompts (their attention), small,
+// layers (all of a decode step but embedding and head). One table row a line:
 //   floor     max(bytes / copy bandwidth, operations / matrix rate), both measured at the start of the same run:
 //             bandwidth by copying within the GPU's memory (bytes read + bytes written), the matrix rate by linear() of
 //             precision bf16 with a large BF16 matrix and thousands of rows, whose rounding is a fiftieth of it. Where
@@ -34,7 +34,7 @@ namespace {
 constexpr int kNoGpu = 77;
 constexpr const char* kUsage =
     "usage: bench_cuda [--cuda-library FILE] [--device N] [--precision exact|bf16|fp8] [--cublaslt FILE|off]\n"
-    "                  [--only products,experts,attention,sparse,prefill,small,layers] [--matrix-rate TFLOP/s] "
+    "                  [--only products,experts,attention,sparse,prefill,prompts,small,layers] [--matrix-rate TFLOP/s] "
     "[--quick]\n"
     "                  [--rows 1,2,4,8] [--profile]\n";
 
@@ -47,7 +47,7 @@ constexpr Section kSections[] = {{"products", measure_products},
                                  {"attention", measure_decode_attention},
                                  {"sparse", measure_sparse_attention},
                                  {"prefill", measure_prefill_products},
-                                 {"prefill", measure_prefill_attention},
+                                 {"prompts", measure_prefill_attention},
                                  {"small", measure_small},
                                  {"layers", measure_layers}};
 
