@@ -20,9 +20,7 @@ namespace {
 constexpr uint64_t kScratchBytes = 128ULL << 20;
 constexpr uint32_t kFewestSplits = 32;
 constexpr uint32_t kMostSplits = 128;
-// Blocks that run at once on an H100 (132 multiprocessors): two exact ones share one, or one of the tensor kernel.
-constexpr uint32_t kExactBlocks = 256;
-constexpr uint32_t kTensorBlocks = 128;
+constexpr uint32_t kExactBlocks = 256;  // that run at once on an H100: two share a multiprocessor
 
 /// Splits that make `blocks` blocks for one row. It follows from the number of heads alone.
 uint32_t splits_for(uint32_t blocks, uint32_t heads, uint32_t queries_a_block) {
@@ -103,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(device::AttendRun run) 
   gpu::wait_for_previous();
   const uint32_t query = gpu::block_index().x;
   const uint32_t positions = device::positions_of(run, device::row_of(run, query));
-  const uint32_t splits = (positions - 1) / device::split_length(run, positions) + 1;
+  const uint32_t splits = device::splits_of(run, positions);
   const uint64_t first_slot = device::slot_of(run, query, 0);
   const uint64_t stride = run.value_stride;
   SplitWeights lanes;
@@ -196,6 +194,9 @@ gpu::LaunchShape attend_launch(const AttendShape& shape, AttendChoice choice) {
   launch.grid_x = static_cast<unsigned>(shape.is_chosen ? rows * ceil_div(shape.heads, queries)
                                                         : ceil_div(rows * shape.heads, queries));
   launch.grid_y = splits.slots;
+  // Blocks of half the queries, if the device finds that there are few.
+  const bool can_halve = !is_exact && tensor_tile(choice).is_halved;
+  if (can_halve && launch.grid_x * launch.grid_y < kTensorBlocks) launch.grid_y *= 2;
   launch.grid_z = is_exact ? static_cast<unsigned>(ceil_div(shape.latent_dim, kExactTile.columns)) : 1;
   launch.threads = is_exact ? kExactTile.threads : tensor_tile(choice).warps * 32;
   launch.shared_bytes =

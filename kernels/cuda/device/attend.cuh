@@ -62,6 +62,17 @@ __device__ __forceinline__ uint32_t row_of(const AttendRun& run, uint32_t query)
   return divide(query, run.by_heads);
 }
 
+/// Positions of a split of a row that sees `positions`: what the value of a row depends on.
+__device__ __forceinline__ uint32_t split_length(const AttendRun& run, uint32_t positions) {
+  const uint32_t even = divide(positions - 1, run.by_splits) + 1;
+  return (even + run.split_unit - 1) & ~(run.split_unit - 1);
+}
+
+/// Splits that a row has.
+__device__ __forceinline__ uint32_t splits_of(const AttendRun& run, uint32_t positions) {
+  return (positions - 1) / split_length(run, positions) + 1;
+}
+
 /// The queries of a block.
 struct BlockQueries {
   uint32_t first;
@@ -92,12 +103,6 @@ __device__ __forceinline__ uint32_t positions_of(const AttendRun& run, uint32_t 
   if (run.counts != nullptr) return run.counts[row];
   const uint32_t live = run.live == nullptr ? 0 : *run.live;
   return run.first_position + live + row + 1;
-}
-
-/// Positions of a split of a row that sees `positions`: what the value of a row depends on.
-__device__ __forceinline__ uint32_t split_length(const AttendRun& run, uint32_t positions) {
-  const uint32_t even = divide(positions - 1, run.by_splits) + 1;
-  return (even + run.split_unit - 1) & ~(run.split_unit - 1);
 }
 
 __device__ __forceinline__ PositionRange range_of_split(const AttendRun& run, uint32_t positions, uint32_t split) {
