@@ -93,6 +93,7 @@ struct PositionMap {
   const uint32_t* ids;  // of the row; null: as they come
   __device__ __forceinline__ PositionMap(const AttendRun& run, uint32_t query)
       : ids(run.chosen == nullptr ? nullptr : run.chosen + uint64_t{row_of(run, query)} * run.most_chosen) {}
+  [[nodiscard]] __device__ __forceinline__ bool is_chosen() const { return ids != nullptr; }
   [[nodiscard]] __device__ __forceinline__ uint32_t at(uint32_t position) const {
     return ids == nullptr ? position : ids[position];
   }
