@@ -367,7 +367,7 @@ void run_tensor(gpu::Stream& stream, const MlaAttendTask& task) {
   });
 }
 
-/// Rounding value by value has nothing to gain from a second tile: it waits for its loads.
+/// Rounding has nothing to gain from a second tile: it waits for its loads.
 template <AttendChoice kCopied, AttendChoice kRounded>
 void run_choice(gpu::Stream& stream, const MlaAttendTask& task) {
   if (task.cache_dtype == Dtype::f8_e4m3) return run_tensor<kCopied, device::Fp8TensorKeys>(stream, task);

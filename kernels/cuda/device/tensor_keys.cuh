@@ -119,24 +119,71 @@ struct CopyKeys {
   }
 };
 
-/// Any other cache of FP32, BF16 or F16, value by value.
+/// Any other cache of FP32, BF16 or F16: eight lanes a row, by 16 bytes where rows begin at multiples of these, else
+/// value by value.
 template <class Stored>
 struct RoundKeys {
   static constexpr bool kStaged = false;
   static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
                                               uint32_t end, const KeyTile& tile) {
-    const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-    for (uint32_t row = gpu::warp_index(); row < kTensorPositions; row += warps) {
+    const bool is_aligned = reinterpret_cast<uint64_t>(run.cache) % 16 == 0;
+    for (uint32_t row = gpu::thread_index() / kLanes; row < kTensorPositions; row += gpu::block_threads() / kLanes) {
       const bool is_there = first + row < end;
-      const uint64_t place = is_there ? map.at(first + row) : 0;
-      for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads) {
-        const uint64_t at = place * run.key_dim + piece * kPieceValues;
+      const uint64_t at = (is_there ? map.at(first + row) : 0) * uint64_t{run.key_dim};
+      if (is_aligned) {
+        round_words(run, at, is_there, row, tile);
+      } else {
+        round_values(run, at, is_there, row, tile);
+      }
+    }
+  }
+
+ private:
+  static constexpr unsigned kLanes = 8;
+  static constexpr unsigned kWords = kPieceValues / Stored::kPer16;  // of 16 bytes, in a piece
+  static constexpr unsigned kTurns = kTensorKeyDim / kPieceValues / kLanes;
+  static constexpr unsigned kAhead = kTurns / 2 + 1;  // pieces under way at once
+
+  /// The row that begins with element `at` of the cache.
+  static __device__ __forceinline__ void round_words(const AttendRun& run, uint64_t at, bool is_there, uint32_t row,
+                                                     const KeyTile& tile) {
+    const auto* words = static_cast<const uint4*>(run.cache) + at / Stored::kPer16;
+    const uint32_t pieces = run.key_dim / kPieceValues;
+#pragma unroll 1
+    for (uint32_t first = gpu::thread_index() % kLanes; first < pieces; first += kAhead * kLanes) {
+      uint4 ahead[kAhead][kWords];
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i) {
+        const uint32_t piece = first + i * kLanes;
+#pragma unroll
+        for (unsigned word = 0; word < kWords; ++word)
+          ahead[i][word] = is_there && piece < pieces ? words[piece * kWords + word] : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i) {
+        const uint32_t piece = first + i * kLanes;
+        if (piece >= pieces) break;
         float values[kPieceValues];
 #pragma unroll
-        for (unsigned i = 0; i < kPieceValues; ++i)
-          values[i] = is_there ? Stored::decode_one(run.cache, at + i) : 0.0F;
+        for (unsigned four = 0; four < 2; ++four) {
+          float decoded[4];
+          Stored::decode(ahead[i][four / Stored::kQuarters], four % Stored::kQuarters, decoded);
+#pragma unroll
+          for (unsigned j = 0; j < 4; ++j)
+            values[four * 4 + j] = decoded[j];
+        }
         *tile.at(row, piece) = round_piece(values);
       }
+    }
+  }
+  static __device__ __forceinline__ void round_values(const AttendRun& run, uint64_t at, bool is_there, uint32_t row,
+                                                      const KeyTile& tile) {
+    for (uint32_t piece = gpu::thread_index() % kLanes; piece < run.key_dim / kPieceValues; piece += kLanes) {
+      float values[kPieceValues];
+#pragma unroll
+      for (unsigned i = 0; i < kPieceValues; ++i)
+        values[i] = is_there ? Stored::decode_one(run.cache, at + piece * kPieceValues + i) : 0.0F;
+      *tile.at(row, piece) = round_piece(values);
     }
   }
 };
