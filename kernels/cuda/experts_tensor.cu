@@ -1,7 +1,7 @@
 // A block takes one tile (up to 8 or 64 assignments of one expert); each of its warps two times 16 matrix rows: the
 // same 16 of gate and up, or 32 of down. The tile's rounded inputs lie in shared memory, a part of their columns at a
-// time; weights come from global memory straight into the registers of the lanes that multiply them
-// (device/tensor_rows.cuh).
+// time. Weights for few assignments come through a ring there (device/tile_stream.cuh), for many from global memory
+// straight into the registers of the lanes that multiply them (device/tensor_rows.cuh).
 #include "kernels/cuda/experts.h"
 
 #include <algorithm>
@@ -18,12 +18,13 @@ namespace {
 
 constexpr unsigned kRowTiles = 2;
 constexpr unsigned kFewWarps = expert_tensor_warps(1);  // of a block that runs all steps
+constexpr unsigned kFewDepth = device::kFewDepth<kRowTiles>;
 
 using device::kTileRows;
 using device::kTileTokens;
 
-/// One tile, up to kTokenTiles * 8 assignments.
-template <class Product, class Stored, unsigned kTokenTiles, bool kFp8>
+/// One tile, up to kTokenTiles * 8 assignments. kHasRings: of a block of kFewWarps, which has them for its weights.
+template <class Product, class Stored, unsigned kTokenTiles, bool kFp8, bool kHasRings>
 struct TensorTile {
   static constexpr unsigned kOutputs = kTileRows * kRowTiles / Product::kMatrices;  // of a warp
 
@@ -74,27 +75,52 @@ struct TensorTile {
     }
   }
 
-  __device__ void run(const device::RowTurns& turns) const {
+  /// before_inputs: what must be done before inputs can be read; weights have been asked for by then.
+  template <class BeforeInputs>
+  __device__ __forceinline__ void run(const device::RowTurns& turns, const BeforeInputs& before_inputs) const {
     const uint32_t rows_of_block = gpu::block_threads() / gpu::kWarpThreads * kOutputs;
+    if constexpr (!kHasRings) before_inputs();
     for (uint32_t block_row = turns.first * rows_of_block; block_row < task.form.out;
          block_row += turns.step * rows_of_block) {
       const uint32_t first_row = block_row + gpu::warp_index() * kOutputs;
-      const Rows rows = find_rows(first_row);
-      Sums totals = {};
-      for (uint32_t first = 0; first < task.form.in; first += inputs.columns) {
-        gpu::block_barrier();  // every warp is done with the columns before
-        stage(first);
-        gpu::block_barrier();  // the inputs are there
-        const uint32_t behind = first + inputs.columns;
-        constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : kTokenTiles < 8 ? 2 : 1;
-        rows.template add_columns<kAhead>(matrices,
-                                          {.staged_first = first,
-                                           .begin = first,
-                                           .end = behind < task.form.in ? behind : task.form.in,
-                                           .turn = Rows::kChunk},
-                                          inputs, totals);
+      Sums totals[1] = {};
+      const auto multiply = [&](const auto& add_columns) {
+        for (uint32_t first = 0; first < task.form.in; first += inputs.columns) {
+          gpu::block_barrier();  // every warp is done with the columns before
+          stage(first);
+          gpu::block_barrier();  // the inputs are there
+          const uint32_t behind = first + inputs.columns;
+          add_columns({.staged_first = first,
+                       .begin = first,
+                       .end = behind < task.form.in ? behind : task.form.in,
+                       .turn = device::kStepColumns<Stored>});
+        }
+      };
+      if constexpr (kHasRings) {
+        gpu::warp_barrier();  // the ring is free
+        device::TileStream<Stored, Product::kMatrices, kRowTiles, kFewDepth> stream(
+            device::few_ring_of_warp(), matrices,
+            {.first = first_row,
+             .rows_of_turn = 0,
+             .sets = 1,
+             .first_column = 0,
+             .columns_of_turn = device::kStepColumns<Stored>});
+        const Rows rows = find_rows(first_row);
+        const device::BlockOfRun<Stored> block_of(matrices[0]);
+        typename Rows::StepScales ahead;
+        rows.ask_scales(matrices, block_of, 0, ahead);
+        if (block_row == turns.first * rows_of_block) before_inputs();
+        multiply([&](const device::ColumnRange& range) {
+          rows.template add_steps<1>(matrices, block_of, range, inputs, stream, ahead, totals);
+        });
+      } else {
+        const Rows rows = find_rows(first_row);
+        multiply([&](const device::ColumnRange& range) {
+          constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : kTokenTiles < 8 ? 2 : 1;
+          rows.template add_columns<kAhead>(matrices, range, inputs, totals[0]);
+        });
       }
-      store(first_row, totals);
+      store(first_row, totals[0]);
     }
   }
 };
@@ -104,19 +130,21 @@ template <class Stored, unsigned kMost, bool kFp8>
 struct TensorTiles {
   using Weights = Stored;
   static __device__ __forceinline__ uint32_t rows_of_down() {
-    return gpu::block_threads() / gpu::kWarpThreads * TensorTile<device::Down, Stored, 1, kFp8>::kOutputs;
+    return gpu::block_threads() / gpu::kWarpThreads * TensorTile<device::Down, Stored, 1, kFp8, true>::kOutputs;
   }
 
   static constexpr __device__ uint32_t rows_of_gate_up() {
-    return kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8>::kOutputs;
+    return kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8, true>::kOutputs;
   }
 
   /// 128 values that share a scale are written by up to 128 / rows_of_gate_up() blocks, each of which calls this once
-  /// for them behind its own; the last one rounds them, for `count` rows. `counters`: of each 128 values.
-  template <class RowAt>
+  /// for them behind its own; the last one rounds them, for `count` rows. `counters`: of each 128 values. meanwhile:
+  /// what other warps than the one that counts do first.
+  template <class RowAt, class Meanwhile>
   static __device__ __forceinline__ void round_written(RowsAt<const float> x, uint32_t in, const RoundedRows& rounded,
                                                        uint32_t* counters, uint32_t count, const RowAt& row_at,
-                                                       const device::RowTurns& turns) {
+                                                       const device::RowTurns& turns, const Meanwhile& meanwhile) {
+    if (gpu::warp_index() != 0) meanwhile();
     constexpr uint32_t kRows = rows_of_gate_up();
     static_assert(kMost > 1 || device::kRoundedBlock % kRows == 0);
     const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
@@ -139,48 +167,71 @@ struct TensorTiles {
     const device::ExpertProduct& down = task.steps.down;
     round_written(
         down.x, down.form.in, down.rounded, task.counters.inner + index * task.shape.inner_blocks, tile.count,
-        [&](uint32_t i) { return device::assignment_of(down.tiles, tile, i); }, turns);
+        [&](uint32_t i) { return device::assignment_of(down.tiles, tile, i); }, turns,
+        [&] {
+          constexpr uint32_t kTilesAtOnce = 8;  // with more, other tiles' weights would drive it out before
+          if (task.shape.tiles <= kTilesAtOnce) prefetch_down(task, tile, turns);
+        });
+  }
+  /// From the last values of gate and up to the first products with down memory would rest for some 2 us: inner values
+  /// are counted, rounded and counted. So the blocks of gate and up bring what comes behind the first steps of down's
+  /// rings near, a share each.
+  static __device__ __forceinline__ void prefetch_down(const device::FusedTask& task, const device::TileAt& tile,
+                                                       const device::RowTurns& turns) {
+    constexpr uint32_t kFirst = (kFewDepth - 1) * device::kStepBytes;
+    constexpr uint32_t kBytes = 256;  // of each row: 15 MB of V3's
+    const device::ExpertProduct& down = task.steps.down;
+    const uint32_t row_bytes = down.form.in / Stored::kPer16 * 16;
+    const uint32_t rows = (down.form.out - 1) / turns.step + 1;
+    const auto* codes = static_cast<const unsigned char*>(down.table[tile.expert].down[kCodes]);
+    const uint32_t behind = (turns.first + 1) * rows < down.form.out ? (turns.first + 1) * rows : down.form.out;
+    for (uint32_t row = turns.first * rows + gpu::thread_index() - gpu::kWarpThreads; row < behind;
+         row += gpu::block_threads() - gpu::kWarpThreads) {
+      for (uint32_t at = kFirst; at < kFirst + kBytes && at < row_bytes; at += device::kStepBytes)
+        gpu::prefetch(codes + uint64_t{row} * row_bytes + at);
+    }
   }
   static __device__ void round_shared_inner(const device::FusedTask& task, const device::RowTurns& turns) {
     const device::SharedProduct& down = task.shared_down;
     round_written(
         down.x, down.matrices[0].in, down.rounded, task.counters.shared_inner, down.tokens,
-        [](uint32_t i) { return i; }, turns);
+        [](uint32_t i) { return i; }, turns, [] {});
   }
   template <class Product, class BeforeInputs>
   static __device__ __forceinline__ void multiply_shared(const device::SharedProduct& task,
                                                          const device::RowTurns& turns,
                                                          const BeforeInputs& before_inputs) {
-    before_inputs();
     const uint32_t rows = Product::kMatrices == 1 ? rows_of_down() : rows_of_gate_up();
-    device::multiply_shared_tensor<Product, Stored, kFp8>(task, turns, rows);
+    device::multiply_shared_tensor<Product, Stored, kFp8>(task, turns, rows, before_inputs);
   }
 
-  template <class Product, unsigned kTokenTiles>
+  template <class Product, unsigned kTokenTiles, class BeforeInputs>
   static __device__ __forceinline__ void run(const device::ExpertProduct& task, const device::TileAt& tile,
-                                             const device::RowTurns& turns, uint32_t staged_columns) {
-    TensorTile<Product, Stored, kTokenTiles, kFp8> work{
+                                             const device::RowTurns& turns, uint32_t staged_columns,
+                                             const BeforeInputs& before_inputs) {
+    constexpr bool kHasRings = kMost == 1;
+    TensorTile<Product, Stored, kTokenTiles, kFp8, kHasRings> work{
         task,
         tile,
         {},
-        {gpu::shared_memory<unsigned char>(), staged_columns, device::staged_rows<kTokenTiles>(tile.count)}};
+        {gpu::shared_memory<unsigned char>() + (kHasRings ? device::kFewInputsAt : 0), staged_columns,
+         device::staged_rows<kTokenTiles>(tile.count)}};
     for (Matrix& matrix : work.matrices)
       matrix = task.form;
     Product::find(task.table[tile.expert], work.matrices);
-    work.run(turns);
+    work.run(turns, before_inputs);
   }
 
   template <class Product, class BeforeInputs>
   static __device__ __forceinline__ void multiply(const device::ExpertProduct& task, const device::TileAt& tile,
                                                   const device::RowTurns& turns, uint32_t staged_columns,
                                                   const BeforeInputs& before_inputs) {
-    before_inputs();
     if constexpr (kMost > 1) {
-      if (tile.count > 4 * kTileTokens) return run<Product, kMost>(task, tile, turns, staged_columns);
-      if (tile.count > 2 * kTileTokens) return run<Product, 4>(task, tile, turns, staged_columns);
-      if (tile.count > kTileTokens) return run<Product, 2>(task, tile, turns, staged_columns);
+      if (tile.count > 4 * kTileTokens) return run<Product, kMost>(task, tile, turns, staged_columns, before_inputs);
+      if (tile.count > 2 * kTileTokens) return run<Product, 4>(task, tile, turns, staged_columns, before_inputs);
+      if (tile.count > kTileTokens) return run<Product, 2>(task, tile, turns, staged_columns, before_inputs);
     }
-    run<Product, 1>(task, tile, turns, staged_columns);
+    run<Product, 1>(task, tile, turns, staged_columns, before_inputs);
   }
 };
 
@@ -228,7 +279,7 @@ uint32_t tile_of(const ExpertsTask& task) {
 /// How separate launches run.
 template <class Product>
 ExpertsTensorChoice choose(const ExpertsTask& task, const MatrixForm& form) {
-  constexpr uint32_t kOutputs = TensorTile<Product, device::StoredF8, 1, false>::kOutputs;
+  constexpr uint32_t kOutputs = TensorTile<Product, device::StoredF8, 1, false, true>::kOutputs;
   return choose_experts_tensor(form, kOutputs, most_tokens(task), expert_tiles_of(task, tile_of(task)));
 }
 
@@ -275,13 +326,14 @@ SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint32_t tok
   choice.product.warps_a_row = choose_linear_tensor(matrix.coding, matrix.out, matrix.in, tokens).warps_a_row;
   // A whole number of turns of the parts of a row, and of blocks that share a scale.
   const uint32_t turn =
-      std::max(choice.product.warps_a_row * 4 * codes_in_16_bytes(matrix.coding), device::kRoundedBlock);
+      std::max(choice.product.warps_a_row * 8 * codes_in_16_bytes(matrix.coding), device::kRoundedBlock);
   choice.product.staged = turn;
   const auto bytes_of = [&](uint32_t columns) { return device::shared_tensor_inputs(tokens, columns); };
   while (choice.product.staged < matrix.in && bytes_of(choice.product.staged + turn) <= kInputBytes)
     choice.product.staged += turn;
   const uint64_t parts = std::max(choice.product.warps_a_row, device::kSharedTensorWarps);  // of all warps
-  choice.shared_bytes = bytes_of(choice.product.staged) + parts * matrices * 4 * gpu::kWarpThreads * sizeof(float);
+  choice.shared_bytes =
+      device::kFewInputsAt + bytes_of(choice.product.staged) + parts * matrices * 4 * gpu::kWarpThreads * sizeof(float);
   return choice;
 }
 
@@ -353,8 +405,9 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
   if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);
 }
 
-constexpr uint64_t kSharedBytes = 48 << 10;  // two blocks share the smallest multiprocessor's memory
-constexpr uint64_t kMostBlocks = 65'535;     // in y
+// Of the inputs: without rings two blocks share the smallest multiprocessor's memory, with them one has it.
+constexpr uint64_t kSharedBytes = 48 << 10;
+constexpr uint64_t kMostBlocks = 65'535;  // in y
 
 }  // namespace
 
@@ -385,7 +438,8 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outpu
   choice.shape.grid_x = launch_count(tiles);
   choice.shape.grid_y = static_cast<unsigned>(std::min(row_groups, kMostBlocks));
   choice.shape.threads = warps * gpu::kWarpThreads;
-  choice.shape.shared_bytes = static_cast<unsigned>(bytes_of(staged));
+  choice.shape.shared_bytes =
+      static_cast<unsigned>((choice.token_tiles == 1 ? device::kFewInputsAt : 0) + bytes_of(staged));
   return choice;
 }
 

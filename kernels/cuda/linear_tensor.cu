@@ -1,8 +1,10 @@
-// A block has 8 warps; `warps_a_row` of them share the columns of the same 16 (or 32) matrix rows, by chunks in turn.
-// The inputs of the block, up to 64 rounded rows, lie in shared memory, a tile of columns at a time;
-// weights come from global memory straight into the registers of the lanes that multiply them (device/tensor_rows.cuh).
+// A block has 8 warps; `warps_a_row` of them share the columns of the same 16 (or 32) matrix rows, by turns of 128
+// bytes. The inputs of the block, up to 64 rounded rows, lie in shared memory, a tile of columns at a time. Weights for
+// up to 8 input rows come through a ring there (device/tile_stream.cuh), asked for before the launch before has ended;
+// for more rows they come from global memory straight into the registers of the lanes that multiply them
+// (device/tensor_rows.cuh).
 //
-//                 columns ->   chunk 0    1    2    3    4 ..
+//                 columns ->   step 0     1    2    3    4 ..
 //   16 matrix rows   warp          0    1    2    3    0 ..      warps_a_row = 4
 //   next 16          warp          4    5    6    7    4 ..
 #include "kernels/cuda/linear.h"
@@ -24,6 +26,12 @@ struct TensorPlan {
   unsigned warps_a_row;
   uint32_t tile_columns;
 };
+
+/// Steps of a ring, where there is one: two are under way, of three blocks 96 KiB.
+constexpr unsigned kDepth = 3;
+constexpr unsigned kRingBytes = device::kTileStreamBytes<1, kDepth>;  // of a warp
+template <unsigned kTokenTiles>
+constexpr unsigned kRingsBytes = kTokenTiles == 1 ? kWarpsOfBlock* kRingBytes : 0;  // of a block, before its inputs
 
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
 struct TensorBlock {
@@ -84,50 +92,77 @@ struct TensorBlock {
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
 __device__ __forceinline__ void multiply_rows(const TensorTask& task, const TensorPlan& plan, uint32_t row_block) {
   using Block = TensorBlock<Stored, kTokenTiles, kRowTiles, kFp8>;
-  const uint32_t rows_of_block = kWarpsOfBlock / plan.warps_a_row * kRowTiles * kTileRows;
+  constexpr bool kHasRing = kTokenTiles == 1;
   gpu::let_next_begin();
-  device::prefetch_rows<Stored>(task.weight, task.weight.planes[kCodes], row_block * rows_of_block, rows_of_block,
-                                device::kEarlyBytes);
-  gpu::wait_for_previous();
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
-  if (token_group * Block::kTokens >= task.rows) return;
+  if (token_group * Block::kTokens >= task.rows) return gpu::wait_for_previous();
   const auto first_token = static_cast<uint32_t>(token_group * Block::kTokens);
   const uint32_t count = task.rows - first_token < Block::kTokens ? task.rows - first_token : Block::kTokens;
+  auto* shared = gpu::shared_memory<unsigned char>();
   const Block block{.task = task,
                     .plan = plan,
                     .first_token = first_token,
                     .count = count,
-                    .inputs = {.shared = gpu::shared_memory<unsigned char>(),
+                    .inputs = {.shared = shared + kRingsBytes<kTokenTiles>,
                                .columns = plan.tile_columns,
                                .rows = device::staged_rows<kTokenTiles>(count)}};
-  const unsigned part = gpu::warp_index() % plan.warps_a_row;
+  const unsigned part = gpu::warp_index() & (plan.warps_a_row - 1);  // a power of two
   const uint32_t first_row =
-      (row_block * (kWarpsOfBlock / plan.warps_a_row) + gpu::warp_index() / plan.warps_a_row) * kRowTiles * kTileRows;
+      ((row_block * kWarpsOfBlock + gpu::warp_index()) >> gpu::count_bits(plan.warps_a_row - 1)) *
+      (kRowTiles * kTileRows);
   const Matrix matrices[1] = {task.weight};
+  const uint32_t first_column = part * device::kStepColumns<Stored>;
+  const uint32_t turn = plan.warps_a_row * device::kStepColumns<Stored>;
   typename Block::Rows rows;
+  typename Block::Sums totals[1] = {};
+  const auto multiply = [&](const auto& add_tile) {
+    for (uint32_t first = 0; first < task.weight.in; first += plan.tile_columns) {
+      gpu::block_barrier();  // every warp is done with the tile before
+      block.stage(first);
+      gpu::block_barrier();  // the tile is there
+      const uint32_t end = task.weight.in - first < plan.tile_columns ? task.weight.in : first + plan.tile_columns;
+      add_tile({.staged_first = first, .begin = first + first_column, .end = end, .turn = turn});
+    }
+  };
+  const auto find_rows = [&] {
 #pragma unroll
-  for (unsigned tile = 0; tile < kRowTiles; ++tile)
-    rows.find(tile, task.weight, first_row + tile * kTileRows);
-  typename Block::Sums totals = {};
-  for (uint32_t first = 0; first < task.weight.in; first += plan.tile_columns) {
-    gpu::block_barrier();  // every warp is done with the tile before
-    block.stage(first);
-    gpu::block_barrier();  // the tile is there
-    const uint32_t end = task.weight.in - first < plan.tile_columns ? task.weight.in : first + plan.tile_columns;
-    constexpr unsigned kAhead = kTokenTiles == 1 ? 4 : 2;
-    rows.template add_columns<kAhead>(matrices,
-                                      {.staged_first = first,
-                                       .begin = first + part * Block::Rows::kChunk,
-                                       .end = end,
-                                       .turn = plan.warps_a_row * Block::Rows::kChunk},
-                                      block.inputs, totals);
+    for (unsigned tile = 0; tile < kRowTiles; ++tile)
+      rows.find(tile, task.weight, first_row + tile * kTileRows);
+  };
+  if constexpr (kHasRing) {
+    // Weights depend on nothing that is computed: the first are asked for before the inputs are.
+    device::TileStream<Stored, 1, kRowTiles, kDepth> stream(
+        shared + gpu::warp_index() * kRingBytes, matrices,
+        {.first = first_row, .rows_of_turn = 0, .sets = 1, .first_column = first_column, .columns_of_turn = turn});
+    find_rows();
+    const device::BlockOfRun<Stored> block_of(task.weight);
+    typename Block::Rows::StepScales ahead;
+    rows.ask_scales(matrices, block_of, first_column, ahead);
+    gpu::wait_for_previous();
+    multiply([&](const device::ColumnRange& range) {
+      rows.template add_steps<1>(matrices, block_of, range, block.inputs, stream, ahead, totals);
+    });
+  } else {
+    const uint32_t rows_of_block = kWarpsOfBlock / plan.warps_a_row * kRowTiles * kTileRows;
+    device::prefetch_rows<Stored>(task.weight, task.weight.planes[kCodes], row_block * rows_of_block, rows_of_block,
+                                  device::kEarlyBytes);
+    find_rows();
+    gpu::wait_for_previous();
+    multiply([&](const device::ColumnRange& range) {
+      rows.template add_columns<2>(matrices, range, block.inputs, totals[0]);
+    });
   }
-  if (plan.warps_a_row > 1) block.add_up(part, totals);
-  if (part == 0) block.store(first_row, totals);
+  if (plan.warps_a_row > 1) block.add_up(part, totals[0]);
+  if (part == 0) block.store(first_row, totals[0]);
 }
 
+/// Blocks that a multiprocessor's registers are for.
+template <unsigned kTokenTiles>
+constexpr unsigned kBlocks = kTokenTiles == 1 ? 3 : 1;
+
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_kernel(TensorTask task, TensorPlan plan) {
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTokenTiles>)
+    tensor_kernel(TensorTask task, TensorPlan plan) {
   multiply_rows<Stored, kTokenTiles, kRowTiles, kFp8>(task, plan, gpu::block_index().x);
 }
 
@@ -143,15 +178,16 @@ struct TensorParts {
 };
 
 template <class Stored, bool kFp8>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads) tensor_each_kernel(TensorParts products) {
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<1>)
+    tensor_each_kernel(TensorParts products) {
   uint32_t which = 0;
   while (which + 1 < products.count && gpu::block_index().x >= products.parts[which + 1].first_block)
     ++which;
-  const TensorParts::Part part = products.parts[which];
+  const TensorParts::Part& part = products.parts[which];
   multiply_rows<Stored, 1, 1, kFp8>(part.task, part.plan, gpu::block_index().x - part.first_block);
 }
 
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads)
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<1>)
     tensor_route_kernel(TensorTask task, TensorPlan plan, RouteEnd end) {
   device::prefetch_bias(end.task);
   multiply_rows<device::StoredBf16, 1, 1, false>(task, plan, gpu::block_index().x);
@@ -172,17 +208,21 @@ void run(gpu::Stream& stream, const TensorTask& task) {
 
 constexpr unsigned kMostTokenTiles = 8;
 static_assert(kMostTensorRows == kTileTokens);
-constexpr uint32_t kEnoughBlocks = 256;      // as in linear.cu
-constexpr uint64_t kSharedBytes = 48 << 10;  // of the inputs: two blocks share the smallest multiprocessor's memory
+constexpr uint32_t kEnoughBlocks = 224;  // more than one and a half on each of 132 multiprocessors, to 192 one and more
+// Of the inputs: without rings two blocks share the smallest multiprocessor's memory, with them one has it.
+constexpr uint64_t kSharedBytes = 48 << 10;
+constexpr uint64_t kMostSharedBytes = 68 << 10;  // where a tile has a turn's columns alone
 
+/// Of which a step has two (device/tile_stream.cuh).
 uint32_t chunk_columns(Coding coding) {
   return 4 * codes_in_16_bytes(coding);
 }
 
-unsigned warps_for(uint32_t out, uint32_t chunks) {
+/// Not so many that a turn's columns of 32 input rows, of which a block works on that many, would not fit.
+unsigned warps_for(Coding coding, uint32_t out, uint32_t chunks) {
+  const unsigned most = is_packed(coding) ? kWarpsOfBlock / 2 : kWarpsOfBlock;
   unsigned warps = 1;
-  while (warps < kWarpsOfBlock && ceil_div(out, kTileRows * kWarpsOfBlock / warps) < kEnoughBlocks &&
-         chunks >= 8 * warps)
+  while (warps < most && ceil_div(out, kTileRows * kWarpsOfBlock / warps) < kEnoughBlocks && chunks >= 8 * warps)
     warps *= 2;
   return warps;
 }
@@ -199,19 +239,21 @@ bool fits_tensor_cores(const MatrixForm& weight) {
 TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint32_t rows) {
   const uint32_t chunk = chunk_columns(coding);
   TensorChoice choice;
-  choice.warps_a_row = warps_for(out, static_cast<uint32_t>(ceil_div(in, chunk)));
-  while (choice.token_tiles < kMostTokenTiles && choice.token_tiles * kTileTokens < rows)
-    choice.token_tiles *= 2;
-  choice.row_tiles = choice.token_tiles >= 4 ? 2 : 1;
+  choice.warps_a_row = warps_for(coding, out, static_cast<uint32_t>(ceil_div(in, chunk)));
   // A tile of columns is a whole number of turns of the warps that share a row, and of blocks that share a scale.
-  const uint32_t turn = std::max(choice.warps_a_row * chunk, device::kRoundedBlock);
-  const uint64_t tokens = uint64_t{choice.token_tiles} * kTileTokens;
-  const uint64_t staged = choice.token_tiles == 1 ? std::min<uint64_t>(rows, tokens) : tokens;  // staged_rows
-  const auto bytes_of = [&](uint64_t columns) {
+  const uint32_t turn = std::max(choice.warps_a_row * 2 * chunk, device::kRoundedBlock);
+  const auto bytes_of = [&](unsigned token_tiles, uint64_t columns) {
+    const uint64_t tokens = uint64_t{token_tiles} * kTileTokens;
+    const uint64_t staged = token_tiles == 1 ? std::min<uint64_t>(rows, tokens) : tokens;  // staged_rows
     return staged * (columns * 2 + device::kRowPadding + columns / device::kRoundedBlock * sizeof(float));
   };
+  while (choice.token_tiles < kMostTokenTiles && choice.token_tiles * kTileTokens < rows &&
+         bytes_of(2 * choice.token_tiles, turn) <= kMostSharedBytes)
+    choice.token_tiles *= 2;
+  choice.row_tiles = choice.token_tiles >= 4 ? 2 : 1;
+  const uint64_t tokens = uint64_t{choice.token_tiles} * kTileTokens;
   choice.tile_columns = turn;
-  while (choice.tile_columns < in && bytes_of(uint64_t{choice.tile_columns} + turn) <= kSharedBytes)
+  while (choice.tile_columns < in && bytes_of(choice.token_tiles, uint64_t{choice.tile_columns} + turn) <= kSharedBytes)
     choice.tile_columns += turn;
   // The sums of all warps but the first of each row lie where the inputs were.
   const uint64_t sums_bytes =
@@ -223,8 +265,10 @@ TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint
   choice.shape.grid_y = static_cast<unsigned>(std::min(token_groups, kMostBlocks));
   choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMostBlocks));
   choice.shape.threads = kWarpsOfBlock * gpu::kWarpThreads;
-  choice.shape.shared_bytes = static_cast<unsigned>(
-      std::max(bytes_of(choice.tile_columns), choice.warps_a_row == 1 ? uint64_t{0} : sums_bytes));
+  const uint64_t rings = choice.token_tiles == 1 ? kRingsBytes<1> : 0;
+  choice.shape.shared_bytes =
+      static_cast<unsigned>(rings + std::max(bytes_of(choice.token_tiles, choice.tile_columns),
+                                             choice.warps_a_row == 1 ? uint64_t{0} : sums_bytes));
   return choice;
 }
 

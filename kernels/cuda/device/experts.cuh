@@ -240,8 +240,8 @@ __device__ __forceinline__ void run_down(const FusedTask& task, uint32_t block) 
   const uint32_t index = block / task.shape.down_blocks;
   const RowTurns turns{block % task.shape.down_blocks, task.shape.down_blocks};
   const TileAt tile = find_tile(down.tiles, index);
-  prefetch_down<Tiles>(down.form, down.table[tile.expert].down[kCodes], turns.first);
   Tiles::template multiply<Down>(down, tile, turns, task.down_staged, [&] {
+    prefetch_down<Tiles>(down.form, down.table[tile.expert].down[kCodes], turns.first);
     if (gpu::thread_index() == 0) gpu::wait_for_count(task.counters.gate_up + index, task.shape.gate_up_blocks);
     gpu::block_barrier();  // its input can be read
   });
@@ -263,8 +263,8 @@ __device__ __forceinline__ void run_shared_gate_up(const FusedTask& task, uint32
 template <class Tiles>
 __device__ __forceinline__ void run_shared_down(const FusedTask& task, uint32_t block) {
   const Matrix& down = task.shared_down.matrices[0];
-  prefetch_down<Tiles>(down, down.planes[kCodes], block);
   Tiles::template multiply_shared<Down>(task.shared_down, {block, task.shape.down_blocks}, [&] {
+    prefetch_down<Tiles>(down, down.planes[kCodes], block);
     if (gpu::thread_index() == 0)
       gpu::wait_for_count(task.counters.gate_up + task.shape.tiles, task.shape.shared.gate_up_blocks);
     gpu::block_barrier();  // its input can be read

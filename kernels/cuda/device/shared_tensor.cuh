@@ -1,6 +1,12 @@
 // A gated MLP that every token passes through, in the launch of the routed experts on tensor cores: with the bits that
 // linear_tensor gives, since the columns of 16 matrix rows are divided into as many parts. A block has fewer warps than
-// that one's, so that a warp may sum two of the parts.
+// that one's, so that a warp may sum two of the parts, by turns.
+//
+// Shared memory of a block that runs all steps for few tokens, routed or shared:
+//
+//   0                what the threads tell each other (experts.cuh)
+//   kFewRingsAt      a ring of weights for each warp (tile_stream.cuh)
+//   kFewInputsAt     staged inputs; behind them the parts' sums
 #pragma once
 
 #include "kernels/cuda/device/experts.cuh"
@@ -10,6 +16,19 @@ namespace dspack::kernels::cuda::device {
 
 inline constexpr unsigned kSharedTensorWarps = expert_tensor_warps(1);
 inline constexpr unsigned kMostPartsOfWarp = 8 / kSharedTensorWarps;  // linear_tensor has 8 parts at most
+
+/// Steps of a warp's ring: of two row tiles at a time two are under way, of three blocks 96 KiB.
+inline constexpr unsigned kFewTilesInRing = 6;
+template <unsigned kRowTiles>
+inline constexpr unsigned kFewDepth = kFewTilesInRing / kRowTiles;
+inline constexpr unsigned kFewRingBytes = kTileStreamBytes<1, kFewTilesInRing>;
+inline constexpr unsigned kFewRingsAt = 128;
+inline constexpr unsigned kFewInputsAt = kFewRingsAt + kSharedTensorWarps * kFewRingBytes;
+static_assert((kDoneWord + 1) * sizeof(uint32_t) <= kFewRingsAt);
+
+__device__ __forceinline__ unsigned char* few_ring_of_warp() {
+  return gpu::shared_memory<unsigned char>() + kFewRingsAt + gpu::warp_index() * kFewRingBytes;
+}
 
 /// Bytes of the staged inputs, behind which the parts' sums lie.
 __host__ __device__ inline uint32_t shared_tensor_inputs(uint32_t tokens, uint32_t staged) {
@@ -33,13 +52,17 @@ struct SharedTensorTile {
   unsigned sharing;  // warps that share a row tile
 
   /// The row tile from `first_row` on, as far as this warp sums it.
-  __device__ __forceinline__ void multiply(uint32_t first_row, bool& is_staged,
+  template <class Stream>
+  __device__ __forceinline__ void multiply(uint32_t first_row, Stream& stream, bool& is_staged,
                                            Sums (&totals)[kMostPartsOfWarp]) const {
     Rows rows;
 #pragma unroll
     for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix)
       rows.find(matrix, matrices[matrix], first_row);
+    const BlockOfRun<Stored> block_of(matrices[0]);
     const uint32_t in = matrices[0].in;
+    typename Rows::StepScales ahead;
+    rows.ask_scales(matrices, block_of, first_column(), ahead);
     for (uint32_t first = 0; first < in; first += inputs.columns) {
       if (!is_staged) {
         gpu::block_barrier();  // every warp is done with what was there before
@@ -47,19 +70,22 @@ struct SharedTensorTile {
         gpu::block_barrier();  // the inputs are there
         is_staged = in <= inputs.columns;
       }
-      const uint32_t end = in - first < inputs.columns ? in : first + inputs.columns;
-#pragma unroll
-      for (unsigned i = 0; i < kMostPartsOfWarp; ++i) {
-        const uint32_t part = gpu::warp_index() % sharing + i * kSharedTensorWarps;
-        if (part >= task.warps_a_row) break;
-        rows.template add_columns<4>(matrices,
-                                     {.staged_first = first,
-                                      .begin = first + part * Rows::kChunk,
-                                      .end = end,
-                                      .turn = task.warps_a_row * Rows::kChunk},
-                                     inputs, totals[i]);
+      const ColumnRange range{.staged_first = first,
+                              .begin = first + first_column(),
+                              .end = in - first < inputs.columns ? in : first + inputs.columns,
+                              .turn = columns_of_turn()};
+      if (task.warps_a_row <= kSharedTensorWarps) {
+        rows.template add_steps<1>(matrices, block_of, range, inputs, stream, ahead, totals);
+      } else {
+        rows.template add_steps<kMostPartsOfWarp>(matrices, block_of, range, inputs, stream, ahead, totals);
       }
     }
+  }
+  __device__ __forceinline__ uint32_t first_column() const {
+    return gpu::warp_index() % sharing * kStepColumns<Stored>;
+  }
+  __device__ __forceinline__ uint32_t columns_of_turn() const {
+    return sharing * kStepColumns<Stored>;
   }
 
   /// Adds the parts up in their order and stores what comes of them.
@@ -103,29 +129,41 @@ struct SharedTensorTile {
   }
 };
 
-/// A block's groups of `rows_of_group` rows, for all tokens. Its first barrier comes before it writes to shared memory.
-template <class Product, class Stored, bool kFp8>
-__device__ void multiply_shared_tensor(const SharedProduct& task, const RowTurns& turns, uint32_t rows_of_group) {
+/// A block's groups of `rows_of_group` rows, for all tokens. before_inputs: what must be done before inputs can be
+/// read; weights have been asked for by then.
+template <class Product, class Stored, bool kFp8, class BeforeInputs>
+__device__ void multiply_shared_tensor(const SharedProduct& task, const RowTurns& turns, uint32_t rows_of_group,
+                                       const BeforeInputs& before_inputs) {
   using Tile = SharedTensorTile<Product, Stored, kFp8>;
+  auto* staged = gpu::shared_memory<unsigned char>() + kFewInputsAt;
   Tile tile{.task = task,
             .matrices = {},
-            .inputs = {gpu::shared_memory<unsigned char>(), task.staged, task.tokens},
-            .sums = nullptr,
+            .inputs = {staged, task.staged, task.tokens},
+            .sums = reinterpret_cast<float*>(staged + shared_tensor_inputs(task.tokens, task.staged)),
             .sharing = task.warps_a_row < kSharedTensorWarps ? task.warps_a_row : kSharedTensorWarps};
+#pragma unroll
   for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix)
     tile.matrices[matrix] = task.matrices[matrix];
-  tile.sums =
-      reinterpret_cast<float*>(gpu::shared_memory<unsigned char>() + shared_tensor_inputs(task.tokens, task.staged));
   const uint32_t rows_at_once = kSharedTensorWarps / tile.sharing * kTileRows;
   const uint32_t out = task.matrices[0].out;
   bool is_staged = false;
   for (uint32_t group = turns.first; group * rows_of_group < out; group += turns.step) {
-    const uint32_t behind = (group + 1) * rows_of_group;
-    for (uint32_t row = group * rows_of_group; row < behind && row < out; row += rows_at_once) {
-      const uint32_t first_row = row + gpu::warp_index() / tile.sharing * kTileRows;
+    const uint32_t begin = group * rows_of_group;
+    const uint32_t rows = out - begin < rows_of_group ? out - begin : rows_of_group;
+    const uint32_t row_of_warp = begin + gpu::warp_index() / tile.sharing * kTileRows;
+    gpu::warp_barrier();  // the ring is free
+    TileStream<Stored, Product::kMatrices, Product::kMatrices, kFewDepth<Product::kMatrices>> stream(
+        few_ring_of_warp(), tile.matrices,
+        {.first = row_of_warp,
+         .rows_of_turn = rows_at_once,
+         .sets = (rows - 1) / rows_at_once + 1,
+         .first_column = tile.first_column(),
+         .columns_of_turn = tile.columns_of_turn()});
+    if (group == turns.first) before_inputs();
+    for (uint32_t row = 0; row < rows; row += rows_at_once) {
       typename Tile::Sums totals[kMostPartsOfWarp] = {};
-      tile.multiply(first_row, is_staged, totals);
-      tile.finish(first_row, totals);
+      tile.multiply(row_of_warp + row, stream, is_staged, totals);
+      tile.finish(row_of_warp + row, totals);
     }
   }
 }

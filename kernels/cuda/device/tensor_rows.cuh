@@ -1,12 +1,14 @@
 // Matrix rows times staged inputs on the tensor cores: what a warp does with 16 or 32 rows while their weights stream
-// by. Inputs, which have been rounded, lie in shared memory (StagedInputs); weights come from global memory straight
-// into the registers of the lanes that multiply them. FP32 sums of a chunk take the scales of its block.
+// by. Inputs, which have been rounded, lie in shared memory (StagedInputs). Weights for up to 8 input rows, which
+// memory limits, come through a ring there (tile_stream.cuh); for more, straight into the registers of the lanes that
+// multiply them. FP32 sums of a chunk take the scales of its block.
 #pragma once
 
 #include "kernels/cuda/device/decode.cuh"
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/packed_tiles.cuh"
 #include "kernels/cuda/device/rounding.cuh"
+#include "kernels/cuda/device/tile_stream.cuh"
 
 namespace dspack::kernels::cuda::device {
 
@@ -81,7 +83,6 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const TileWeigh
   }
 }
 
-inline constexpr unsigned kTileRows = 16;    // of a matrix
 inline constexpr unsigned kTileTokens = 8;   // input rows
 inline constexpr unsigned kRowPadding = 16;  // bytes: eight input rows begin at different banks
 
@@ -115,34 +116,34 @@ struct StagedInputs {
                                         const RowAt& row_at) const {
     constexpr uint32_t kPieceValues = 8;  // of 16 bytes
     const uint32_t there = from.columns - first < columns ? from.columns - first : columns;
-    const uint32_t pieces = there / kPieceValues;
-    const uint32_t turns = (pieces - 1) / gpu::kWarpThreads + 1;  // of a warp, for a row
-    const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-    for (uint32_t item = gpu::warp_index(); item < count * turns; item += warps) {
-      const uint32_t row = item / turns;
-      const uint32_t piece = item % turns * gpu::kWarpThreads + gpu::lane_index();
-      if (piece >= pieces) continue;
+    // A warp a row, of few rows more: a row of few columns would leave most of a block idle.
+    const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
+    const uint32_t rows_at_once = count >= warps ? warps : 2 * count <= warps ? 1 : 2;
+    const unsigned threads = warps / rows_at_once * gpu::kWarpThreads;  // of a row
+    for (uint32_t row = gpu::thread_index() / threads; row < count; row += rows_at_once) {
       const uint16_t* values = from.values + uint64_t{row_at(row)} * from.columns + first;
-      gpu::copy_async(at(row, piece * kPieceValues), values + piece * kPieceValues, true);
+      for (uint32_t value = gpu::thread_index() % threads * kPieceValues; value < there;
+           value += threads * kPieceValues)
+        gpu::copy_async(at(row, value), values + value, true);
     }
     gpu::copy_commit();
     if constexpr (kFp8) {
-      const uint32_t scales = there / kRoundedBlock;
-      for (uint32_t item = gpu::thread_index(); item < count * scales; item += gpu::block_threads()) {
-        const uint64_t row = row_at(item / scales);
-        scale(item / scales, item % scales) =
-            from.scales[row * (from.columns / kRoundedBlock) + first / kRoundedBlock + item % scales];
+      for (uint32_t row = gpu::warp_index(); row < count; row += gpu::block_threads() / gpu::kWarpThreads) {
+        const float* scales =
+            from.scales + uint64_t{row_at(row)} * (from.columns / kRoundedBlock) + first / kRoundedBlock;
+        for (uint32_t block = gpu::lane_index(); block < there / kRoundedBlock; block += gpu::kWarpThreads)
+          scale(row, block) = scales[block];
       }
     }
     gpu::copy_wait<0>();
   }
 };
 
-/// Columns of a matrix that are multiplied together.
+/// Columns of a matrix that are multiplied together: some of a row's steps (tile_stream.cuh).
 struct ColumnRange {
   uint32_t staged_first;  // of the columns that are staged
   uint32_t begin, end;
-  uint32_t turn;  // from one chunk of this warp to its next
+  uint32_t turn;  // from one step of this warp to its next
 };
 
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
@@ -170,22 +171,28 @@ struct TensorRows {
     }
   }
 
-  /// totals += a chunk, all of whose weights lie in scale block `block` of their rows, times the staged `column`.
+  /// Scales of the rows' weights of one block.
   template <unsigned kMatrices>
-  __device__ __forceinline__ void add_chunk(const Matrix (&matrices)[kMatrices], const uint4 (&bytes)[kRowTiles][2],
-                                            uint32_t block, const StagedInputs& inputs, uint32_t column,
-                                            Sums& totals) const {
-    const unsigned group = gpu::lane_index() / 4;
-    const unsigned quad = gpu::lane_index() % 4;
-    TileWeights<Stored> weights[kRowTiles];
-    float scale[kRowTiles][2];
+  __device__ __forceinline__ void take_scales(const Matrix (&matrices)[kMatrices], uint32_t block,
+                                              float (&scale)[kRowTiles][2]) const {
 #pragma unroll
     for (unsigned tile = 0; tile < kRowTiles; ++tile) {
-      weights[tile] = decode_rows<Stored>(bytes[tile][0], bytes[tile][1]);
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half)
         scale[tile][half] = scales[tile][half].at(matrices[tile % kMatrices], block);
     }
+  }
+
+  /// totals += a chunk, whose weights have a scale for each row, times the staged `column`.
+  __device__ __forceinline__ static void add_chunk(const uint4 (&bytes)[kRowTiles][2],
+                                                   const float (&scale)[kRowTiles][2], const StagedInputs& inputs,
+                                                   uint32_t column, Sums& totals) {
+    const unsigned group = gpu::lane_index() / 4;
+    const unsigned quad = gpu::lane_index() % 4;
+    TileWeights<Stored> weights[kRowTiles];
+#pragma unroll
+    for (unsigned tile = 0; tile < kRowTiles; ++tile)
+      weights[tile] = decode_rows<Stored>(bytes[tile][0], bytes[tile][1]);
 #pragma unroll
     for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
       const auto values = load_inputs<Stored>(reinterpret_cast<const uint4*>(
@@ -290,21 +297,69 @@ struct TensorRows {
     }
   }
 
-  /// totals += this warp's chunks. kAhead: chunks whose weights are under way before the first is used. `matrices`:
-  /// that the row tiles are of, by turns.
+  /// Scales of a step's chunks, asked for a step ahead. Codes of four bits have more of them, taken when used.
+  struct StepScales {
+    float values[2][kRowTiles][2];
+  };
+  template <unsigned kMatrices>
+  __device__ __forceinline__ void ask_scales(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
+                                             uint32_t column, StepScales& ahead) const {
+    if constexpr (!kIsPacked<Stored>) {
+#pragma unroll
+      for (unsigned chunk = 0; chunk < 2; ++chunk) {
+        const uint32_t first = column + chunk * kChunk;
+        if (first < matrices[0].in) take_scales(matrices, block_of(first / Stored::kPer16), ahead.values[chunk]);
+      }
+    }
+  }
+
+  /// The warp's steps, by turns to each of the first kSums of `totals`. `ahead`: the scales of the first step, and then
+  /// of the one behind the last.
+  template <unsigned kSums, unsigned kMatrices, class Stream, unsigned kTotals>
+  __device__ __forceinline__ void add_steps(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
+                                            const ColumnRange& range, const StagedInputs& inputs, Stream& stream,
+                                            StepScales& ahead, Sums (&totals)[kTotals]) const {
+    for (uint32_t at = range.begin; at < range.end; at += kSums * range.turn) {
+#pragma unroll
+      for (unsigned i = 0; i < kSums; ++i) {
+        const uint32_t first = at + i * range.turn;
+        if (first >= range.end) break;
+        uint4 bytes[2][kRowTiles][2];
+        stream.take(bytes);
+        const StepScales scale = ahead;
+        ask_scales(matrices, block_of, first + range.turn, ahead);
+#pragma unroll
+        for (unsigned chunk = 0; chunk < 2; ++chunk) {
+          const uint32_t column = first + chunk * kChunk;
+          if (column >= range.end) break;
+          const uint32_t staged = column - range.staged_first;
+          if constexpr (kIsPacked<Stored>) {
+            add_packed_chunk(matrices, bytes[chunk], block_of, column, inputs, staged, totals[i]);
+          } else {
+            add_chunk(bytes[chunk], scale.values[chunk], inputs, staged, totals[i]);
+          }
+        }
+      }
+    }
+  }
+
+  /// totals += this warp's steps, without a ring. kAhead: chunks whose weights are under way before the first is used;
+  /// one only where the warp takes all steps. `matrices`: that the row tiles are of, by turns.
   template <unsigned kAhead, unsigned kMatrices>
   __device__ __forceinline__ void add_columns(const Matrix (&matrices)[kMatrices], const ColumnRange& range,
                                               const StagedInputs& inputs, Sums& totals) const {
     const Matrix& matrix = matrices[0];
     const unsigned quad = gpu::lane_index() % 4;
     const BlockOfRun<Stored> block_of(matrix);
-    for (uint32_t at = range.begin; at < range.end; at += kAhead * range.turn) {
+    const uint32_t turn = kAhead == 1 ? kChunk : kAhead / 2 * range.turn;
+    for (uint32_t at = range.begin; at < range.end; at += turn) {
       uint4 bytes[kAhead][kRowTiles][2];
 #pragma unroll
       for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
         // The last chunk of a row may be shorter: its pieces of 16 bytes are whole.
-        const uint32_t column = at + ahead * range.turn + quad * Stored::kPer16;
-        const bool is_there = at + ahead * range.turn < range.end && column < matrix.in;
+        const uint32_t first = at + ahead / 2 * range.turn + ahead % 2 * kChunk;
+        const uint32_t column = first + quad * Stored::kPer16;
+        const bool is_there = first < range.end && column < matrix.in;
 #pragma unroll
         for (unsigned tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
@@ -316,13 +371,15 @@ struct TensorRows {
       }
 #pragma unroll
       for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
-        const uint32_t column = at + ahead * range.turn;
+        const uint32_t column = at + ahead / 2 * range.turn + ahead % 2 * kChunk;
         if (column >= range.end) continue;
         const uint32_t staged = column - range.staged_first;
         if constexpr (kIsPacked<Stored>) {
           add_packed_chunk(matrices, bytes[ahead], block_of, column, inputs, staged, totals);
         } else {
-          add_chunk(matrices, bytes[ahead], block_of(column / Stored::kPer16), inputs, staged, totals);
+          float scale[kRowTiles][2];
+          take_scales(matrices, block_of(column / Stored::kPer16), scale);
+          add_chunk(bytes[ahead], scale, inputs, staged, totals);
         }
       }
     }

@@ -78,6 +78,14 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
                : "r"(to), "l"(global), "r"(valid ? 16 : 0)
                : "memory");
 }
+/// The same, of a place that is read on from: the 256 bytes around it are brought into the second-level cache.
+__device__ inline void copy_async_onward(void* shared, const void* global, bool valid) {
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;"
+               :
+               : "r"(to), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
 /// Ends a group of this thread's copies.
 __device__ inline void copy_commit() {
   asm volatile("cp.async.commit_group;" : : : "memory");
@@ -362,11 +370,13 @@ void launch_when(Overlap overlap, Stream& stream, const LaunchShape& shape, void
                  const Arguments&... arguments) {
   if (has_failed()) return;
   const auto on = static_cast<cudaStream_t>(stream.handle());  // first: it tells this thread its device
-  prepare_kernel(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
+  // Whole 16 bytes: nvcc reads pairs and fours of numbers where a kernel reads only the first of them.
+  const unsigned shared_bytes = (shape.shared_bytes + 15) / 16 * 16;
+  prepare_kernel(reinterpret_cast<const void*>(kernel), shared_bytes);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);
-  config.dynamicSmemBytes = shape.shared_bytes;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = on;
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

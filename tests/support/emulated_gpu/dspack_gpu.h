@@ -111,6 +111,9 @@ inline void copy_async(void* shared, const void* global, bool valid) {
   if (valid) check_aligned(global);
   start_copy(shared, global, valid);
 }
+inline void copy_async_onward(void* shared, const void* global, bool valid) {
+  copy_async(shared, global, valid);
+}
 inline void copy_commit() {
   end_copy_group();
 }

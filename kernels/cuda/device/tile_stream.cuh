@@ -1,0 +1,148 @@
+// Weights of 16 matrix rows on their way to the tensor cores, through a ring in shared memory that is a warp's own.
+//
+// A step is a line of memory, 128 bytes, of each of 16 rows (for each row tile). The lanes copy it as memory wants it:
+// eight of them a whole line, four rows an instruction. They read it as the tensor cores want it: lane 4 g + q the
+// pieces of 16 bytes q and 4 + q of rows g and g + 8. (Asked for as it is multiplied, without shared memory between, an
+// instruction brings half a line of each of eight rows, and twice as many requests leave the multiprocessor.)
+//
+//   row      0        1        2 ..         of odd rows the two halves of a line are exchanged, so that the eight lanes
+//   pieces   01234567 45670123 01234567     that read at the same time, of two rows, read from all banks
+//
+// kDepth - 1 steps of a warp are under way while it multiplies one. Only the warp's lanes wait for each other.
+#pragma once
+
+#include <dspack_gpu.h>
+
+#include "kernels/cuda/device/dot.cuh"
+#include "kernels/cuda/matrix.h"
+
+namespace dspack::kernels::cuda::device {
+
+inline constexpr unsigned kTileRows = 16;    // of a matrix
+inline constexpr unsigned kStepBytes = 128;  // of a row
+
+/// Shared memory of a warp's ring.
+template <unsigned kRowTiles, unsigned kDepth>
+inline constexpr unsigned kTileStreamBytes = kDepth* kRowTiles* kTileRows* kStepBytes;
+
+/// Columns of a step, of which a lane multiplies two pieces of 16 bytes of each row.
+template <class Stored>
+inline constexpr uint32_t kStepColumns = kStepBytes / 16 * Stored::kPer16;
+
+/// What a warp takes of its matrices: sets of rows, one after the other, and of each row some of the steps. Rows behind
+/// the last one, and columns, are zeros.
+struct StreamedRows {
+  uint32_t first;         // row of the first set
+  uint32_t rows_of_turn;  // from a set to the next
+  uint32_t sets;
+  uint32_t first_column;     // of its first step, a multiple of kStepColumns
+  uint32_t columns_of_turn;  // from a step to the next
+};
+
+/// Row tile t of a set: of matrix t % kMatrices, t / kMatrices * 16 rows behind the set's first.
+template <class Stored, unsigned kMatrices, unsigned kRowTiles, unsigned kDepth>
+class TileStream {
+ public:
+  /// Asks for the first steps. `shared`: the warp's ring, at a multiple of 128 bytes. The warp's lanes are done with
+  /// what was there.
+  __device__ __forceinline__ TileStream(unsigned char* shared, const Matrix (&matrices)[kMatrices],
+                                        const StreamedRows& rows)
+      : row_(rows.first + gpu::lane_index() / kLanesOfLine),
+        out_(matrices[0].out),
+        row_bytes_(matrices[0].in / Stored::kPer16 * 16),
+        first_byte_(rows.first_column / Stored::kPer16 * 16),
+        bytes_of_turn_(rows.columns_of_turn / Stored::kPer16 * 16),
+        rows_of_turn_(rows.rows_of_turn) {
+    const unsigned lane = gpu::lane_index();
+    const unsigned piece = lane % kLanesOfLine;
+    const unsigned row = lane / kLanesOfLine;  // an instruction's four rows begin at an even one
+    to_ = shared + row * kStepBytes + place_of(row, piece);
+    from_ = shared + lane / 4 * kStepBytes + place_of(lane / 4, lane % 4);
+    sets_ = first_byte_ < row_bytes_ ? rows.sets : 0;
+    at_ = first_byte_;
+#pragma unroll
+    for (unsigned matrix = 0; matrix < kMatrices; ++matrix)
+      data_[matrix] = aligned_row<Stored>(matrices[matrix], row_) + piece * 16;
+#pragma unroll
+    for (unsigned step = 0; step + 1 < kDepth; ++step)
+      ask();
+  }
+
+  /// The next step: of each row tile two chunks of the lane's upper and lower row.
+  __device__ __forceinline__ void take(uint4 (&chunks)[2][kRowTiles][2]) {
+    gpu::copy_wait<static_cast<int>(kDepth) - 2>();
+    gpu::warp_barrier();  // the other lanes' copies are there, and they have read the step before
+#pragma unroll
+    for (unsigned chunk = 0; chunk < 2; ++chunk) {
+#pragma unroll
+      for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+          const unsigned at = taken_ + tile * kTileBytes + half * (kTileBytes / 2);
+          chunks[chunk][tile][half] = *reinterpret_cast<const uint4*>(other_half(from_, chunk) + at);
+        }
+      }
+    }
+    taken_ = taken_ == (kDepth - 1) * kSlotBytes ? 0 : taken_ + kSlotBytes;
+    ask();
+  }
+
+ private:
+  static constexpr unsigned kLanesOfLine = kStepBytes / 16;
+  static constexpr unsigned kRowsAtOnce = gpu::kWarpThreads / kLanesOfLine;
+  static constexpr unsigned kTileBytes = kTileRows * kStepBytes;
+  static constexpr unsigned kSlotBytes = kRowTiles * kTileBytes;
+
+  static __device__ __forceinline__ unsigned place_of(unsigned row, unsigned piece) {
+    return (piece ^ row % 2 * (kLanesOfLine / 2)) * 16;
+  }
+  /// Where the same piece of the line's other half lies: rings begin at multiples of a line.
+  static __device__ __forceinline__ const unsigned char* other_half(const unsigned char* place, unsigned half) {
+    const bool is_upper = (gpu::lane_index() / 4) % 2 != 0;
+    return half == 0 ? place : is_upper ? place - kStepBytes / 2 : place + kStepBytes / 2;
+  }
+
+  __device__ __forceinline__ void ask() {
+    if (sets_ > 0) {
+      const bool is_column = at_ + gpu::lane_index() % kLanesOfLine * 16 < row_bytes_;
+#pragma unroll
+      for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+        for (unsigned i = 0; i < kTileRows / kRowsAtOnce; ++i) {
+          const uint32_t row = tile / kMatrices * kTileRows + i * kRowsAtOnce;
+          gpu::copy_async_onward(to_ + asked_ + tile * kTileBytes + i * kRowsAtOnce * kStepBytes,
+                                 data_[tile % kMatrices] + at_ + uint64_t{row_bytes_} * row,
+                                 is_column && row_ + row < out_);
+        }
+      }
+      at_ += bytes_of_turn_;
+      if (at_ >= row_bytes_) next_set();
+    }
+    gpu::copy_commit();
+    asked_ = asked_ == (kDepth - 1) * kSlotBytes ? 0 : asked_ + kSlotBytes;
+  }
+  __device__ __forceinline__ void next_set() {
+    --sets_;
+    at_ = first_byte_;
+    row_ += rows_of_turn_;
+#pragma unroll
+    for (unsigned matrix = 0; matrix < kMatrices; ++matrix)
+      data_[matrix] += uint64_t{rows_of_turn_} * row_bytes_;
+  }
+
+  const uint8_t* data_[kMatrices];  // the lane's first row of the set, and piece
+  unsigned char* to_;               // where this lane's copies go in the first slot
+  const unsigned char* from_;       // where its chunks are read
+  uint32_t row_;
+  uint32_t out_;
+  uint32_t row_bytes_;
+  uint32_t first_byte_;
+  uint32_t bytes_of_turn_;
+  uint32_t rows_of_turn_;
+  uint32_t sets_;       // that are still to be asked for
+  uint32_t at_;         // byte of the rows at which the next step begins
+  uint32_t asked_ = 0;  // slot of the next step that is asked for
+  uint32_t taken_ = 0;  // and taken
+};
+
+}  // namespace dspack::kernels::cuda::device
