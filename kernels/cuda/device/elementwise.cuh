@@ -195,6 +195,28 @@ __device__ __forceinline__ void store_as(const StoreRowsTask& task, uint64_t pla
     static_cast<uint16_t*>(task.to)[place] = static_cast<uint16_t>(bits & 0xffffU);
   }
 }
+/// Four neighbours, of which there are `count`; at once where they are all there and their place is aligned.
+__device__ __forceinline__ void store_four_as(const StoreRowsTask& task, uint64_t place, const float4& values,
+                                              uint32_t count) {
+  const bool is_half = task.dtype != Dtype::f32;
+  void* to = static_cast<unsigned char*>(task.to) + place * (is_half ? sizeof(uint16_t) : sizeof(float));
+  const bool is_aligned = reinterpret_cast<uintptr_t>(to) % (is_half ? sizeof(uint2) : sizeof(float4)) == 0;
+  if (count < 4 || !is_aligned) {
+    const float each[4] = {values.x, values.y, values.z, values.w};
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+      if (i < count) store_as(task, place + i, each[i]);
+    }
+  } else if (!is_half) {
+    *static_cast<float4*>(to) = values;
+  } else if (task.dtype == Dtype::bf16) {
+    *static_cast<uint2*>(to) =
+        make_uint2(gpu::floats_to_bf16s(values.x, values.y), gpu::floats_to_bf16s(values.z, values.w));
+  } else {
+    *static_cast<uint2*>(to) =
+        make_uint2(gpu::floats_to_halves(values.x, values.y), gpu::floats_to_halves(values.z, values.w));
+  }
+}
 /// One value of StoreRowsTask. `first`: rows that row 0 goes behind.
 __device__ __forceinline__ void store_value(const StoreRowsTask& task, uint64_t first, uint64_t row, uint64_t col) {
   store_as(task, (first + row) * task.cols + col, task.from.data[row * task.from.stride + col]);
