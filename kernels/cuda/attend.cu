@@ -1,9 +1,11 @@
 // How attention is cut into splits and launches, and the second of its two kernels, which merges the splits: a block
-// for each query, a thread for every 256th column.
+// for each query, a thread for four columns.
 //
-//   M = max m[s]     w[s] = exp(m[s] - M)     out = sum of w[s] O[s] / sum of w[s] l[s], s ascending
+//   M = max m[s]     w[s] = exp(m[s] - M)     out = sum of w[s] O[s] / sum of w[s] l[s]
 //
-// Only splits that the row has are read: none of them is empty.
+// Values are added with s ascending. Weights are in the lanes of every warp, whose sums are added lane by lane: nothing
+// but the statistics is waited for, and the first values are under way meanwhile. Only splits that the row has are
+// read: none of them is empty.
 #include "kernels/cuda/attend.h"
 
 #include <algorithm>
@@ -34,45 +36,108 @@ uint32_t most_splits(const AttendShape& shape, AttendChoice choice) {
   return splits_for(kTensorBlocks, shape.heads, tensor_tile(AttendChoice::tensor_64x2).queries);
 }
 
-bool fits(const AttendShape& shape, AttendChoice choice, const gpu::Properties& properties) {
-  return tensor_shared_bytes(tensor_tile(choice), shape.latent_dim + shape.rope_dim) <=
-         properties.shared_bytes_per_block;
+bool fits(AttendChoice choice, const gpu::Properties& properties) {
+  return tensor_shared_bytes(tensor_tile(choice)) <= properties.shared_bytes_per_block;
 }
 
-constexpr unsigned kThreads = 256;
+constexpr unsigned kThreads = 128;
+constexpr unsigned kSplitsOfLane = kMostSplits / gpu::kWarpThreads;
+constexpr unsigned kAhead = 16;  // splits whose values are under way at once
+static_assert(kMostSplits % gpu::kWarpThreads == 0 && gpu::kWarpThreads % kAhead == 0);
+
+/// Of splits lane, lane + 32, .. of one query.
+struct SplitWeights {
+  float weights[kSplitsOfLane];
+  float maxima[kSplitsOfLane];
+  float sums[kSplitsOfLane];
+
+  __device__ __forceinline__ void load(const float* stats, uint32_t splits) {
+#pragma unroll
+    for (unsigned i = 0; i < kSplitsOfLane; ++i) {
+      const uint32_t split = i * gpu::kWarpThreads + gpu::lane_index();
+      const bool is_there = split < splits;
+      maxima[i] = is_there ? stats[split * kSplitStats] : device::minus_infinity();
+      sums[i] = is_there ? stats[split * kSplitStats + 1] : 0.0F;
+    }
+  }
+  /// Makes the weights, and returns the sum of all splits' weights, each times its own sum.
+  __device__ __forceinline__ float weigh() {
+    float maximum = device::minus_infinity();
+#pragma unroll
+    for (const float each : maxima)
+      maximum = device::larger(each, maximum);
+#pragma unroll
+    for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
+      maximum = device::larger(gpu::shuffle_xor(maximum, apart), maximum);
+    float sum = 0;
+#pragma unroll
+    for (unsigned i = 0; i < kSplitsOfLane; ++i) {
+      weights[i] = device::factor_of(maxima[i], maximum);
+      sum = gpu::fused_multiply_add(weights[i], sums[i], sum);
+    }
+#pragma unroll
+    for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
+      sum += gpu::shuffle_xor(sum, apart);
+    return sum;
+  }
+};
+
+/// Values of kAhead splits, four columns of each.
+struct ValuesAhead {
+  float4 fours[kAhead];
+  __device__ __forceinline__ void load(const float* values, uint64_t stride, uint32_t first, uint32_t splits) {
+#pragma unroll
+    for (unsigned i = 0; i < kAhead; ++i)
+      fours[i] = first + i < splits ? gpu::load_four(values + (first + i) * stride) : make_float4(0, 0, 0, 0);
+  }
+  __device__ __forceinline__ void add(float weight, unsigned i, float4& total) const {
+    total.x = gpu::fused_multiply_add(weight, fours[i].x, total.x);
+    total.y = gpu::fused_multiply_add(weight, fours[i].y, total.y);
+    total.z = gpu::fused_multiply_add(weight, fours[i].z, total.z);
+    total.w = gpu::fused_multiply_add(weight, fours[i].w, total.w);
+  }
+};
 
 __global__ void __launch_bounds__(kThreads) merge_kernel(device::AttendRun run) {
   gpu::let_next_begin();
   gpu::wait_for_previous();
   const uint32_t query = gpu::block_index().x;
-  const uint32_t positions = device::positions_of(run, query / run.heads);
-  const uint32_t splits = (positions - 1) / device::split_length(positions, run.most_splits) + 1;
+  const uint32_t positions = device::positions_of(run, device::row_of(run, query));
+  const uint32_t splits = (positions - 1) / device::split_length(run, positions) + 1;
   const uint64_t first_slot = device::slot_of(run, query, 0);
-  auto* maxima = gpu::shared_memory<float>();
-  float* sums = maxima + run.slots;
-  float* weights = sums + run.slots;
-  for (uint32_t split = gpu::thread_index(); split < splits; split += kThreads) {
-    maxima[split] = run.stats[(first_slot + split) * kSplitStats];
-    sums[split] = run.stats[(first_slot + split) * kSplitStats + 1];
-  }
-  gpu::block_barrier();  // the statistics are there
-  float maximum = device::minus_infinity();
-  for (uint32_t split = 0; split < splits; ++split)
-    maximum = device::larger(maxima[split], maximum);
-  for (uint32_t split = gpu::thread_index(); split < splits; split += kThreads)
-    weights[split] = device::factor_of(maxima[split], maximum);
-  gpu::block_barrier();  // and the weights
-  float sum = 0;
-  for (uint32_t split = 0; split < splits; ++split)
-    sum = gpu::fused_multiply_add(weights[split], sums[split], sum);
   const uint64_t stride = run.value_stride;
-  const float* values = run.values + first_slot * stride;
-  for (uint32_t column = gpu::thread_index(); column < run.latent_dim; column += kThreads) {
-    float total = 0;
-#pragma unroll 8
-    for (uint32_t split = 0; split < splits; ++split)
-      total = gpu::fused_multiply_add(weights[split], values[split * stride + column], total);
-    run.out[uint64_t{query} * run.latent_dim + column] = gpu::divide(total, sum);
+  SplitWeights lanes;
+  lanes.load(run.stats + first_slot * kSplitStats, splits);
+  ValuesAhead ahead;
+  const float* values = run.values + first_slot * stride + gpu::thread_index() * 4;
+  // All threads of a warp take part to the end: weights go from lane to lane.
+  const uint32_t mine = gpu::thread_index() * 4 < run.latent_dim ? splits : 0;
+  ahead.load(values, stride, 0, mine);
+  const float sum = lanes.weigh();
+  for (uint32_t first = 0; first < run.latent_dim; first += kThreads * 4) {
+    const uint32_t column = first + gpu::thread_index() * 4;
+    const uint32_t read = column < run.latent_dim ? splits : 0;
+    float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (unsigned i = 0; i < kSplitsOfLane; ++i) {
+#pragma unroll
+      for (unsigned part = 0; part < gpu::kWarpThreads; part += kAhead) {
+        const uint32_t split = i * gpu::kWarpThreads + part;
+        if (split >= splits) break;
+        if (first + split > 0) ahead.load(values + first, stride, split, read);
+#pragma unroll
+        for (unsigned j = 0; j < kAhead; ++j) {
+          const float weight = gpu::shuffle(lanes.weights[i], part + j);
+          if (split + j < splits) ahead.add(weight, j, total);
+        }
+      }
+    }
+    const float results[4] = {total.x, total.y, total.z, total.w};
+#pragma unroll
+    for (unsigned j = 0; j < 4; ++j) {
+      if (column + j < run.latent_dim)
+        run.out[uint64_t{query} * run.latent_dim + column + j] = gpu::divide(results[j], sum);
+    }
   }
 }
 
@@ -99,10 +164,10 @@ AttendChoice attend_choice(const AttendShape& shape, const gpu::Properties& prop
   if (!are_multiples || !are_small || properties.major < kFirstWithBf16) return AttendChoice::exact;
   const bool has_many = uint64_t{shape.rows} * shape.heads > tensor_tile(AttendChoice::tensor_16x1).queries;
   for (const AttendChoice choice : {AttendChoice::tensor_64x2, AttendChoice::tensor_64x1}) {
-    if (has_many && fits(shape, choice, properties)) return choice;
+    if (has_many && fits(choice, properties)) return choice;
   }
   for (const AttendChoice choice : {AttendChoice::tensor_16x2, AttendChoice::tensor_16x1}) {
-    if (fits(shape, choice, properties)) return choice;
+    if (fits(choice, properties)) return choice;
   }
   return AttendChoice::exact;
 }
@@ -111,7 +176,7 @@ AttendSplits attend_splits(const AttendShape& shape, AttendChoice choice) {
   AttendSplits splits;
   splits.most = most_splits(shape, choice);
   splits.slots =
-      static_cast<uint32_t>(std::clamp<uint64_t>(ceil_div(shape.position_limit, kSplitUnit), 1, splits.most));
+      static_cast<uint32_t>(std::clamp<uint64_t>(ceil_div(shape.position_limit, split_unit(choice)), 1, splits.most));
   const uint64_t row_bytes =
       uint64_t{shape.heads} * splits.slots * (value_stride(shape.latent_dim) + kSplitStats) * sizeof(float);
   splits.rows_a_run = static_cast<uint32_t>(
@@ -134,7 +199,7 @@ gpu::LaunchShape attend_launch(const AttendShape& shape, AttendChoice choice) {
   launch.grid_z = is_exact ? static_cast<unsigned>(ceil_div(shape.latent_dim, kExactTile.columns)) : 1;
   launch.threads = is_exact ? kExactTile.threads : tensor_tile(choice).warps * 32;
   launch.shared_bytes =
-      static_cast<unsigned>(is_exact ? exact_shared_bytes(key_dim) : tensor_shared_bytes(tensor_tile(choice), key_dim));
+      static_cast<unsigned>(is_exact ? exact_shared_bytes(key_dim) : tensor_shared_bytes(tensor_tile(choice)));
   return launch;
 }
 
@@ -149,9 +214,7 @@ uint64_t attend_scratch_bytes(const AttendShape& shape) {
 }
 
 void merge_splits(gpu::Stream& stream, const device::AttendRun& run) {
-  const gpu::LaunchShape shape{
-      .grid_x = run.queries, .threads = kThreads, .shared_bytes = static_cast<unsigned>(3 * run.slots * sizeof(float))};
-  gpu::launch_overlapping(stream, shape, merge_kernel, run);
+  gpu::launch_overlapping(stream, {.grid_x = run.queries, .threads = kThreads}, merge_kernel, run);
 }
 
 }  // namespace dspack::kernels::cuda

@@ -1,7 +1,7 @@
 // Attention over the latent cache (MlaAttendArgs of kernels/ops.h) on CUDA: multi-query attention with keys
 // [latent | rope] and values [latent], split over the positions ("flash decoding").
 //
-//   cache   0 ......... 63 | 64 ....... 127 | ..            a split: a multiple of 64 positions
+//   cache   0 ......... 63 | 64 ....... 127 | ..            a split: a multiple of 64 positions (exact: 32)
 //              split 0     |    split 1     |  split 2
 //             m, l, O          m, l, O         m, l, O       maximum, sum of weights, weighted values
 //                    \            |            /
@@ -69,7 +69,7 @@ enum class AttendChoice { exact, tensor_64x2, tensor_64x1, tensor_16x2, tensor_1
 
 /// How the positions of a call are cut, and what that needs. Pure.
 struct AttendSplits {
-  uint32_t most = 1;        // splits of a row at most; its positions are cut into as many, rounded up to 64
+  uint32_t most = 1;        // splits of a row at most; its positions are cut into as many, rounded up to their unit
   uint32_t slots = 1;       // splits that a row below the limit can have
   uint32_t rows_a_run = 1;  // rows that fit the scratch at once
   uint64_t scratch_bytes = 0;
@@ -93,7 +93,6 @@ inline constexpr uint32_t kUnsplitQueries = 8192;
 // Sizes that the kernels and the choice of their launches share
 // ----------------------------------------------------------------------------------------------------
 
-inline constexpr uint32_t kSplitUnit = 64;  // splits are multiples of so many positions
 inline constexpr uint32_t kSplitStats = 2;  // floats beside a split's values: its maximum and its sum of weights
 
 /// Floats from the values of one split to the next: rows of whole 16 bytes.
@@ -102,6 +101,7 @@ inline constexpr uint32_t kSplitStats = 2;  // floats beside a split's values: i
 }
 
 /// Of the exact kernel.
+inline constexpr uint32_t kExactSplitUnit = 32;  // positions
 struct ExactTile {
   uint32_t queries = 16;    // of a block
   uint32_t positions = 16;  // in shared memory at once, as FP32
@@ -130,6 +130,12 @@ inline constexpr uint32_t kTensorKeyDim = 576;
 inline constexpr uint32_t kTensorColumns = 512;
 inline constexpr uint32_t kTensorPositions = 64;  // of a key tile
 
+/// Splits are multiples of so many positions: of few, so that at short contexts, too, two exact blocks share each
+/// multiprocessor; the tensor kernel has whole tiles.
+[[nodiscard]] constexpr uint32_t split_unit(AttendChoice choice) {
+  return choice == AttendChoice::exact ? kExactSplitUnit : kTensorPositions;
+}
+
 struct TensorTile {
   uint32_t queries;  // of a block, a multiple of 16
   uint32_t warps;
@@ -152,12 +158,14 @@ struct TensorTile {
 [[nodiscard]] constexpr uint32_t tensor_row_bytes(uint32_t key_dim) {
   return (key_dim + 63) / 64 * 128;
 }
+/// From one query or key to the next, however long they are, so that the places of all operands are constants.
+inline constexpr uint32_t kTensorRowBytes = tensor_row_bytes(kTensorKeyDim);
 
 /// Queries, keys, softmax weights; the maximum of each part and the factor for each query.
-[[nodiscard]] constexpr uint64_t tensor_shared_bytes(const TensorTile& tile, uint32_t key_dim) {
+[[nodiscard]] constexpr uint64_t tensor_shared_bytes(const TensorTile& tile) {
   const uint64_t rows = tile.queries + uint64_t{tile.stages} * kTensorPositions;
   const uint64_t weights = uint64_t{tile.queries} * kTensorPositions * 2;
-  return rows * tensor_row_bytes(key_dim) + weights + uint64_t{tile.queries} * (tile.score_parts() + 1) * 4;
+  return rows * kTensorRowBytes + weights + uint64_t{tile.queries} * (tile.score_parts() + 1) * 4;
 }
 
 }  // namespace dspack::kernels::cuda

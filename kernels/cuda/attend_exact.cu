@@ -1,108 +1,16 @@
 // The first kernel of exact attention: a block takes 16 queries through the positions of one split, 16 at a time, all
 // in FP32. Keys lie decoded in shared memory, once for all queries; sums of values stay in registers.
 //
-//   scores   warp w multiplies the w-th eighth of the columns: a thread 4 queries (l, l + 4, ..) with 2 positions
-//   softmax  a thread one score: adds the eight parts in their order; 16 lanes of a query find maximum and sum
+//   keys     half a warp one key: fetched into registers a tile ahead, decoded to shared memory when it is its turn
+//   scores   half a warp a sixteenth of the columns: a thread 4 queries (l, l + 4, ..) with 4 positions (l, l + 4, ..)
+//   softmax  a thread one score: adds the eight warps' parts in their order; 16 lanes of a query find maximum and sum
 //   values   a thread 4 columns of 8 queries, position by position
 //
-// Keys wider than a panel (V3's fit one) pass panel by panel, and the columns of the values are then loaded again;
-// values of more than 512 columns are spread over blocks, each of which repeats the scores.
+// Keys wider than a panel (V3's fit one) and those at odd places are read value by value: they pass panel by panel, and
+// the columns of the values are then loaded again. Values of more than 512 columns are spread over blocks, each of
+// which repeats the scores.
 #include "kernels/cuda/device/attend.cuh"
-#include "kernels/cuda/device/decode.cuh"
-
-namespace dspack::kernels::cuda::device {
-
-// How a warp brings columns of one key to shared memory as FP32, for each way in which a cache is stored. All of one
-// form: load(run, position, is_there, columns, to); zeros where no key is there, and after the last column.
-
-/// Columns of a key, or query, that are in shared memory. The first is a multiple of 16.
-struct KeyColumns {
-  uint32_t first;
-  uint32_t count;
-  [[nodiscard]] __device__ __forceinline__ uint32_t padded() const { return (count + 3) / 4 * 4; }
-};
-
-/// 16 bytes, decoded.
-template <class Stored>
-__device__ __forceinline__ void store_decoded(const uint4& bytes, float* to) {
-#pragma unroll
-  for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
-    float values[4];
-    Stored::decode(bytes, quarter, values);
-    reinterpret_cast<float4*>(to)[quarter] = make_float4(values[0], values[1], values[2], values[3]);
-  }
-}
-
-/// FP32, BF16 or F16, row behind row. kAligned: every row begins at a multiple of 16 bytes; what fills the last 16 of
-/// the columns are other columns of the row.
-template <class Stored, bool kAligned>
-struct StoredKeys {
-  static __device__ __forceinline__ void load(const AttendRun& run, uint32_t position, bool is_there,
-                                              KeyColumns columns, float* to) {
-    const uint64_t at = uint64_t{position} * run.key_dim + columns.first;
-    if constexpr (kAligned) {
-      const auto* from = static_cast<const uint8_t*>(run.cache) + at * (16 / Stored::kPer16);
-      for (uint32_t i = gpu::lane_index() * Stored::kPer16; i < columns.count;
-           i += gpu::kWarpThreads * Stored::kPer16) {
-        const uint4 bytes = is_there ? *reinterpret_cast<const uint4*>(from + uint64_t{i} * (16 / Stored::kPer16))
-                                     : make_uint4(0, 0, 0, 0);
-        store_decoded<Stored>(bytes, to + i);
-      }
-    } else {
-      for (uint32_t i = gpu::lane_index(); i < columns.padded(); i += gpu::kWarpThreads)
-        to[i] = is_there && i < columns.count ? Stored::decode_one(run.cache, at + i) : 0.0F;
-    }
-  }
-};
-
-/// FP8 (kernels/latent_rows.h). kWhole: latent and rotary key are each whole pieces of 16 bytes.
-template <bool kWhole>
-struct Fp8Keys {
-  static __device__ __forceinline__ void load(const AttendRun& run, uint32_t position, bool is_there,
-                                              KeyColumns columns, float* to) {
-    const uint8_t* row = static_cast<const uint8_t*>(run.cache) + position * run.fp8_row.bytes;
-    if constexpr (kWhole) {
-      load_latent(run, row, is_there, columns, to);
-      load_rope(run, row, is_there, columns, to);
-    } else {
-      for (uint32_t i = gpu::lane_index(); i < columns.padded(); i += gpu::kWarpThreads) {
-        const bool is_value = is_there && i < columns.count;
-        to[i] = is_value ? fp8_row_value(row, run.fp8_row, run.latent_dim, columns.first + i) : 0.0F;
-      }
-    }
-  }
-
- private:
-  static __device__ __forceinline__ void load_latent(const AttendRun& run, const uint8_t* row, bool is_there,
-                                                     KeyColumns columns, float* to) {
-    const uint32_t behind = columns.first + columns.count;
-    const uint32_t end = behind < run.latent_dim ? behind : run.latent_dim;
-    for (uint32_t column = columns.first + gpu::lane_index() * StoredF8::kPer16; column < end;
-         column += gpu::kWarpThreads * StoredF8::kPer16) {
-      const uint4 bytes = is_there ? *reinterpret_cast<const uint4*>(row + column) : make_uint4(0, 0, 0, 0);
-      const float scale = is_there ? fp8_row_scale(row, run.fp8_row, column) : 0.0F;
-#pragma unroll
-      for (unsigned quarter = 0; quarter < StoredF8::kQuarters; ++quarter) {
-        float values[4];
-        StoredF8::decode(bytes, quarter, values);
-        reinterpret_cast<float4*>(to + (column - columns.first))[quarter] =
-            make_float4(values[0] * scale, values[1] * scale, values[2] * scale, values[3] * scale);
-      }
-    }
-  }
-  static __device__ __forceinline__ void load_rope(const AttendRun& run, const uint8_t* row, bool is_there,
-                                                   KeyColumns columns, float* to) {
-    const uint32_t first = columns.first > run.latent_dim ? columns.first : run.latent_dim;
-    for (uint32_t column = first + gpu::lane_index() * StoredBf16::kPer16; column < columns.first + columns.count;
-         column += gpu::kWarpThreads * StoredBf16::kPer16) {
-      const auto* from =
-          reinterpret_cast<const uint4*>(row + run.fp8_row.rope_at) + (column - run.latent_dim) / StoredBf16::kPer16;
-      store_decoded<StoredBf16>(is_there ? *from : make_uint4(0, 0, 0, 0), to + (column - columns.first));
-    }
-  }
-};
-
-}  // namespace dspack::kernels::cuda::device
+#include "kernels/cuda/device/exact_keys.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -113,12 +21,18 @@ constexpr uint32_t kPanel = kExactTile.panel;
 constexpr uint32_t kColumns = kExactTile.columns;
 constexpr unsigned kWarps = kExactTile.threads / gpu::kWarpThreads;
 constexpr unsigned kScores = kQueries * kPositions;
-constexpr unsigned kQueriesOfThread = 4;    // scores
-constexpr unsigned kPositionsOfThread = 2;  // scores
-constexpr unsigned kQueriesOfHalf = 8;      // values
+constexpr unsigned kSide = 4;           // scores: queries, and positions, of a thread; and threads across each of them
+constexpr unsigned kQueriesOfHalf = 8;  // values
 static_assert(kScores == kExactTile.threads);
-static_assert(gpu::kWarpThreads == kQueries / kQueriesOfThread * (kPositions / kPositionsOfThread));
+static_assert(kQueries == kSide * kSide && kPositions == kSide * kSide && device::kRowLanes == kSide * kSide);
+static_assert(kExactTile.threads == kQueries * device::kRowLanes &&
+              kExactTile.threads == kPositions * device::kRowLanes);
 static_assert(kExactTile.threads == kQueries / kQueriesOfHalf * (kColumns / 4));
+
+/// Scores lie in the order in which threads have them, place by place: this is the position of a place in its tile.
+__device__ __forceinline__ uint32_t position_at(uint32_t place) {
+  return place / kSide + place % kSide * kSide;
+}
 
 struct Shared {
   float* keys;     // [kPositions, stride]
@@ -138,50 +52,75 @@ __device__ __forceinline__ Shared shared_of(const device::AttendRun& run) {
   return shared;
 }
 
-/// Zeros after the last column and the last query.
+/// Some columns of the queries, value by value; zeros after the last column and the last query.
 __device__ __forceinline__ void load_queries(const device::AttendRun& run, const device::BlockQueries& queries,
                                              device::KeyColumns columns, const Shared& shared) {
-  for (uint32_t row = gpu::warp_index(); row < kQueries; row += kWarps) {
-    const uint32_t query = queries.first + row;
-    for (uint32_t i = gpu::lane_index(); i < columns.padded(); i += gpu::kWarpThreads) {
-      const bool is_there = i < columns.count && query < queries.end;
-      shared.queries[row * shared.stride + i] = is_there ? device::query_value(run, query, columns.first + i) : 0.0F;
-    }
+  const uint32_t row = gpu::thread_index() / device::kRowLanes;
+  const uint32_t query = queries.first + row;
+  for (uint32_t i = gpu::thread_index() % device::kRowLanes; i < columns.padded(); i += device::kRowLanes) {
+    const bool is_there = i < columns.count && query < queries.end;
+    shared.queries[row * shared.stride + i] = is_there ? device::query_value(run, query, columns.first + i) : 0.0F;
   }
 }
 
-/// The columns of the keys from `first_position` on; zeros from `end` on and after the last column.
+/// The whole queries, all of a row at once where rows are pieces of 16 bytes; behind the last query that one again,
+/// whose scores there nobody sees.
+__device__ __forceinline__ void load_whole_queries(const device::AttendRun& run, const device::BlockQueries& queries,
+                                                   const Shared& shared) {
+  if (!device::has_whole_pieces(run, 4)) return load_queries(run, queries, {0, run.key_dim}, shared);
+  constexpr unsigned kTurns = device::kPanelTurns<4>;
+  const uint32_t row = gpu::thread_index() / device::kRowLanes;
+  const uint32_t last = queries.end - 1;
+  const device::QueryRow from(run, queries.first + row < last ? queries.first + row : last);
+  const uint32_t first = gpu::thread_index() % device::kRowLanes * 4;
+  float4 fours[kTurns];
+#pragma unroll
+  for (unsigned turn = 0; turn < kTurns; ++turn) {  // without a branch, so that all are under way at once
+    const uint32_t column = first + turn * device::kRowLanes * 4;
+    fours[turn] = gpu::load_four(from.at(column < run.key_dim ? column : 0));
+  }
+#pragma unroll
+  for (unsigned turn = 0; turn < kTurns; ++turn) {
+    const uint32_t column = first + turn * device::kRowLanes * 4;
+    if (column < run.key_dim) *reinterpret_cast<float4*>(shared.queries + row * shared.stride + column) = fours[turn];
+  }
+}
+
+/// The keys of a tile: a row for half a warp.
 template <class Keys>
-__device__ __forceinline__ void load_keys(const device::AttendRun& run, const device::PositionMap& map,
-                                          uint32_t first_position, uint32_t end, device::KeyColumns columns,
-                                          const Shared& shared) {
-  for (uint32_t row = gpu::warp_index(); row < kPositions; row += kWarps) {
-    const bool is_there = first_position + row < end;
-    const uint32_t position = is_there ? map.at(first_position + row) : 0;
-    Keys::load(run, position, is_there, columns, shared.keys + row * shared.stride);
-  }
-}
+struct Tile {
+  typename Keys::Fetched fetched;
 
-/// Adds this warp's slice of the columns to the scores of this thread's queries and positions.
-__device__ __forceinline__ void add_scores(const Shared& shared, uint32_t quads,
-                                           float (&scores)[kQueriesOfThread][kPositionsOfThread]) {
-  constexpr unsigned kLanesAcross = kPositions / kPositionsOfThread;
-  const float* queries = shared.queries + gpu::lane_index() / kLanesAcross * shared.stride;
-  const float* keys = shared.keys + gpu::lane_index() % kLanesAcross * shared.stride;
-  const uint32_t slice = (quads + kWarps - 1) / kWarps;
-  const uint32_t first = gpu::warp_index() * slice;
-  const uint32_t last = first + slice < quads ? first + slice : quads;
-  for (uint32_t quad = first; quad < last; ++quad) {
-    float4 key[kPositionsOfThread];
+  /// Asks for columns of the keys from `first_position` on; zeros from `end` on.
+  __device__ __forceinline__ void fetch(const device::AttendRun& run, const device::PositionMap& map,
+                                        uint32_t first_position, uint32_t end, device::KeyColumns columns) {
+    const uint32_t place = first_position + gpu::thread_index() / device::kRowLanes;
+    const bool is_there = place < end;
+    fetched = Keys::fetch(run, is_there ? map.at(place) : 0, is_there, columns);
+  }
+  __device__ __forceinline__ void store(const device::AttendRun& run, device::KeyColumns columns,
+                                        const Shared& shared) const {
+    Keys::store(run, fetched, columns, shared.keys + gpu::thread_index() / device::kRowLanes * shared.stride);
+  }
+};
+
+/// Adds some fours of the columns to the scores of this thread's queries and positions: of every sixteen, half a warp
+/// has one, four apart from that of the other half, so that keys of both halves touch all banks once.
+__device__ __forceinline__ void add_scores(const Shared& shared, uint32_t fours, float (&scores)[kSide][kSide]) {
+  const unsigned lane = gpu::lane_index();
+  const float* queries = shared.queries + lane / kSide % kSide * shared.stride;
+  const float* keys = shared.keys + lane % kSide * shared.stride;
+  const unsigned warp = gpu::warp_index();
+  for (uint32_t four = warp % 4 + warp / 4 * 8 + lane / 16 * 4; four < fours; four += 2 * kWarps) {
+    float4 key[kSide];
 #pragma unroll
-    for (unsigned j = 0; j < kPositionsOfThread; ++j)
-      key[j] = *reinterpret_cast<const float4*>(keys + j * kLanesAcross * shared.stride + quad * 4);
+    for (unsigned j = 0; j < kSide; ++j)
+      key[j] = *reinterpret_cast<const float4*>(keys + j * kSide * shared.stride + four * 4);
 #pragma unroll
-    for (unsigned i = 0; i < kQueriesOfThread; ++i) {
-      const float4 query =
-          *reinterpret_cast<const float4*>(queries + i * (kQueries / kQueriesOfThread) * shared.stride + quad * 4);
+    for (unsigned i = 0; i < kSide; ++i) {
+      const float4 query = *reinterpret_cast<const float4*>(queries + i * kSide * shared.stride + four * 4);
 #pragma unroll
-      for (unsigned j = 0; j < kPositionsOfThread; ++j) {
+      for (unsigned j = 0; j < kSide; ++j) {
         float& score = scores[i][j];
         score = gpu::fused_multiply_add(query.x, key[j].x, score);
         score = gpu::fused_multiply_add(query.y, key[j].y, score);
@@ -192,17 +131,23 @@ __device__ __forceinline__ void add_scores(const Shared& shared, uint32_t quads,
   }
 }
 
-__device__ __forceinline__ void store_scores(const Shared& shared,
-                                             const float (&scores)[kQueriesOfThread][kPositionsOfThread]) {
-  constexpr unsigned kLanesAcross = kPositions / kPositionsOfThread;
+/// Stores this warp's part of the scores, the sums of its halves: each half adds up two of a thread's four queries.
+__device__ __forceinline__ void store_scores(const Shared& shared, const float (&scores)[kSide][kSide]) {
+  const unsigned lane = gpu::lane_index();
+  const bool is_upper = lane / 16 == 1;
   float* part = shared.scores + gpu::warp_index() * kScores;
 #pragma unroll
-  for (unsigned i = 0; i < kQueriesOfThread; ++i) {
+  for (unsigned i = 0; i < kSide / 2; ++i) {
+    float sums[kSide];
 #pragma unroll
-    for (unsigned j = 0; j < kPositionsOfThread; ++j) {
-      const unsigned query = gpu::lane_index() / kLanesAcross + i * (kQueries / kQueriesOfThread);
-      part[query * kPositions + gpu::lane_index() % kLanesAcross + j * kLanesAcross] = scores[i][j];
+    for (unsigned j = 0; j < kSide; ++j) {
+      const float mine = is_upper ? scores[i + kSide / 2][j] : scores[i][j];
+      const float others = is_upper ? scores[i][j] : scores[i + kSide / 2][j];
+      sums[j] = mine + gpu::shuffle_xor(others, 16);
     }
+    const unsigned query = lane / kSide % kSide + (i + lane / 16 * (kSide / 2)) * kSide;
+    *reinterpret_cast<float4*>(part + query * kPositions + lane % kSide * kSide) =
+        make_float4(sums[0], sums[1], sums[2], sums[3]);
   }
 }
 
@@ -220,17 +165,20 @@ __device__ __forceinline__ void weigh(const Shared& shared, bool is_seen, float 
   for (unsigned part = 0; part < kWarps; ++part)
     score += shared.scores[part * kScores + thread];
   score *= scale;
-  float maximum = is_seen ? score : device::minus_infinity();
+  score = is_seen ? score : device::minus_infinity();
+  float maximum = score;
 #pragma unroll
   for (unsigned apart = kPositions / 2; apart > 0; apart /= 2)
     maximum = device::larger(gpu::shuffle_xor(maximum, apart), maximum);
   maximum = device::larger(maximum, softmax.maximum);
-  const float weight = is_seen ? gpu::exponential(score - maximum) : 0.0F;
+  // Nothing seen yet: weights and factor are exp of minus infinity, 0.
+  const float base = maximum == device::minus_infinity() ? 0.0F : maximum;
+  const float weight = gpu::exponential(score - base);
   float sum = weight;
 #pragma unroll
   for (unsigned apart = kPositions / 2; apart > 0; apart /= 2)
     sum += gpu::shuffle_xor(sum, apart);
-  const float factor = device::factor_of(softmax.maximum, maximum);
+  const float factor = gpu::exponential(softmax.maximum - base);
   softmax.sum = gpu::fused_multiply_add(softmax.sum, factor, sum);
   softmax.maximum = maximum;
   shared.scores[thread] = weight;  // nobody else reads this place of any part
@@ -245,14 +193,15 @@ __device__ __forceinline__ void add_values(const Shared& shared, uint32_t at, fl
     const float factor = shared.factors[first_query + i];
     values[i] = make_float4(values[i].x * factor, values[i].y * factor, values[i].z * factor, values[i].w * factor);
   }
-  for (unsigned position = 0; position < kPositions; position += 4) {
+#pragma unroll 1  // the next tile's keys leave no registers for more
+  for (unsigned place = 0; place < kPositions; place += 4) {
     float4 keys[4];
 #pragma unroll
     for (unsigned j = 0; j < 4; ++j)
-      keys[j] = *reinterpret_cast<const float4*>(shared.keys + (position + j) * shared.stride + at);
+      keys[j] = *reinterpret_cast<const float4*>(shared.keys + position_at(place + j) * shared.stride + at);
 #pragma unroll
     for (unsigned i = 0; i < kQueriesOfHalf; ++i) {
-      const float4 four = *reinterpret_cast<const float4*>(shared.scores + (first_query + i) * kPositions + position);
+      const float4 four = *reinterpret_cast<const float4*>(shared.scores + (first_query + i) * kPositions + place);
       const float weights[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (unsigned j = 0; j < 4; ++j) {
@@ -295,28 +244,43 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
   const device::PositionRange mine = device::range_of_query(run, queries, my_query, split);
   const Shared shared = shared_of(run);
   const uint32_t columns = run.latent_dim - first_column < kColumns ? run.latent_dim - first_column : kColumns;
-  const bool is_whole = run.key_dim <= kPanel;
+  constexpr bool kWhole = Keys::kWhole;
   const uint32_t quad = gpu::thread_index() % (kColumns / 4);
   Softmax softmax = {device::minus_infinity(), 0};
   float4 values[kQueriesOfHalf] = {};
-  if (is_whole) load_queries(run, queries, {0, run.key_dim}, shared);
-  for (uint32_t position = block.begin; position < block.end; position = block.behind(position, kPositions)) {
-    float scores[kQueriesOfThread][kPositionsOfThread] = {};
+  Tile<Keys> tile;  // where keys are whole: on its way from where the one before was used
+  if constexpr (kWhole) {
+    tile.fetch(run, map, block.begin, block.end, {0, run.key_dim});
+    load_whole_queries(run, queries, shared);
+  }
+  for (uint32_t position = block.begin; position < block.end;) {
+    const uint32_t next = block.behind(position, kPositions);
+    float scores[kSide][kSide] = {};
     for (uint32_t first = 0; first < run.key_dim; first += kPanel) {
       const device::KeyColumns panel = {first, run.key_dim - first < kPanel ? run.key_dim - first : kPanel};
       gpu::block_barrier();  // the keys before have been used
-      if (!is_whole) load_queries(run, queries, panel, shared);
-      load_keys<Keys>(run, map, position, block.end, panel, shared);
+      if constexpr (!kWhole) {
+        load_queries(run, queries, panel, shared);
+        tile.fetch(run, map, position, block.end, panel);
+      }
+      tile.store(run, panel, shared);
       gpu::block_barrier();  // keys and queries are there
       add_scores(shared, panel.padded() / 4, scores);
+      if constexpr (kWhole) break;
     }
     store_scores(shared, scores);
-    gpu::block_barrier();  // the scores of all parts are there
-    const uint32_t my_position = position + gpu::thread_index() % kPositions;
+    if constexpr (kWhole) tile.fetch(run, map, next, block.end, {0, run.key_dim});
+    gpu::block_barrier();  // the scores of all parts are there, and the keys have been used for them
+    const uint32_t my_position = position + position_at(gpu::thread_index() % kPositions);
     weigh(shared, mine.holds(my_position), run.scale, softmax);
-    if (!is_whole) load_keys<Keys>(run, map, position, block.end, {first_column, columns}, shared);
+    if constexpr (!kWhole) {
+      const device::KeyColumns of_values = {first_column, columns};
+      tile.fetch(run, map, position, block.end, of_values);
+      tile.store(run, of_values, shared);
+    }
     gpu::block_barrier();  // weights, factors and values are there
-    if (quad * 4 < columns) add_values(shared, (is_whole ? first_column : 0) + quad * 4, values);
+    if (quad * 4 < columns) add_values(shared, (kWhole ? first_column : 0) + quad * 4, values);
+    position = next;
   }
   store_split(run, queries, split, first_column, values);
   const bool is_writer = gpu::thread_index() % kPositions == 0 && gpu::block_index().z == 0;
@@ -334,17 +298,21 @@ void run_exact(gpu::Stream& stream, const MlaAttendTask& task) {
   });
 }
 
+bool is_whole(const MlaAttendTask& task) {
+  return uint64_t{task.latent_dim} + task.rope_dim <= kPanel && reinterpret_cast<uint64_t>(task.cache) % 16 == 0;
+}
+
 template <class Stored>
 void run_stored(gpu::Stream& stream, const MlaAttendTask& task) {
-  const uint64_t row_bytes = uint64_t{task.latent_dim + task.rope_dim} * (16 / Stored::kPer16);
-  const bool is_aligned = reinterpret_cast<uint64_t>(task.cache) % 16 == 0 && row_bytes % 16 == 0;
-  if (is_aligned) return run_exact<device::StoredKeys<Stored, true>>(stream, task);
-  run_exact<device::StoredKeys<Stored, false>>(stream, task);
+  if (is_whole(task) && (task.latent_dim + task.rope_dim) % Stored::kPer16 == 0)
+    return run_exact<device::StoredKeys<Stored>>(stream, task);
+  run_exact<device::SingleKeys<device::StoredValue<Stored>>>(stream, task);
 }
 
 void run_fp8(gpu::Stream& stream, const MlaAttendTask& task) {
-  if (task.latent_dim % 16 == 0 && task.rope_dim % 8 == 0) return run_exact<device::Fp8Keys<true>>(stream, task);
-  run_exact<device::Fp8Keys<false>>(stream, task);
+  const bool are_pieces = task.latent_dim % 16 == 0 && task.rope_dim % 8 == 0;
+  if (is_whole(task) && are_pieces) return run_exact<device::Fp8Keys>(stream, task);
+  run_exact<device::SingleKeys<device::Fp8Value>>(stream, task);
 }
 
 }  // namespace

@@ -38,42 +38,57 @@ struct TensorShared {
   unsigned char* weights;  // [queries, kTensorPositions] BF16
   float* maxima;           // [parts, queries]
   float* factors;          // [queries]
-  uint32_t row_bytes;
 };
 
 template <AttendChoice kChoice>
-__device__ __forceinline__ TensorShared tensor_shared(const AttendRun& run) {
+__device__ __forceinline__ TensorShared tensor_shared() {
   using L = TensorLayout<kChoice>;
   TensorShared shared;
-  shared.row_bytes = run.key_stride;
   shared.queries = gpu::shared_memory<unsigned char>();
-  shared.keys = shared.queries + L::kTile.queries * shared.row_bytes;
-  shared.weights = shared.keys + L::kTile.stages * kTensorPositions * shared.row_bytes;
+  shared.keys = shared.queries + L::kTile.queries * kTensorRowBytes;
+  shared.weights = shared.keys + L::kTile.stages * kTensorPositions * kTensorRowBytes;
   shared.maxima = reinterpret_cast<float*>(shared.weights + L::kTile.queries * kWeightBytes);
   shared.factors = shared.maxima + L::kParts * L::kTile.queries;
   return shared;
 }
 
-/// Scores of 16 queries with this warp's part of the positions.
+/// Scores of 16 queries with this warp's part of the positions: `steps` of 16 columns each.
 template <unsigned kTiles>
 __device__ __forceinline__ void compute_scores(const unsigned char* queries, const unsigned char* keys,
-                                               uint32_t query_row, uint32_t key_row, uint32_t row_bytes, uint32_t steps,
+                                               uint32_t query_row, uint32_t key_row, uint32_t steps,
                                                float (&scores)[kTiles][4]) {
+  constexpr unsigned kGroup = 4;  // steps of 128 bytes
   const unsigned lane = gpu::lane_index();
   const uint32_t my_query = query_row + lane % 16;
   const uint32_t my_key = key_row + lane / 16 * 8 + lane % 8;
-  for (uint32_t step = 0; step < steps; ++step) {
+  const Pieces of_query(my_query, lane / 16);
+  const Pieces of_key(my_key, lane / 8 % 2);
+  const unsigned char* query = queries + my_query * kTensorRowBytes;
+  const unsigned char* key = keys + my_key * kTensorRowBytes;
+  const auto add_step = [&](unsigned step) {
     uint32_t a[4];
-    gpu::load_tiles(a, queries + swizzled(my_query, row_bytes, step * 2 + lane / 16));
+    gpu::load_tiles(a, query + of_query.at[step]);
 #pragma unroll
     for (unsigned tile = 0; tile < kTiles; tile += 2) {
       uint32_t b[4];
-      gpu::load_tiles(b, keys + swizzled(my_key + tile * 8, row_bytes, step * 2 + lane / 8 % 2));
+      gpu::load_tiles(b, key + tile * 8 * kTensorRowBytes + of_key.at[step]);
       const uint32_t first[2] = {b[0], b[1]};
       const uint32_t second[2] = {b[2], b[3]};
       gpu::multiply_tile(scores[tile], a, first);
       gpu::multiply_tile(scores[tile + 1], a, second);
     }
+  };
+#pragma unroll 3  // nine groups of V3
+  for (uint32_t group = 0; group < steps / kGroup; ++group) {
+#pragma unroll
+    for (unsigned step = 0; step < kGroup; ++step)
+      add_step(step);
+    query += kGroup * 32;
+    key += kGroup * 32;
+  }
+#pragma unroll
+  for (unsigned step = 0; step < kGroup - 1; ++step) {
+    if (step < steps % kGroup) add_step(step);
   }
 }
 
@@ -116,7 +131,9 @@ __device__ __forceinline__ void weigh(const float (&scores)[kTiles][4], const fl
 #pragma unroll
   for (unsigned half = 0; half < 2; ++half) {
     const uint32_t row = query_row + lane / 4 + half * 8;
-    factors[half] = factor_of(softmax.maximum[half], maxima[half]);
+    // Nothing seen yet: weights and factor are exp of minus infinity, 0.
+    const float base = maxima[half] == minus_infinity() ? 0.0F : maxima[half];
+    factors[half] = gpu::exponential(softmax.maximum[half] - base);
     softmax.maximum[half] = maxima[half];
     float sum = 0;
 #pragma unroll
@@ -124,8 +141,7 @@ __device__ __forceinline__ void weigh(const float (&scores)[kTiles][4], const fl
       float pair[2];
 #pragma unroll
       for (unsigned i = 0; i < 2; ++i) {
-        const float score = scores[tile][half * 2 + i];
-        pair[i] = score == minus_infinity() ? 0.0F : gpu::exponential(score - maxima[half]);
+        pair[i] = gpu::exponential(scores[tile][half * 2 + i] - base);
         sum += pair[i];
       }
       const uint32_t at = swizzled(row, kWeightBytes, first_column / 8 + tile) + lane % 4 * 4;
@@ -135,11 +151,11 @@ __device__ __forceinline__ void weigh(const float (&scores)[kTiles][4], const fl
   }
 }
 
-/// values = values * factor + weights . keys for this warp's queries and columns.
+/// values = values * factor + weights . keys for this warp's queries and columns. Columns after the latent's last are
+/// computed of whatever lies there, and not stored.
 template <unsigned kQueryTiles>
 __device__ __forceinline__ void add_values(const TensorShared& shared, const unsigned char* keys, uint32_t query_row,
-                                           uint32_t column, uint32_t columns,
-                                           float (&values)[kQueryTiles][kColumnsOfWarp / 8][4]) {
+                                           uint32_t column, float (&values)[kQueryTiles][kColumnsOfWarp / 8][4]) {
   const unsigned lane = gpu::lane_index();
 #pragma unroll
   for (unsigned tile = 0; tile < kQueryTiles; ++tile) {
@@ -153,19 +169,20 @@ __device__ __forceinline__ void add_values(const TensorShared& shared, const uns
       value[3] *= high;
     }
   }
+  const uint32_t my_row = lane % 16;
+  const Pieces of_row(my_row, lane / 16);
+  const unsigned char* weights = shared.weights + (query_row + my_row) * kWeightBytes;
+  const unsigned char* key = keys + my_row * kTensorRowBytes + column * 2;
 #pragma unroll
   for (unsigned step = 0; step < kTensorPositions / 16; ++step) {
     uint32_t a[kQueryTiles][4];
 #pragma unroll
     for (unsigned tile = 0; tile < kQueryTiles; ++tile)
-      gpu::load_tiles(a[tile],
-                      shared.weights + swizzled(query_row + tile * 16 + lane % 16, kWeightBytes, step * 2 + lane / 16));
+      gpu::load_tiles(a[tile], weights + tile * 16 * kWeightBytes + of_row.at[step]);
 #pragma unroll
     for (unsigned pair = 0; pair < kColumnsOfWarp / 16; ++pair) {
-      if (column + pair * 16 >= columns) break;
       uint32_t b[4];
-      gpu::load_tiles_transposed(
-          b, keys + swizzled(step * 16 + lane % 16, shared.row_bytes, column / 8 + pair * 2 + lane / 16));
+      gpu::load_tiles_transposed(b, key + step * 16 * kTensorRowBytes + pair / 4 * 128 + of_row.at[pair % 4]);
       const uint32_t first[2] = {b[0], b[1]};
       const uint32_t second[2] = {b[2], b[3]};
 #pragma unroll
@@ -242,7 +259,7 @@ __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tenso
   if (queries.first >= queries.end) return;
   const device::BlockPositions block = device::positions_of_block(run, queries, L::kTile.queries, split);
   if (block.end == 0) return;
-  const device::TensorShared shared = device::tensor_shared<kChoice>(run);
+  const device::TensorShared shared = device::tensor_shared<kChoice>();
   const unsigned warp = gpu::warp_index();
   const unsigned lane = gpu::lane_index();
   const uint32_t query_row = warp % L::kQueryTiles * 16;  // scores
@@ -259,13 +276,13 @@ __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tenso
   }
   float values[L::kValueQueryTiles][device::kColumnsOfWarp / 8][4] = {};
   const device::PositionMap map(run, queries.first);
-  device::KeyTiles<Keys, L::kTile.stages> tiles(run, map, block.end, shared.keys, shared.row_bytes);
+  device::KeyTiles<Keys, L::kTile.stages> tiles(run, map, block.end, shared.keys);
   tiles.start(block.begin);  // the keys are on their way while queries are rounded
-  device::load_tensor_queries(run, queries, L::kTile.queries, shared.queries, shared.row_bytes);
+  device::load_tensor_queries<L::kTile.queries, L::kThreads>(run, queries, shared.queries);
   for (uint32_t position = block.begin; position < block.end; position = block.behind(position, kTensorPositions)) {
     const unsigned char* keys = tiles.take(position, block.behind(position, kTensorPositions));
     float scores[L::kScoreTiles][4] = {};
-    device::compute_scores(shared.queries, keys, query_row, part_column, shared.row_bytes, run.key_dim / 16, scores);
+    device::compute_scores(shared.queries, keys, query_row, part_column, run.key_dim / 16, scores);
     float maxima[2];
     device::scale_and_hide(scores, softmax, run.scale, position + part_column, maxima);
 #pragma unroll
@@ -288,7 +305,7 @@ __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tenso
       shared.factors[query_row + lane / 4 + 8] = factors[1];
     }
     gpu::block_barrier();  // weights and factors are there
-    device::add_values(shared, keys, value_row, column, run.latent_dim, values);
+    if (column < run.latent_dim) device::add_values(shared, keys, value_row, column, values);
   }
   store_values(run, queries, value_row, split, column, values);
   gpu::block_barrier();  // the last factors have been used

@@ -8,6 +8,7 @@
 
 #include "format/base/check.h"
 #include "kernels/checks.h"
+#include "kernels/cuda/argmax.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/operands.h"
@@ -287,7 +288,13 @@ void CudaQueue::combine(const Rows& y, const Rows& parts, Slice weights, uint32_
 void CudaQueue::argmax(const Rows& x, Slice ids) {
   check_argmax(x, ids);
   if (x.rows == 0) return;
-  run_argmax(stream(), {.x = inputs_at(x), .ids = numbers(ids), .rows = x.rows, .cols = x.cols});
+  run_argmax(stream(),
+             {.x = inputs_at(x),
+              .ids = numbers(ids),
+              .rows = x.rows,
+              .cols = x.cols,
+              .of_parts = reinterpret_cast<Highest*>(workspace_.at_least(argmax_scratch_bytes(x.rows, x.cols))),
+              .counter = expert_counters() + kTokenCounter});
 }
 
 void CudaQueue::sample(const SampleArgs& args) {

@@ -24,8 +24,10 @@
 
 namespace dspack::kernels::cuda {
 
-/// Counters of experts in one launch, followed by that of a router in one.
-inline constexpr uint64_t kExpertCounterBytes = (uint64_t{kFusedCounters} + 1) * sizeof(uint32_t);
+/// Counters of experts in one launch, followed by that of a router in one and that of a choice of tokens.
+inline constexpr uint32_t kRouteCounter = kFusedCounters;
+inline constexpr uint32_t kTokenCounter = kRouteCounter + 1;
+inline constexpr uint64_t kExpertCounterBytes = (uint64_t{kTokenCounter} + 1) * sizeof(uint32_t);
 
 /// Counters of a choice of positions.
 inline constexpr uint64_t kChooseCounterBytes = kMostChooseRows * sizeof(ChooseCounters);

@@ -22,12 +22,17 @@ __device__ __forceinline__ void for_each_value(uint32_t rows, uint32_t cols, Ope
 }
 
 /// Rows, and what they are rounded to where products on tensor cores are to take them.
+template <bool kFours>
 __global__ void __launch_bounds__(kMostNormThreads) rms_norm_kernel(RmsNormTask task) {
   gpu::let_next_begin();
+  const device::NormGains gains = device::load_gains<kFours>(task, gpu::block_threads());
   gpu::wait_for_previous();
+  auto* sums = gpu::shared_memory<float>();
   for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
-    device::normalise_row(task, row, gpu::block_threads(), gpu::shared_memory<float>());
-    device::round_normalised(task, row);
+    if (row != gpu::block_index().y) gpu::block_barrier();  // the sums of the row before have been read
+    device::normalise_row<kFours>(
+        task, row, gpu::block_threads(), sums, gains,
+        [&](uint32_t column, const float4& values) { device::round_normalised(task, row, column, values); });
   }
 }
 
@@ -136,13 +141,21 @@ gpu::LaunchShape choose_rows_launch(uint32_t rows, uint32_t cols) {
 }
 
 gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols) {
-  // A thread for four values of a long row: one token's norm is a matter of latency.
-  const uint64_t threads =
-      std::clamp<uint64_t>(round_up(ceil_div(cols, 4), gpu::kWarpThreads), gpu::kWarpThreads, kMostNormThreads);
+  // A thread for four values, or four in each of as few rounds as can be: one token's norm is a matter of latency.
+  const uint64_t fours = std::max<uint64_t>(ceil_div(cols, 4), 1);
+  const uint64_t rounds = ceil_div(fours, kMostNormThreads);
+  const uint64_t threads = round_up(ceil_div(fours, rounds), gpu::kWarpThreads);
   return {.grid_x = 1,
           .grid_y = std::min(rows, kMostBlocks),
           .threads = static_cast<unsigned>(threads),
-          .shared_bytes = static_cast<unsigned>(threads / gpu::kWarpThreads * sizeof(float))};
+          .shared_bytes = gpu::kWarpThreads * sizeof(float)};
+}
+
+bool has_fours(const RmsNormTask& task) {
+  const uint64_t strides = task.rows > 1 ? (task.x.stride | task.y.stride) * sizeof(float) : 0;
+  const uint64_t places = reinterpret_cast<uintptr_t>(task.x.data) | reinterpret_cast<uintptr_t>(task.y.data) |
+                          reinterpret_cast<uintptr_t>(task.gain) | strides;
+  return places % sizeof(float4) == 0 && task.cols % 4 == 0;
 }
 
 gpu::LaunchShape choose_layer_norm_launch(uint32_t rows) {
@@ -164,7 +177,8 @@ gpu::LaunchShape choose_copy_launch(uint64_t units) {
 
 void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task) {
   if (task.rows == 0 || task.cols == 0) return;
-  gpu::launch_overlapping(stream, choose_norm_launch(task.rows, task.cols), rms_norm_kernel, task);
+  gpu::launch_overlapping(stream, choose_norm_launch(task.rows, task.cols),
+                          has_fours(task) ? rms_norm_kernel<true> : rms_norm_kernel<false>, task);
 }
 
 void run_layer_norm(gpu::Stream& stream, const LayerNormTask& task) {

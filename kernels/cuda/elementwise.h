@@ -14,7 +14,8 @@
 namespace dspack::kernels::cuda {
 
 /// y = x / sqrt(mean(x^2) + epsilon) * gain. y may be x. The sum of squares is added up in an order that `cols` alone
-/// decides: thread t of a block takes t, t + threads, ... by fma; then lanes 16 apart, 8, 4, 2, 1; then warp by warp.
+/// decides: thread t of a block takes 4 t to 4 t + 3, those 4 threads further on, ... by fma; then lanes 16 apart, 8, 4,
+/// 2, 1; then warps likewise. `gain` is a weight: no launch before may have written it.
 struct RmsNormTask {
   RowsAt<const float> x;
   RowsAt<float> y;
@@ -26,6 +27,8 @@ struct RmsNormTask {
   RoundedRows bf16 = {}, fp8 = {};
 };
 void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task);
+/// Whether rows and gain can be read and written 16 bytes at once. Pure.
+[[nodiscard]] bool has_fours(const RmsNormTask& task);
 /// Whether the library has code for the open device: all of its kernels are compiled for the same ones.
 [[nodiscard]] bool has_code_for_device();
 

@@ -1,7 +1,8 @@
-// A warp counts the assignments of an expert, one warp adds the counts up, a warp writes down an expert's assignments
-// and tiles. Every place follows from counts, so nothing depends on which thread is first. One block does all of it for
-// few assignments. For a prompt's, which each warp reads once for each of its experts, one launch of several blocks
-// counts, and in a second one each block adds up all counts and writes down those of its experts.
+// Every place follows from counts, so nothing depends on which thread is first.
+//
+// Few assignments: one block, a thread an assignment, whose place is how many come before it. A prompt's: a launch in
+// which a warp counts the assignments of an expert, and one in which each block adds up all counts and a warp writes
+// down an expert's assignments and tiles.
 #include "kernels/cuda/expert_tiles.h"
 
 #include <dspack_gpu.h>
@@ -22,14 +23,58 @@ struct TilesTask {
   uint32_t* order;
   ExpertTile* tiles;
   uint32_t* tile_count;
-  uint32_t* counts;  // of each expert's assignments; null: one block counts for itself
+  uint32_t* counts;  // of each expert's assignments, where there are many
 };
 
-__device__ __forceinline__ unsigned count_bits(unsigned bits) {
-  bits -= (bits >> 1U) & 0x55555555U;
-  bits = (bits & 0x33333333U) + ((bits >> 2U) & 0x33333333U);
-  bits = (bits + (bits >> 4U)) & 0x0f0f0f0fU;
-  return bits * 0x01010101U >> 24U;
+constexpr uint32_t kFewAssignments = 256;
+
+/// visit(value, index) for `count` words, a multiple of four, in shared memory.
+template <class Visit>
+__device__ __forceinline__ void for_each_word(const uint32_t* words, uint32_t count, Visit visit) {
+#pragma unroll 2
+  for (uint32_t at = 0; at < count; at += 4) {
+    const uint4 four = *reinterpret_cast<const uint4*>(words + at);
+    visit(four.x, at);
+    visit(four.y, at + 1);
+    visit(four.z, at + 2);
+    visit(four.w, at + 3);
+  }
+}
+
+__global__ void __launch_bounds__(kFewAssignments) few_tiles_kernel(TilesTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
+  const uint32_t mine = gpu::thread_index();
+  const bool is_there = mine < task.assignments;
+  const uint32_t expert = is_there ? task.ids[mine] : UINT32_MAX;
+  auto* experts = gpu::shared_memory<uint32_t>();       // by assignment
+  uint32_t* is_first = experts + gpu::block_threads();  // by place: 1 where a tile begins
+  const uint32_t words = (task.assignments + 3) / 4 * 4;
+  experts[mine] = expert;
+  is_first[mine] = 0;
+  gpu::block_barrier();  // all experts are there
+  uint32_t lower = 0;    // assignments to experts before this one
+  uint32_t before = 0;   // to this one, before mine
+  uint32_t all = 0;      // to this one
+  for_each_word(experts, words, [&](uint32_t other, uint32_t at) {
+    if (other < expert) ++lower;
+    if (other == expert) ++all;
+    if (other == expert && at < mine) ++before;
+  });
+  const uint32_t place = lower + before;
+  const bool begins = before < task.tile ? before == 0 : before % task.tile == 0;
+  if (is_there) {
+    task.order[place] = mine;
+    is_first[place] = begins ? 1 : 0;
+  }
+  gpu::block_barrier();  // the tiles' beginnings are there
+  uint32_t tile = 0;
+  for_each_word(is_first, words, [&](uint32_t flag, uint32_t at) {
+    if (at < place) tile += flag;
+  });
+  if (!is_there) return;
+  if (begins) task.tiles[tile] = {expert, place, all - before < task.tile ? all - before : task.tile, 0};
+  if (place == task.assignments - 1) *task.tile_count = tile + (begins ? 1 : 0);
 }
 
 /// Which of the 32 assignments from `first` on go to an expert, as bits.
@@ -61,9 +106,9 @@ __device__ void write_expert(const TilesTask& task, uint32_t expert, uint32_t pl
   for (uint32_t first = 0, found = 0; found < count; first += gpu::kWarpThreads) {
     const unsigned matches = match_assignments(task, first, expert);
     if ((matches >> lane & 1U) != 0) {
-      task.order[place + found + count_bits(matches & ((1U << lane) - 1))] = first + lane;
+      task.order[place + found + gpu::count_bits(matches & ((1U << lane) - 1))] = first + lane;
     }
-    found += count_bits(matches);
+    found += gpu::count_bits(matches);
   }
   for (uint32_t n = lane; n * task.tile < count; n += gpu::kWarpThreads) {
     const uint32_t left = count - n * task.tile;
@@ -84,11 +129,13 @@ __device__ __forceinline__ void for_each_expert(const TilesTask& task, const Vis
 __device__ __forceinline__ uint32_t count_assignments(const TilesTask& task, uint32_t expert) {
   uint32_t count = 0;
   for (uint32_t first = 0; first < task.assignments; first += gpu::kWarpThreads)
-    count += count_bits(match_assignments(task, first, expert));
+    count += gpu::count_bits(match_assignments(task, first, expert));
   return count;
 }
 
 __global__ void counts_kernel(TilesTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   for_each_expert(task, [&](uint32_t expert) {
     const uint32_t count = count_assignments(task, expert);
     if (gpu::lane_index() == 0) task.counts[expert] = count;
@@ -96,26 +143,17 @@ __global__ void counts_kernel(TilesTask task) {
 }
 
 __global__ void tiles_kernel(TilesTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   auto* places = gpu::shared_memory<uint32_t>();
   uint32_t* tile_places = places + task.experts + 1;
-  const auto keep = [&](uint32_t expert, uint32_t count) {
-    places[expert] = count;
-    tile_places[expert] = (count + task.tile - 1) / task.tile;
-  };
-  if (task.counts != nullptr) {
-    for (uint32_t expert = gpu::thread_index(); expert < task.experts; expert += gpu::block_threads())
-      keep(expert, task.counts[expert]);
-  } else {
-    for_each_expert(task, [&](uint32_t expert) {
-      const uint32_t count = count_assignments(task, expert);
-      if (gpu::lane_index() == 0) keep(expert, count);
-    });
+  for (uint32_t expert = gpu::thread_index(); expert < task.experts; expert += gpu::block_threads()) {
+    places[expert] = task.counts[expert];
+    tile_places[expert] = (task.counts[expert] + task.tile - 1) / task.tile;
   }
   gpu::block_barrier();  // counts are there
-  if (gpu::warp_index() == 0) {
-    add_up(places, task.experts);
-    add_up(tile_places, task.experts);
-  }
+  if (gpu::warp_index() == 0) add_up(places, task.experts);
+  if (gpu::warp_index() == gpu::block_threads() / gpu::kWarpThreads - 1) add_up(tile_places, task.experts);
   gpu::block_barrier();  // places are there
   for_each_expert(task, [&](uint32_t expert) {
     write_expert(task, expert, places[expert], places[expert + 1] - places[expert], task.tiles + tile_places[expert]);
@@ -178,19 +216,16 @@ uint64_t experts_scratch_bytes(const ExpertsShape& shape, Precision precision) {
 }
 
 gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts, uint32_t assignments) {
-  // Below, a second launch would cost more than it saves: a warp reads 32 assignments in some 30 clocks, and each of
-  // its experts' twice.
-  constexpr uint32_t kFewAssignments = 1024;
-  constexpr uint64_t kMostWarps = 32;
-  constexpr uint64_t kExpertsOfWarp = 4;   // of one block, one after the other
-  constexpr uint64_t kWarpsOfSeveral = 8;  // of each of several blocks, an expert each
+  if (assignments <= kFewAssignments) {
+    const auto threads = static_cast<unsigned>(round_up(std::max(assignments, 1U), gpu::kWarpThreads));
+    return {.threads = threads, .shared_bytes = static_cast<unsigned>(2 * threads * sizeof(uint32_t))};
+  }
+  constexpr uint64_t kMostWarps = 8;  // an expert each
+  const uint64_t warps = std::clamp<uint64_t>(experts, 1, kMostWarps);
   const uint64_t shared_bytes = 2 * (uint64_t{experts} + 1) * sizeof(uint32_t);
-  gpu::LaunchShape shape{.shared_bytes = launch_count(shared_bytes)};
-  const bool are_few = assignments <= kFewAssignments;
-  const uint64_t warps = are_few ? ceil_div(experts, kExpertsOfWarp) : std::min<uint64_t>(experts, kWarpsOfSeveral);
-  shape.threads = static_cast<unsigned>(std::clamp<uint64_t>(warps, 1, kMostWarps)) * gpu::kWarpThreads;
-  if (!are_few) shape.grid_x = static_cast<unsigned>(std::max<uint64_t>(ceil_div(experts, warps), 1));
-  return shape;
+  return {.grid_x = static_cast<unsigned>(std::max<uint64_t>(ceil_div(experts, warps), 1)),
+          .threads = static_cast<unsigned>(warps) * gpu::kWarpThreads,
+          .shared_bytes = launch_count(shared_bytes)};
 }
 
 uint64_t expert_tiles_of(const ExpertsTask& task, uint32_t tile) {
@@ -227,22 +262,23 @@ ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, cons
             .ids = nullptr};
   }
   if (task.tokens == 1) return {.ids = task.ids};
-  TilesTask tiles{.ids = task.ids,
-                  .assignments = task.tokens * task.top_k,
-                  .experts = task.experts,
-                  .tile = tile,
-                  .order = scratch.order,
-                  .tiles = scratch.tiles,
-                  .tile_count = scratch.tile_count,
-                  .counts = nullptr};
+  const TilesTask tiles{.ids = task.ids,
+                        .assignments = task.tokens * task.top_k,
+                        .experts = task.experts,
+                        .tile = tile,
+                        .order = scratch.order,
+                        .tiles = scratch.tiles,
+                        .tile_count = scratch.tile_count,
+                        .counts = scratch.counts};
   const gpu::LaunchShape shape = choose_expert_tiles_launch(task.experts, tiles.assignments);
-  if (shape.grid_x > 1) {
-    tiles.counts = scratch.counts;
+  if (tiles.assignments <= kFewAssignments) {
+    gpu::launch_overlapping(stream, shape, few_tiles_kernel, tiles);
+  } else {
     gpu::LaunchShape counting = shape;
     counting.shared_bytes = 0;
-    gpu::launch(stream, counting, counts_kernel, tiles);
+    gpu::launch_overlapping(stream, counting, counts_kernel, tiles);
+    gpu::launch_overlapping(stream, shape, tiles_kernel, tiles);
   }
-  gpu::launch(stream, shape, tiles_kernel, tiles);
   return {.tiles = scratch.tiles, .tile_count = scratch.tile_count, .order = scratch.order, .ids = nullptr};
 }
 

@@ -77,6 +77,7 @@ __device__ void multiply_tile(const device::ExpertProduct& task, const device::T
   auto stream =
       device::stream_of<kAligned, Stored, kDepth>(inputs + staged_groups * (Stored::kQuarters * gpu::kWarpThreads),
                                                   matrices, all, first_row, chunks, lane, gpu::kWarpThreads);
+  const device::ScalePlan<Stored> scales(matrices[0]);
   before_inputs();
   uint32_t assignments[kTokens];
 #pragma unroll
@@ -100,7 +101,7 @@ __device__ void multiply_tile(const device::ExpertProduct& task, const device::T
       const uint32_t behind = first + groups * gpu::kWarpThreads;
       const uint32_t end = behind < chunks ? behind : chunks;
       if (first_row < task.form.out) {
-        device::add_share<Stored>(matrices, rows, {first, end, lane, gpu::kWarpThreads, inputs, stride}, stream,
+        device::add_share<Stored>(matrices, scales, rows, {first, end, lane, gpu::kWarpThreads, inputs, stride}, stream,
                                   totals);
       }
     }

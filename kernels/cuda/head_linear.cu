@@ -17,9 +17,9 @@ constexpr unsigned kHeadDepth = 2;
 
 template <class Stored, unsigned kTokens, bool kAligned>
 __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
-    plain_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t tile_groups) {
+    plain_kernel(HeadLinearTask task, device::HeadBlocks blocks, uint32_t tile_groups) {
   gpu::let_next_begin();
-  const device::HeadPart part = device::part_of_block<kTokens>(task, blocks_a_head);
+  const device::HeadPart part = device::part_of_block<kTokens>(task, blocks);
   if (part.tokens == 0) return gpu::wait_for_previous();
   const unsigned lane = gpu::lane_index();
   const uint32_t chunks = (task.weight.in - 1) / Stored::kPer16 + 1;
@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
   uint32_t first_row = part.block * kHeadRows + gpu::warp_index() * kHeadRowsOfWarp;  // of the warp
   auto stream = device::stream_of<kAligned, Stored, kHeadDepth>(inputs + kTokens * stride, matrices, all, first_row,
                                                                 chunks, lane, gpu::kWarpThreads);
+  const device::ScalePlan<Stored> scales(task.weight);
   gpu::wait_for_previous();
   bool is_staged = false;
   for (uint32_t block_row = part.block * kHeadRows; block_row < all.count;
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
       }
       const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
       if (first_row < all.count) {
-        device::add_share<Stored>(matrices, rows, {first, end, lane, gpu::kWarpThreads, inputs, stride}, stream,
+        device::add_share<Stored>(matrices, scales, rows, {first, end, lane, gpu::kWarpThreads, inputs, stride}, stream,
                                   totals);
       }
     }
@@ -69,7 +70,8 @@ __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
 template <class Stored, bool kAligned>
 void launch(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
   const auto run = [&](auto kernel) {
-    gpu::launch_overlapping(stream, choice.shape, kernel, task, choice.blocks_a_head, choice.tile_groups);
+    gpu::launch_overlapping(stream, choice.shape, kernel, task, device::HeadBlocks(choice.blocks_a_head),
+                            choice.tile_groups);
   };
   switch (choice.tokens) {
     case 1: return run(plain_kernel<Stored, 1, kAligned>);

@@ -25,8 +25,9 @@ struct Place {
 
   template <class Stored>
   static __device__ __forceinline__ Place of_thread(uint32_t block, uint32_t lanes) {
-    const uint32_t lane = gpu::thread_index() % lanes;
-    return {lanes, lane, gpu::thread_index() / lanes, (block * lanes + lane) * Stored::kPer16};
+    const uint32_t lane = gpu::thread_index() & (lanes - 1);  // a power of two
+    const uint32_t share = gpu::thread_index() >> gpu::count_bits(lanes - 1);
+    return {lanes, lane, share, (block * lanes + lane) * Stored::kPer16};
   }
 };
 
@@ -39,11 +40,10 @@ struct RowTile {
 
 /// Inputs of rows [first, first + tile.rows) of the head; zeros for tokens that are not there.
 template <unsigned kTokens>
-__device__ __forceinline__ void stage_rows(const HeadLinearTask& task, const device::HeadPart& part, uint32_t first,
-                                           const RowTile& tile) {
+__device__ __forceinline__ void stage_rows(const HeadLinearTask& task, const device::HeadPart& part,
+                                           const device::ScaleRows& scale_rows, uint32_t first, const RowTile& tile) {
   for (uint32_t row = gpu::thread_index(); row < tile.rows; row += gpu::block_threads()) {
-    const bool is_scaled = task.weight.planes[kScales] != nullptr;
-    tile.scale_rows[row] = is_scaled ? (tile.first_row + row) / task.weight.block_out : 0;
+    tile.scale_rows[row] = scale_rows.block_of(tile.first_row + row);
 #pragma unroll
     for (unsigned token = 0; token < kTokens; ++token) {
       const bool is_there = token < part.tokens;
@@ -101,17 +101,28 @@ __device__ __forceinline__ float zero_at(const Matrix& matrix, uint32_t scale_ro
 /// The scales and zero points of a chunk in the row of scales that was asked for last: rows of a head mostly share one.
 template <class Stored>
 struct ChunkScales {
-  uint32_t scale_row = 0xffffffffU;  // none yet
+  uint32_t blocks[device::kRuns<Stored>];  // of the chunk's runs, in a row of scales
+  uint32_t scale_row = 0xffffffffU;        // none yet
   float scale[device::kRuns<Stored>] = {};
   float zero[device::kRuns<Stored>] = {};
 
-  __device__ __forceinline__ void take(const Matrix& matrix, uint32_t row, uint32_t column) {
+  __device__ __forceinline__ ChunkScales(const Matrix& matrix, uint32_t column) {
+    const device::BlockOfRun<Stored> block_of(matrix);
+#pragma unroll
+    for (unsigned run = 0; run < device::kRuns<Stored>; ++run)
+      blocks[run] = column < matrix.in ? block_of(column / Stored::kPerScale + run) : 0;
+  }
+
+  __device__ __forceinline__ void take(const Matrix& matrix, uint32_t across, uint32_t row) {
     if (row == scale_row) return;
     scale_row = row;
 #pragma unroll
     for (unsigned run = 0; run < device::kRuns<Stored>; ++run) {
-      scale[run] = scale_at<Stored>(matrix, row, column + run * Stored::kPerScale);
-      zero[run] = zero_at<Stored>(matrix, row, column + run * Stored::kPerScale);
+      const uint64_t index = uint64_t{row} * across + blocks[run];
+      scale[run] = matrix.planes[kScales] == nullptr ? 1.0F
+                   : device::kIsPacked<Stored>       ? device::decode_scale(matrix, index)
+                                                     : static_cast<const float*>(matrix.planes[kScales])[index];
+      if constexpr (device::kHasZeros<Stored>) zero[run] = device::decode_zero(matrix, index);
     }
   }
 };
@@ -201,8 +212,8 @@ __device__ __forceinline__ auto stream_of_share(void* shared, const HeadLinearTa
 
 /// This share's rows of the tile.
 template <class Stored, unsigned kTokens>
-__device__ __forceinline__ void add_rows(const Matrix& matrix, const RowTile& tile, const Place& place,
-                                         ShareStream& stream, ChunkScales<Stored>& scales,
+__device__ __forceinline__ void add_rows(const Matrix& matrix, const device::ScaleRows& scale_rows, const RowTile& tile,
+                                         const Place& place, ShareStream& stream, ChunkScales<Stored>& scales,
                                          float (&sums)[kTokens][Stored::kPer16]) {
   for (uint32_t first = place.share; first < tile.rows; first += kShares * kRowsOfStep) {
     uint4 pieces[kRowsOfStep];
@@ -211,15 +222,15 @@ __device__ __forceinline__ void add_rows(const Matrix& matrix, const RowTile& ti
     for (unsigned i = 0; i < kRowsOfStep; ++i) {
       const uint32_t row = first + i * kShares;
       if (row >= tile.rows) break;
-      scales.take(matrix, tile.scale_rows[row], place.column);
+      scales.take(matrix, scale_rows.blocks_a_row, tile.scale_rows[row]);
       add_row(RowChunk<Stored, true>{pieces[i]}, scales, tile.inputs + row * kTokens, sums);
     }
   }
 }
 template <class Stored, unsigned kTokens>
-__device__ __forceinline__ void add_rows(const Matrix& matrix, const RowTile& tile, const Place& place,
-                                         device::NoStream& /*stream*/, ChunkScales<Stored>& /*scales*/,
-                                         float (&sums)[kTokens][Stored::kPer16]) {
+__device__ __forceinline__ void add_rows(const Matrix& matrix, const device::ScaleRows& /*scale_rows*/,
+                                         const RowTile& tile, const Place& place, device::NoStream& /*stream*/,
+                                         ChunkScales<Stored>& /*scales*/, float (&sums)[kTokens][Stored::kPer16]) {
   for (uint32_t row = place.share; row < tile.rows; row += kShares) {
     RowChunk<Stored, false> chunk;
     chunk.load(matrix, tile.first_row + row, place.column);
@@ -256,10 +267,10 @@ __device__ __forceinline__ void store_sums(const HeadLinearTask& task, const dev
 }
 
 template <class Stored, unsigned kTokens, bool kAligned>
-__device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, uint32_t blocks_a_head,
+__device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, const device::HeadBlocks& blocks,
                                                     uint32_t lanes) {
   gpu::let_next_begin();
-  const device::HeadPart part = device::part_of_block<kTokens>(task, blocks_a_head);
+  const device::HeadPart part = device::part_of_block<kTokens>(task, blocks);
   if (part.tokens == 0) return gpu::wait_for_previous();
   const Place place = Place::of_thread<Stored>(part.block, lanes);
   auto* shared_sums = gpu::shared_memory<float4>();
@@ -268,36 +279,37 @@ __device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, 
   tile.inputs = reinterpret_cast<float*>(stream_place + gpu::block_threads() * ShareStream::kUnderWay);
   tile.scale_rows = reinterpret_cast<uint32_t*>(tile.inputs + kHeadRowTile * kTokens);
   auto stream = stream_of_share<Stored, kAligned>(stream_place, task, part, place);
+  const device::ScaleRows scale_rows(task.weight);
+  ChunkScales<Stored> scales(task.weight, place.column);
   gpu::wait_for_previous();
-  ChunkScales<Stored> scales;
   float sums[kTokens][Stored::kPer16] = {};
   for (uint32_t first = 0; first < task.rows_used; first += kHeadRowTile) {
     tile.first_row = part.head * task.head_rows + task.first_row + first;
     tile.rows = task.rows_used - first < kHeadRowTile ? task.rows_used - first : kHeadRowTile;
     gpu::block_barrier();  // every thread is done with the tile before
-    stage_rows<kTokens>(task, part, first, tile);
+    stage_rows<kTokens>(task, part, scale_rows, first, tile);
     gpu::block_barrier();  // the tile is there
-    add_rows(task.weight, tile, place, stream, scales, sums);
+    add_rows(task.weight, scale_rows, tile, place, stream, scales, sums);
   }
   store_sums<Stored, kTokens>(task, part, place, sums, shared_sums);
 }
 
 template <class Stored, unsigned kTokens, bool kAligned>
 __global__ void __launch_bounds__(device::kHeadThreads)
-    transposed_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t lanes) {
-  multiply_transposed<Stored, kTokens, kAligned>(task, blocks_a_head, lanes);
+    transposed_kernel(HeadLinearTask task, device::HeadBlocks blocks, uint32_t lanes) {
+  multiply_transposed<Stored, kTokens, kAligned>(task, blocks, lanes);
 }
 
 /// Blocks behind those of the heads rotate, a pair a thread.
 template <class Stored, unsigned kTokens>
 __global__ void __launch_bounds__(device::kHeadThreads)
-    absorb_kernel(HeadLinearTask task, uint32_t blocks_a_head, uint32_t lanes, RotateTask rotated) {
-  const uint32_t blocks = task.heads * blocks_a_head;
-  if (gpu::block_index().x < blocks) return multiply_transposed<Stored, kTokens, true>(task, blocks_a_head, lanes);
+    absorb_kernel(HeadLinearTask task, device::HeadBlocks blocks, uint32_t lanes, RotateTask rotated) {
+  const uint32_t of_heads = task.heads * blocks.count;
+  if (gpu::block_index().x < of_heads) return multiply_transposed<Stored, kTokens, true>(task, blocks, lanes);
   gpu::let_next_begin();
   gpu::wait_for_previous();
   const uint64_t pairs = uint64_t{rotated.heads} * (rotated.dim / 2);
-  const uint64_t index = uint64_t{gpu::block_index().x - blocks} * gpu::block_threads() + gpu::thread_index();
+  const uint64_t index = uint64_t{gpu::block_index().x - of_heads} * gpu::block_threads() + gpu::thread_index();
   if (index < rotated.rows * pairs)
     device::rotate_pair(rotated, device::first_position(rotated), index / pairs, index % pairs);
 }
@@ -305,7 +317,7 @@ __global__ void __launch_bounds__(device::kHeadThreads)
 template <class Stored, bool kAligned>
 void launch(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearChoice& choice) {
   const auto run = [&](auto kernel) {
-    gpu::launch_overlapping(stream, choice.shape, kernel, task, choice.blocks_a_head, choice.lanes);
+    gpu::launch_overlapping(stream, choice.shape, kernel, task, device::HeadBlocks(choice.blocks_a_head), choice.lanes);
   };
   switch (choice.tokens) {
     case 1: return run(transposed_kernel<Stored, 1, kAligned>);
@@ -359,7 +371,8 @@ void absorb_exact(gpu::Stream& stream, const RotateTask& rotated, const HeadLine
   choice.shape.grid_x += static_cast<unsigned>(ceil_div(pairs, choice.shape.threads));
   device::with_common(absorbed.weight.coding, [&]<class Stored>(Stored) {
     const auto run = [&](auto kernel) {
-      gpu::launch_overlapping(stream, choice.shape, kernel, absorbed, choice.blocks_a_head, choice.lanes, rotated);
+      gpu::launch_overlapping(stream, choice.shape, kernel, absorbed, device::HeadBlocks(choice.blocks_a_head),
+                              choice.lanes, rotated);
     };
     switch (choice.tokens) {
       case 1: return run(absorb_kernel<Stored, 1>);

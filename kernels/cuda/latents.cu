@@ -17,34 +17,90 @@ struct NormThreads {
   unsigned query;
 };
 
-__device__ __forceinline__ void finish_row(const LatentsTask& task, unsigned threads, uint64_t row) {
-  device::normalise_row(task.latent, row, threads, gpu::shared_memory<float>());
-  const uint64_t position = device::first_position(task.rope);
-  for (uint32_t pair = gpu::thread_index(); pair < task.rope.heads * (task.rope.dim / 2); pair += gpu::block_threads())
-    device::rotate_pair(task.rope, position, row, pair);
-  gpu::block_barrier();  // the row is as it is to be stored
-  if (task.stored.to != nullptr) {
-    const uint64_t first = task.stored.live == nullptr ? 0 : *task.stored.live;
-    for (uint32_t col = gpu::thread_index(); col < task.stored.cols; col += gpu::block_threads())
-      device::store_value(task.stored, first, row, col);
-  }
-  if (task.in_fp8.to != nullptr) {
-    const uint64_t first = task.in_fp8.live == nullptr ? 0 : *task.in_fp8.live;
-    const float* from = task.in_fp8.from.data + row * task.in_fp8.from.stride;
-    for (uint32_t part = gpu::warp_index(); part <= task.in_fp8.tiles; part += gpu::block_threads() / gpu::kWarpThreads)
-      device::store_part(task.in_fp8, part, from, task.in_fp8.to + (first + row) * task.in_fp8.row.bytes);
-  }
+/// Pairs of the key, of which a thread has the first on its way while the block adds up the norm's sum: threads that
+/// the norm leaves over take them, if there are any.
+struct KeyPairs {
+  uint32_t mine;   // from here on
+  uint32_t count;  // less: none
+  uint32_t turn;
+};
+
+__device__ __forceinline__ KeyPairs pairs_of_thread(const RotateTask& rope, unsigned norm_threads) {
+  const unsigned first = norm_threads < gpu::block_threads() ? norm_threads : 0;
+  const bool has_none = gpu::thread_index() < first;
+  const uint32_t count = rope.heads * (rope.dim / 2);
+  return {.mine = has_none ? count : gpu::thread_index() - first, .count = count, .turn = gpu::block_threads() - first};
 }
 
+/// One row of the cache.
+struct CacheRow {
+  const LatentsTask& task;
+  uint64_t row;
+  uint64_t stored_at;  // rows
+  uint64_t in_fp8_at;
+
+  __device__ __forceinline__ void store(const float* from, float value) const {
+    if (task.stored.to == nullptr) return;
+    const auto column = static_cast<uint64_t>(from - (task.stored.from.data + row * task.stored.from.stride));
+    device::store_as(task.stored, (stored_at + row) * task.stored.cols + column, value);
+  }
+  /// Four neighbours of the latent, by a warp.
+  __device__ __forceinline__ void store_latent(uint32_t column, const float4& values) const {
+    const float each[4] = {values.x, values.y, values.z, values.w};
+    if (task.stored.to != nullptr) {
+      const uint64_t place = (stored_at + row) * task.stored.cols + column;
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i) {
+        if (column + i < task.latent.cols) device::store_as(task.stored, place + i, each[i]);
+      }
+    }
+    if (task.in_fp8.to != nullptr) device::store_values(task.in_fp8, column / kLatentTile, each, in_fp8_row());
+  }
+  [[nodiscard]] __device__ __forceinline__ uint8_t* in_fp8_row() const {
+    return task.in_fp8.to + (in_fp8_at + row) * task.in_fp8.row.bytes;
+  }
+};
+
+template <bool kFours>
+__device__ __forceinline__ void finish_row(const LatentsTask& task, unsigned threads, const device::NormGains& gains,
+                                           uint64_t row) {
+  const uint64_t position = device::first_position(task.rope);
+  const CacheRow cache{.task = task,
+                       .row = row,
+                       .stored_at = task.stored.live == nullptr ? 0 : *task.stored.live,
+                       .in_fp8_at = task.in_fp8.live == nullptr ? 0 : *task.in_fp8.live};
+  const KeyPairs pairs = pairs_of_thread(task.rope, threads);
+  device::RotatedPair pair;
+  if (pairs.mine < pairs.count) pair = device::load_pair(task.rope, position, row, pairs.mine);
+  device::normalise_row<kFours>(task.latent, row, threads, gpu::shared_memory<float>(), gains,
+                                [&](uint32_t column, const float4& values) { cache.store_latent(column, values); });
+  for (uint32_t index = pairs.mine; index < pairs.count; index += pairs.turn) {
+    if (index != pairs.mine) pair = device::load_pair(task.rope, position, row, index);
+    pair.turn();
+    cache.store(pair.at, pair.real);
+    cache.store(pair.at + pair.apart, pair.imaginary);
+  }
+  if (task.in_fp8.to == nullptr) return;
+  gpu::block_barrier();  // the key is as it is to be stored
+  if (gpu::warp_index() == 0)
+    device::store_rest(task.in_fp8, task.in_fp8.from.data + row * task.in_fp8.from.stride, cache.in_fp8_row());
+}
+
+template <bool kFours>
 __global__ void __launch_bounds__(kMostNormThreads) latents_kernel(LatentsTask task, NormThreads threads) {
   gpu::let_next_begin();
+  const bool is_query = gpu::block_index().x != 0;
+  const device::NormGains gains = is_query ? device::load_gains<kFours>(task.query, threads.query)
+                                           : device::load_gains<kFours>(task.latent, threads.latent);
   gpu::wait_for_previous();
   for (uint64_t row = gpu::block_index().y; row < task.latent.rows; row += gpu::grid_blocks().y) {
-    if (gpu::block_index().x == 0) {
-      finish_row(task, threads.latent, row);
+    if (row != gpu::block_index().y) gpu::block_barrier();  // the sums of the row before have been read
+    if (is_query) {
+      device::normalise_row<kFours>(
+          task.query, row, threads.query, gpu::shared_memory<float>(), gains,
+          [&](uint32_t column, const float4& values) { device::round_normalised(task.query, row, column, values); });
     } else {
-      device::normalise_row(task.query, row, threads.query, gpu::shared_memory<float>());
-      device::round_normalised(task.query, row);
+      finish_row<kFours>(task, threads.latent, gains, row);
     }
   }
 }
@@ -66,8 +122,9 @@ void run_latents(gpu::Stream& stream, const LatentsTask& task) {
   if (rows == 0) return;
   const NormThreads threads{.latent = choose_norm_launch(rows, task.latent.cols).threads,
                             .query = choose_norm_launch(rows, std::max(task.query.cols, 1U)).threads};
-  gpu::launch_overlapping(stream, choose_latents_launch(rows, task.latent.cols, task.query.cols), latents_kernel, task,
-                          threads);
+  const bool are_fours = has_fours(task.latent) && has_fours(task.query);
+  gpu::launch_overlapping(stream, choose_latents_launch(rows, task.latent.cols, task.query.cols),
+                          are_fours ? latents_kernel<true> : latents_kernel<false>, task, threads);
 }
 
 }  // namespace dspack::kernels::cuda

@@ -90,6 +90,7 @@ __device__ __forceinline__ void multiply_rows(const LinearTask& task, const Line
   // Weights depend on nothing that is computed: the first are asked for before the inputs are.
   auto stream = device::stream_of<kAligned, Stored, kDepth<kTokens>>(sums + kWarpsOfBlock * kRowsOfWarp * kTokens,
                                                                      matrices, all, first_row, chunks, lane, lanes);
+  const device::ScalePlan<Stored> scales(task.weight);
   gpu::wait_for_previous();
   bool is_staged = false;
   for (uint32_t block_row = block * rows_of_block; block_row < task.weight.out;
@@ -106,7 +107,7 @@ __device__ __forceinline__ void multiply_rows(const LinearTask& task, const Line
       }
       const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
       if (first_row < task.weight.out)
-        device::add_share<Stored>(matrices, rows, {first, end, lane, lanes, inputs, stride}, stream, totals);
+        device::add_share<Stored>(matrices, scales, rows, {first, end, lane, lanes, inputs, stride}, stream, totals);
     }
     store_totals(task, plan, first_row, first_token, totals[0], sums);
   }
@@ -143,6 +144,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTok
 template <class Stored, unsigned kTokens>
 __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTokens>)
     linear_route_kernel(LinearTask task, LinearPlan plan, RouteEnd end) {
+  device::prefetch_bias(end.task);
   multiply_rows<Stored, kTokens, true>(task, plan, gpu::block_index().x, gpu::grid_blocks().x);
   gpu::copy_wait<0>();  // zeros, asked for behind the last row
   device::route_last(end.task, end.counter);

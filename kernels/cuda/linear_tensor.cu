@@ -189,6 +189,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<1>)
 
 __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<1>)
     tensor_route_kernel(TensorTask task, TensorPlan plan, RouteEnd end) {
+  device::prefetch_bias(end.task);
   multiply_rows<device::StoredBf16, 1, 1, false>(task, plan, gpu::block_index().x);
   device::route_last(end.task, end.counter);
 }

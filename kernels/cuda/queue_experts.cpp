@@ -43,7 +43,7 @@ void CudaQueue::route_rows(const Weight& router, const Rows& x, const RouterArgs
   check_route(args);
   const LinearTask task{.weight = matrix_of(router), .x = inputs_at(x), .y = rows_at(logits), .rows = x.rows};
   if (x.rows == 0 || x.rows > kMostFusedRows || !takes_route(task)) return Queue::route_rows(router, x, args);
-  const RouteEnd end{.task = route_task(args), .counter = expert_counters() + kFusedCounters};
+  const RouteEnd end{.task = route_task(args), .counter = expert_counters() + kRouteCounter};
   if (multiplies_on_tensor_cores(task.weight)) {
     const RoundedRows rounded_x =
         rounded({.x = task.x, .rows = task.rows, .in = router.in, .to = {}}, input_rounding(router.coding, precision_));

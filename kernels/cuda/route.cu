@@ -2,28 +2,33 @@
 
 #include <dspack_gpu.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/device/route.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
 
 __global__ void __launch_bounds__(device::kRouteWarps* gpu::kWarpThreads) route_kernel(RouteTask task) {
-  device::route_row(task, gpu::block_index().x);
+  gpu::let_next_begin();
+  device::prefetch_bias(task);
+  const device::RoutePlan plan = device::plan_route(task);
+  gpu::wait_for_previous();
+  device::route_row(task, plan, gpu::block_index().x);
 }
 
 }  // namespace
 
 gpu::LaunchShape choose_route_launch(const RouteTask& task) {
-  const unsigned warps = (task.experts + gpu::kWarpThreads - 1) / gpu::kWarpThreads;
+  const device::RoutePlan plan = device::plan_route(task);
   return {.grid_x = task.rows,
-          .threads = (warps < device::kRouteWarps ? warps : device::kRouteWarps) * gpu::kWarpThreads,
-          .shared_bytes = static_cast<unsigned>(device::kRouteWarps * sizeof(double) +
-                                                2 * sizeof(float) * (task.experts + task.groups))};
+          .threads = std::min(plan.chunks, device::kRouteWarps) * gpu::kWarpThreads,
+          .shared_bytes = device::route_shared_bytes(task, plan)};
 }
 
 void run_route(gpu::Stream& stream, const RouteTask& task) {
   if (task.rows == 0) return;
-  gpu::launch(stream, choose_route_launch(task), route_kernel, task);
+  gpu::launch_overlapping(stream, choose_route_launch(task), route_kernel, task);
 }
 
 }  // namespace dspack::kernels::cuda

@@ -1,4 +1,4 @@
-// Choosing tokens on a GPU: the likeliest, or one at random.
+// Drawing tokens on a GPU.
 // Threads: enqueues. Lifetime: device memory is borrowed until the stream has run. Errors: none; shapes have been
 // checked.
 #pragma once
@@ -10,17 +10,6 @@
 #include "kernels/ops.h"
 
 namespace dspack::kernels::cuda {
-
-/// ids[r] = the index of the largest of x[r]'s `cols` values, the lowest of equals; kNoToken if that is not finite.
-/// A block a row: a vocabulary of 129,280 values is half a megabyte, which one multiprocessor reads from the cache in
-/// the time that a second launch takes.
-struct ArgmaxTask {
-  RowsAt<const float> x;
-  uint32_t* ids = nullptr;
-  uint32_t rows = 0;
-  uint32_t cols = 0;
-};
-void run_argmax(gpu::Stream& stream, const ArgmaxTask& task);
 
 /// Logits that a warp surveys at once. What the rest of the work goes by is the highest of each chunk: most of a
 /// vocabulary is out of the question and is read no second time.
@@ -64,7 +53,6 @@ struct SampleTask {
 void run_sample(gpu::Stream& stream, const SampleTask& task);
 
 /// Pure.
-[[nodiscard]] gpu::LaunchShape choose_argmax_launch(uint32_t rows, uint32_t cols);
 /// A warp a chunk.
 [[nodiscard]] gpu::LaunchShape choose_chunks_launch(uint32_t rows, uint32_t cols);
 /// A block a row, without its shared memory.

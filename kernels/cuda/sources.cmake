@@ -1,6 +1,7 @@
 # What the CUDA device is made of: compiled by nvcc for hardware, and by the C++ compiler for the GPU that the test suite
 # plays.
 set(dspack_cuda_kernels
+  argmax.cu
   attend.cu
   attend_exact.cu
   attend_expanded.cu

@@ -90,21 +90,31 @@ Rotation::Rotation(Memory& memory, Dtype dtype, uint64_t count, uint64_t pool_by
       places_(static_cast<uint32_t>(std::max<uint64_t>(2, ceil_div(pool_bytes, place_bytes_)))),
       pool_(memory.numbers(dtype, places_ * place_bytes_ * 8 / bits_of(dtype))) {}
 
+// What has failed takes no time, and must not pass for a figure.
+void CudaBench::finish() {
+  if (const auto finished = queue_->finish(); !finished) throw std::runtime_error(finished.error().message);
+}
+
+double CudaBench::seconds_of(const std::function<void()>& work) {
+  const auto start = Clock::now();
+  work();
+  finish();
+  return seconds_since(start);
+}
+
+double CudaBench::median_seconds(const std::function<void()>& work) {
+  (void)seconds_of(work);
+  std::vector<double> seconds(sized<size_t>(9, 1));
+  for (double& each : seconds)
+    each = seconds_of(work);
+  return median(seconds);
+}
+
 double CudaBench::seconds_per_launch(uint32_t least_launches, const std::function<void(uint32_t)>& launch) {
-  const auto timed = [&](const auto& work) {
-    const auto start = Clock::now();
-    work();
-    queue_->synchronize();
-    return seconds_since(start);
-  };
-  if (options_.profile) {
-    launch(0);
-    queue_->synchronize();
-    return 0;
-  }
   launch(0);  // a recorded operation must find the queue's workspace as large as it needs it
-  queue_->synchronize();
-  const double once = timed([&] { launch(1); });
+  finish();
+  if (options_.profile) return 0;
+  const double once = seconds_of([&] { launch(1); });
   const auto filling = static_cast<uint32_t>(std::min<double>(kStepSeconds / once, kMostLaunches)) + 1;
   const uint32_t launches =
       sized(std::min(std::max({filling, least_launches, 4U}), std::max(kMostLaunches, least_launches)), 2U);
@@ -113,12 +123,15 @@ double CudaBench::seconds_per_launch(uint32_t least_launches, const std::functio
       launch(i);
   });
   if (step == nullptr) throw std::runtime_error("this device records no steps");
-  const auto run = [&] { queue_->run(*step); };
-  timed(run);
-  std::vector<double> seconds(sized<size_t>(9, 1));
-  for (double& each : seconds)
-    each = timed(run);
-  return median(seconds) / launches;
+  return median_seconds([&] { queue_->run(*step); }) / launches;
+}
+
+double CudaBench::seconds_per_call(uint32_t calls, const std::function<void()>& call) {
+  const double seconds = median_seconds([&] {
+    for (uint32_t i = 0; i < calls; ++i)
+      call();
+  });
+  return seconds / calls;
 }
 
 void CudaBench::print_heading() {

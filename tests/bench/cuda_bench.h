@@ -2,8 +2,8 @@
 //
 // Everything is timed as it runs in a decode step: recorded once, many launches behind each other, each with other
 // memory; what is printed is the median of several runs of the step, divided by its launches.
-// Threads: one. Lifetime: slices live as long as the Memory that gave them. Errors: GPU memory that is not there is an
-// exception of a section, std::runtime_error; the other sections run.
+// Threads: one. Lifetime: slices live as long as the Memory that gave them. Errors: GPU memory that is not there, or
+// a device that has failed, is an exception of a section, std::runtime_error; the other sections are tried.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,8 @@ struct CudaBenchOptions {
   bool quick = false;      // sizes that an emulated GPU manages in seconds: shows that it runs, measures nothing
   bool profile = false;    // each operation runs once, for a profiler; there are no figures
   double matrix_rate = 0;  // operations a second that another program has measured; 0: what linear() reaches
-  std::vector<std::string> sections;  // empty: all
+  std::vector<uint32_t> rows = {1, 2, 4, 8};  // of a decode step: a token, or those of a verify step
+  std::vector<std::string> sections;          // empty: all
 };
 
 /// What an operation cannot do without.
@@ -87,8 +88,13 @@ class CudaBench {
   /// More than the caches of the largest cards hold.
   [[nodiscard]] uint64_t pool_bytes() const { return sized<uint64_t>(1ULL << 30, 1 << 16); }
 
-  /// Median seconds of one launch in a step of at least `least_launches`.
+  /// Median seconds of one launch in a step of at least `least_launches`. Errors: a device that has failed is an
+  /// exception, as memory that is not there.
   [[nodiscard]] double seconds_per_launch(uint32_t least_launches, const std::function<void(uint32_t)>& launch);
+
+  /// Median seconds of one of `calls` that are enqueued one after the other, not recorded: for what takes long against
+  /// its start.
+  [[nodiscard]] double seconds_per_call(uint32_t calls, const std::function<void()>& call);
 
   void set_limits(const Limits& limits) { limits_ = limits; }
   [[nodiscard]] const Limits& limits() const { return limits_; }
@@ -101,6 +107,10 @@ class CudaBench {
   void print(const std::string& what, uint32_t rows, const Work& work, double seconds) const;
 
  private:
+  void finish();
+  [[nodiscard]] double seconds_of(const std::function<void()>& work);
+  [[nodiscard]] double median_seconds(const std::function<void()>& work);
+
   kernels::Device& device_;
   CudaBenchOptions options_;
   std::unique_ptr<kernels::Queue> queue_;

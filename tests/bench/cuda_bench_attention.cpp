@@ -1,7 +1,7 @@
 // Attention over the latent cache: one or two positions of a decode step, many of a prompt.
 #include <fmt/format.h>
 
-#include "tests/bench/cuda_bench.h"
+#include "tests/bench/cuda_bench_weights.h"
 
 namespace dspack::bench {
 namespace {
@@ -68,6 +68,43 @@ void measure_decode(CudaBench& bench, Dtype cache, uint32_t positions, uint32_t 
   }
 }
 
+/// A prompt of so many rows with a key and a value of each head, their making included, where this device does that.
+void measure_expanded(CudaBench& bench, Dtype cache, uint32_t rows) {
+  constexpr uint32_t kNope = 128, kValue = 128;
+  const Heads heads = heads_of(bench);
+  const uint32_t query = kNope + heads.rope;
+  Memory memory = bench.memory();
+  const Shape kv_b{"kv_b", heads.heads * (kNope + kValue), heads.latent, Dtype::f8_e4m3};
+  const kernels::ExpandedAttendArgs args{
+      .kv_b =
+          weight_of(kv_b, memory.numbers(kv_b.dtype, uint64_t{kv_b.out} * kv_b.in), scales(memory, kv_b.out, kv_b.in)),
+      .queries = memory.rows(rows, heads.heads * query),
+      .cache = memory.numbers(cache, heads.numbers(cache, rows)),
+      .out = memory.rows(rows, heads.heads * kValue).data,
+      .heads = heads.heads,
+      .latent_dim = heads.latent,
+      .rope_dim = heads.rope,
+      .nope_dim = kNope,
+      .value_dim = kValue,
+      .scale = 0.0722F,
+      .cache_dtype = cache};
+  const kernels::RopeArgs rope{.data = args.queries.data.at(kNope * sizeof(float)),
+                               .rows = rows,
+                               .heads = heads.heads,
+                               .dim = heads.rope,
+                               .head_stride = query,
+                               .row_stride = heads.heads * query,
+                               .cos_sin = memory.numbers(Dtype::f32, uint64_t{rows} * heads.rope)};
+  if (!bench.queue().attend_expanded(rope, args)) return;
+  const double seconds =
+      bench.seconds_per_launch(1, [&](uint32_t) { (void)bench.queue().attend_expanded(rope, args); });
+  const double pairs = 0.5 * rows * (rows + 1.0) * heads.heads;
+  bench.print(fmt::format("attend_expanded {} heads, cache {}", heads.heads, to_string(cache)), rows,
+              {.bytes = rows * heads.row_bytes(cache) + 4.0 * rows * heads.heads * (query + kValue),
+               .operations = 2 * pairs * (query + kValue) + 2 * rows * kv_b.values()},
+              seconds);
+}
+
 }  // namespace
 
 void measure_decode_attention(CudaBench& bench) {
@@ -98,6 +135,8 @@ void measure_prefill_attention(CudaBench& bench) {
                               to_string(cache)),
                   rows, attend_work(heads, rows, positions, cache), seconds);
     }
+    for (const uint32_t prompt : {bench.sized(512U, 8U), bench.sized(4096U, 24U)})
+      measure_expanded(bench, cache, prompt);
   }
 }
 

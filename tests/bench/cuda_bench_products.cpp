@@ -32,9 +32,8 @@ constexpr Shape kPrefillShapes[] = {{"q_b", 24576, 1536, Dtype::f8_e4m3},
                                     {"dense down", 7168, 18432, Dtype::f8_e4m3},
                                     {"o", 7168, 16384, Dtype::bf16}};
 
-/// Tokens of a pass: one, or those of a verify step.
 std::vector<uint32_t> decode_rows(const CudaBench& bench) {
-  return bench.options().quick ? std::vector<uint32_t>{1, 3} : std::vector<uint32_t>{1, 2, 4, 8};
+  return bench.options().quick ? std::vector<uint32_t>{1, 3} : bench.options().rows;
 }
 
 std::string name_of(const char* operation, const Shape& shape) {

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/device/divisor.cuh"
 #include "kernels/latent_rows.h"
 
 namespace dspack::kernels::cuda::device {
@@ -26,15 +27,17 @@ struct AttendRun {
   uint32_t most_chosen;
   uint32_t queries;
   uint32_t heads;
+  Divisor by_heads;  // a query's number becomes its row's
   uint32_t latent_dim;
   uint32_t key_dim;
   uint32_t rope_row_stride;
   uint32_t rope_head_stride;
   uint32_t first_position;
-  uint32_t most_splits;
+  Divisor by_splits;    // by the most that a row has
+  uint32_t split_unit;  // a power of two
   uint32_t slots;
   uint32_t value_stride;
-  uint32_t key_stride;  // of keys and queries in shared memory: floats, or bytes of BF16
+  uint32_t key_stride;  // of the exact kernel's keys and queries in shared memory: floats
   float scale;
   Fp8Row fp8_row;  // of an FP8 cache
 };
@@ -55,25 +58,30 @@ __device__ __forceinline__ float larger(float a, float b) {
   return a > b ? a : b;
 }
 
+__device__ __forceinline__ uint32_t row_of(const AttendRun& run, uint32_t query) {
+  return divide(query, run.by_heads);
+}
+
 /// The queries of a block.
 struct BlockQueries {
   uint32_t first;
   uint32_t end;
 };
 
-/// Block `block` of `count` queries: with a choice all of one row.
+/// Block `block` of `count` queries: with a choice all of one row. None behind the run's last row: the grid of a call
+/// serves its shorter last run, too.
 __device__ __forceinline__ BlockQueries queries_of_block(const AttendRun& run, uint32_t block, uint32_t count) {
   if (run.chosen == nullptr) return {block * count, run.queries};
   const uint32_t of_row = (run.heads - 1) / count + 1;
   const uint32_t row = block / of_row * run.heads;
-  return {row + block % of_row * count, row + run.heads};
+  return {row + block % of_row * count, row < run.queries ? row + run.heads : 0};
 }
 
 /// Where in the cache the positions lie that the row of a query sees.
 struct PositionMap {
   const uint32_t* ids;  // of the row; null: as they come
   __device__ __forceinline__ PositionMap(const AttendRun& run, uint32_t query)
-      : ids(run.chosen == nullptr ? nullptr : run.chosen + uint64_t{query / run.heads} * run.most_chosen) {}
+      : ids(run.chosen == nullptr ? nullptr : run.chosen + uint64_t{row_of(run, query)} * run.most_chosen) {}
   [[nodiscard]] __device__ __forceinline__ uint32_t at(uint32_t position) const {
     return ids == nullptr ? position : ids[position];
   }
@@ -87,13 +95,13 @@ __device__ __forceinline__ uint32_t positions_of(const AttendRun& run, uint32_t 
 }
 
 /// Positions of a split of a row that sees `positions`: what the value of a row depends on.
-__device__ __forceinline__ uint32_t split_length(uint32_t positions, uint32_t most_splits) {
-  const uint32_t even = (positions - 1) / most_splits + 1;
-  return (even + kSplitUnit - 1) / kSplitUnit * kSplitUnit;
+__device__ __forceinline__ uint32_t split_length(const AttendRun& run, uint32_t positions) {
+  const uint32_t even = divide(positions - 1, run.by_splits) + 1;
+  return (even + run.split_unit - 1) & ~(run.split_unit - 1);
 }
 
-__device__ __forceinline__ PositionRange range_of_split(uint32_t positions, uint32_t most_splits, uint32_t split) {
-  const uint32_t length = split_length(positions, most_splits);
+__device__ __forceinline__ PositionRange range_of_split(const AttendRun& run, uint32_t positions, uint32_t split) {
+  const uint32_t length = split_length(run, positions);
   const uint32_t begin = split * length < positions ? split * length : positions;
   return {begin, length < positions - begin ? begin + length : positions};
 }
@@ -102,11 +110,11 @@ __device__ __forceinline__ PositionRange range_of_split(uint32_t positions, uint
 __device__ __forceinline__ PositionRange range_of_query(const AttendRun& run, const BlockQueries& queries,
                                                         uint32_t query, uint32_t split) {
   if (query >= queries.end) return {0, 0};
-  return range_of_split(positions_of(run, query / run.heads), run.most_splits, split);
+  return range_of_split(run, positions_of(run, row_of(run, query)), split);
 }
 
 /// The positions of a split that any query of a block sees. Rows of a block have splits of two lengths at most, where
-/// their number of positions passes 64 times the number of splits; between the two there may be a gap.
+/// their number of positions passes the unit of splits times their number; between the two there may be a gap.
 struct BlockPositions {
   uint32_t begin;
   uint32_t gap_begin;
@@ -124,8 +132,8 @@ __device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& ru
   const uint32_t first = queries.first;
   const uint32_t last = (first + count < queries.end ? first + count : queries.end) - 1;
   BlockPositions all = {0xffffffffU, 0, 0, 0};
-  for (uint32_t row = first / run.heads; row <= last / run.heads; ++row) {
-    const PositionRange range = range_of_split(positions_of(run, row), run.most_splits, split);
+  for (uint32_t row = row_of(run, first); row <= row_of(run, last); ++row) {
+    const PositionRange range = range_of_split(run, positions_of(run, row), split);
     if (range.begin == range.end) continue;
     if (all.end == 0) {
       all = {range.begin, range.end, range.begin, range.end};
@@ -139,12 +147,32 @@ __device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& ru
   return all;
 }
 
-/// Value `column` of a query: its latent part, then its rotary one.
-__device__ __forceinline__ float query_value(const AttendRun& run, uint32_t query, uint32_t column) {
-  if (column < run.latent_dim) return run.query_latent[uint64_t{query} * run.latent_dim + column];
-  const uint64_t row = uint64_t{query / run.heads} * run.rope_row_stride;
-  const uint64_t head = uint64_t{query % run.heads} * run.rope_head_stride;
-  return run.query_rope[row + head + (column - run.latent_dim)];
+/// Where the values of one query lie: its latent part, then its rotary one.
+struct QueryRow {
+  const float* latent;
+  const float* rope;
+  uint32_t latent_dim;
+  __device__ __forceinline__ QueryRow(const AttendRun& run, uint32_t query)
+      : latent(run.query_latent + uint64_t{query} * run.latent_dim), latent_dim(run.latent_dim) {
+    const uint32_t row = row_of(run, query);
+    rope = run.query_rope + uint64_t{row} * run.rope_row_stride +
+           (query - row * run.heads) * uint64_t{run.rope_head_stride};
+  }
+  [[nodiscard]] __device__ __forceinline__ const float* at(uint32_t column) const {
+    return column < latent_dim ? latent + column : rope + (column - latent_dim);
+  }
+};
+
+[[nodiscard]] __device__ __forceinline__ float query_value(const AttendRun& run, uint32_t query, uint32_t column) {
+  return *QueryRow(run, query).at(column);
+}
+
+/// Whether `values` values of any query (a multiple of four), from a multiple of as many on, lie in one place that is
+/// 16-byte aligned.
+[[nodiscard]] __device__ __forceinline__ bool has_whole_pieces(const AttendRun& run, uint32_t values) {
+  const uint64_t places = reinterpret_cast<uint64_t>(run.query_latent) | reinterpret_cast<uint64_t>(run.query_rope);
+  return places % 16 == 0 && (run.latent_dim | run.key_dim) % values == 0 &&
+         (run.rope_row_stride | run.rope_head_stride) % 4 == 0;
 }
 
 /// Where a query's split has its values and statistics.
@@ -205,15 +233,17 @@ void for_each_run(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice c
         .most_chosen = task.most_chosen,
         .queries = rows * task.heads,
         .heads = task.heads,
+        .by_heads = device::divisor_of(task.heads),
         .latent_dim = task.latent_dim,
         .key_dim = key_dim,
         .rope_row_stride = task.rope_row_stride,
         .rope_head_stride = task.rope_head_stride,
         .first_position = task.first_position + row,
-        .most_splits = splits.most,
+        .by_splits = device::divisor_of(splits.most),
+        .split_unit = split_unit(choice),
         .slots = splits.slots,
         .value_stride = value_stride(task.latent_dim),
-        .key_stride = choice == AttendChoice::exact ? exact_stride(key_dim) : tensor_row_bytes(key_dim),
+        .key_stride = exact_stride(key_dim),
         .scale = task.scale,
         .fp8_row = fp8_row({task.latent_dim, task.rope_dim})};
     launch_splits(run, launch);

@@ -43,6 +43,15 @@ struct BlockOfRun {
   }
 };
 
+/// Where scales lie in matrices of one form.
+template <class Stored>
+struct ScalePlan {
+  ScaleRows rows;
+  BlockOfRun<Stored> block_of;
+
+  __device__ __forceinline__ explicit ScalePlan(const Matrix& form) : rows(form), block_of(form) {}
+};
+
 /// Where row `row` begins, in a matrix whose rows are whole pieces of 16 bytes.
 template <class Stored>
 __device__ __forceinline__ const uint8_t* aligned_row(const Matrix& matrix, uint32_t row) {
@@ -73,11 +82,11 @@ template <class Stored>
 inline constexpr unsigned kRuns = Stored::kPer16 / Stored::kPerScale;
 
 /// totals[r][t] += scale[r] * (run `run` of chunk r, less zero[r] where codes have zero points, . input t). `inputs`:
-/// this lane's place in the chunk's group of the first input row; the next row lies `stride` further.
+/// the first input row in shared memory; the next row lies `stride` further. `place`: input_place of this lane's chunk.
 template <class Stored, unsigned kRows, unsigned kTokens>
 __device__ __forceinline__ void add_run(const uint4 (&chunk)[kRows], unsigned run, const float (&scale)[kRows],
-                                        const float (&zero)[kRows], const float4* inputs, uint32_t stride,
-                                        float (&totals)[kRows][kTokens]) {
+                                        const float (&zero)[kRows], const float4* inputs, uint32_t place,
+                                        uint32_t stride, float (&totals)[kRows][kTokens]) {
   float sums[kRows][kTokens] = {};
   constexpr unsigned kQuarters = Stored::kQuarters / kRuns<Stored>;
 #pragma unroll
@@ -94,7 +103,7 @@ __device__ __forceinline__ void add_run(const uint4 (&chunk)[kRows], unsigned ru
     }
 #pragma unroll
     for (unsigned token = 0; token < kTokens; ++token) {
-      const float4 x = inputs[token * stride + quarter * gpu::kWarpThreads];
+      const float4 x = input_piece(inputs + token * stride, place, quarter);
 #pragma unroll
       for (unsigned row = 0; row < kRows; ++row) {
         float& sum = sums[row][token];
@@ -117,7 +126,8 @@ __device__ __forceinline__ void add_run(const uint4 (&chunk)[kRows], unsigned ru
 /// rounded, takes fma with the scale of its own block.
 template <class Stored, unsigned kRows, unsigned kTokens>
 __device__ __forceinline__ void add_odd_chunk(const Matrix& matrix, const uint32_t (&rows)[kRows], uint32_t chunk,
-                                              const float4* inputs, uint32_t stride, float (&totals)[kRows][kTokens]) {
+                                              const float4* inputs, uint32_t place, uint32_t stride,
+                                              float (&totals)[kRows][kTokens]) {
 #pragma unroll
   for (unsigned i = 0; i < Stored::kPer16; ++i) {
     const uint32_t column = chunk * Stored::kPer16 + i;
@@ -132,8 +142,9 @@ __device__ __forceinline__ void add_odd_chunk(const Matrix& matrix, const uint32
       if constexpr (kHasZeros<Stored>) weight -= scales.zero_at(matrix, block);
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token) {
-        const auto* values = reinterpret_cast<const float*>(inputs + token * stride + i / 4 * gpu::kWarpThreads);
-        totals[row][token] = gpu::fused_multiply_add(weight * values[i % 4], scale, totals[row][token]);
+        const float4 x = input_piece(inputs + token * stride, place, i / 4);
+        const float value = i % 4 == 0 ? x.x : i % 4 == 1 ? x.y : i % 4 == 2 ? x.z : x.w;
+        totals[row][token] = gpu::fused_multiply_add(weight * value, scale, totals[row][token]);
       }
     }
   }
@@ -185,12 +196,6 @@ struct Share {
   uint32_t lanes;
   const float4* inputs;
   uint32_t stride;  // from an input row to the next
-
-  template <class Stored>
-  __device__ __forceinline__ const float4* place(uint32_t chunk) const {
-    const uint32_t in_tile = chunk - first;
-    return inputs + in_tile / gpu::kWarpThreads * (Stored::kQuarters * gpu::kWarpThreads) + in_tile % gpu::kWarpThreads;
-  }
 };
 
 /// Where weights come from that are read element by element: nothing is asked for.
@@ -211,21 +216,20 @@ __device__ __forceinline__ auto stream_of(void* shared, const Matrix (&matrices)
 
 /// totals[matrix][row][token] += a share, whose rows the stream is at.
 template <class Stored, unsigned kMatrices, unsigned kRows, unsigned kTokens, class Stream>
-__device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], const uint32_t (&rows)[kRows],
-                                          const Share& share, Stream& stream,
+__device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], const ScalePlan<Stored>& plan,
+                                          const uint32_t (&rows)[kRows], const Share& share, Stream& stream,
                                           float (&totals)[kMatrices][kRows][kTokens]) {
   ScalesOf<Stored> scales[kMatrices][kRows];
 #pragma unroll
   for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row)
-      scales[matrix][row].take(matrices[matrix], rows[row]);
+      scales[matrix][row].take(matrices[matrix], plan.rows, rows[row]);
   }
   constexpr bool kHasOneScale = kRuns<Stored> == 1;  // a chunk of a row
-  const BlockOfRun<Stored> block_of(matrices[0]);
-  const float4* inputs = share.place<Stored>(share.first + share.lane);
-  const uint32_t inputs_of_turn = share.lanes * Stored::kQuarters;  // whole groups
-  for (uint32_t first = share.first; first < share.end; first += share.lanes, inputs += inputs_of_turn) {
+  uint32_t place = input_place<Stored>(share.lane);
+  const uint32_t bytes_of_turn = input_place<Stored>(share.lanes);  // whole groups
+  for (uint32_t first = share.first; first < share.end; first += share.lanes, place += bytes_of_turn) {
     const uint32_t chunk = first + share.lane;
 #pragma unroll
     for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
@@ -233,7 +237,7 @@ __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], c
       float scale[kRows] = {};
       float zero[kRows] = {};
       const auto take_scales = [&](unsigned run) {
-        const uint32_t block = block_of(chunk * kRuns<Stored> + run);
+        const uint32_t block = plan.block_of(chunk * kRuns<Stored> + run);
 #pragma unroll
         for (unsigned row = 0; row < kRows; ++row) {
           scale[row] = scales[matrix][row].at(matrices[matrix], block);
@@ -248,7 +252,7 @@ __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], c
 #pragma unroll
       for (unsigned run = 0; run < kRuns<Stored>; ++run) {
         if (!kHasOneScale) take_scales(run);
-        add_run<Stored>(pieces, run, scale, zero, inputs, share.stride, totals[matrix]);
+        add_run<Stored>(pieces, run, scale, zero, share.inputs, place, share.stride, totals[matrix]);
       }
     }
   }
@@ -256,13 +260,14 @@ __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], c
 
 /// The same, element by element.
 template <class Stored, unsigned kMatrices, unsigned kRows, unsigned kTokens>
-__device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], const uint32_t (&rows)[kRows],
-                                          const Share& share, NoStream& /*stream*/,
+__device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], const ScalePlan<Stored>& /*plan*/,
+                                          const uint32_t (&rows)[kRows], const Share& share, NoStream& /*stream*/,
                                           float (&totals)[kMatrices][kRows][kTokens]) {
 #pragma unroll
   for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
     for (uint32_t chunk = share.first + share.lane; chunk < share.end; chunk += share.lanes)
-      add_odd_chunk<Stored>(matrices[matrix], rows, chunk, share.place<Stored>(chunk), share.stride, totals[matrix]);
+      add_odd_chunk<Stored>(matrices[matrix], rows, chunk, share.inputs, input_place<Stored>(chunk - share.first),
+                            share.stride, totals[matrix]);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "format/base/size.h"
+#include "kernels/cuda/device/divisor.cuh"
 #include "kernels/cuda/head_linear.h"
 
 namespace dspack::kernels::cuda::device {
@@ -21,12 +22,21 @@ struct HeadPart {
   uint32_t tokens;  // 0: none is left
 };
 
+/// How many blocks a head has.
+struct HeadBlocks {
+  uint32_t count;
+  Divisor by_count;
+
+  explicit HeadBlocks(uint32_t blocks_a_head) : count(blocks_a_head), by_count(divisor_of(blocks_a_head)) {}
+};
+
 template <unsigned kTokens>
-__device__ __forceinline__ HeadPart part_of_block(const HeadLinearTask& task, uint32_t blocks_a_head) {
+__device__ __forceinline__ HeadPart part_of_block(const HeadLinearTask& task, const HeadBlocks& blocks) {
   const uint64_t group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
   const uint64_t first = group * kTokens;
   const uint64_t left = first < task.rows ? task.rows - first : 0;
-  return {gpu::block_index().x / blocks_a_head, gpu::block_index().x % blocks_a_head, static_cast<uint32_t>(first),
+  const uint32_t head = divide(gpu::block_index().x, blocks.by_count);
+  return {head, gpu::block_index().x - head * blocks.count, static_cast<uint32_t>(first),
           static_cast<uint32_t>(left < kTokens ? left : kTokens)};
 }
 

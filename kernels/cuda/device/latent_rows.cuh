@@ -24,13 +24,10 @@ __device__ __forceinline__ uint32_t code_of(float value, float scale) {
   return sign | ((gpu::float_to_bits(rounded) >> 20U) - kRebase);
 }
 
-__device__ __forceinline__ void store_tile(const StoreLatentsTask& task, uint32_t tile, const float* from,
-                                           uint8_t* row) {
+/// Four neighbouring values of each lane; zeros behind the last.
+__device__ __forceinline__ void store_values(const StoreLatentsTask& task, uint32_t tile, const float (&values)[4],
+                                             uint8_t* row) {
   const uint32_t first = tile * kLatentTile + gpu::lane_index() * 4;
-  float values[4];
-#pragma unroll
-  for (unsigned i = 0; i < 4; ++i)
-    values[i] = first + i < task.shape.latent_dim ? from[first + i] : 0.0F;
   const float scale = scale_of(largest_of_block(values));
   uint32_t codes = 0;
 #pragma unroll
@@ -38,6 +35,15 @@ __device__ __forceinline__ void store_tile(const StoreLatentsTask& task, uint32_
     codes |= code_of(values[i], scale) << 8 * i;
   if (first < task.row.scales_at) *reinterpret_cast<uint32_t*>(row + first) = codes;  // zeros after the last value
   if (gpu::lane_index() == 0) reinterpret_cast<float*>(row + task.row.scales_at)[tile] = scale;
+}
+__device__ __forceinline__ void store_tile(const StoreLatentsTask& task, uint32_t tile, const float* from,
+                                           uint8_t* row) {
+  const uint32_t first = tile * kLatentTile + gpu::lane_index() * 4;
+  float values[4];
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i)
+    values[i] = first + i < task.shape.latent_dim ? from[first + i] : 0.0F;
+  store_values(task, tile, values, row);
 }
 
 __device__ __forceinline__ void store_rest(const StoreLatentsTask& task, const float* from, uint8_t* row) {

@@ -10,9 +10,10 @@ namespace dspack::kernels::cuda::device {
 inline constexpr uint32_t kSignBit = 0x80000000U;
 inline constexpr uint32_t kOrderOfMinusInfinity = 0x007fffffU;
 inline constexpr uint32_t kOrderOfInfinity = 0xff800000U;
+inline constexpr uint32_t kOrderOfNan = 0xffffffffU;
 
 __device__ __forceinline__ uint32_t order_of(float value) {
-  if (value != value) return 0xffffffffU;
+  if (value != value) return kOrderOfNan;
   const uint32_t bits = gpu::float_to_bits(value + 0.0F);
   return (bits & kSignBit) != 0 ? ~bits : bits | kSignBit;
 }

@@ -86,16 +86,13 @@ __device__ __forceinline__ void round_row_block(const float* row, uint32_t in, u
   store_rounded<kFp8>(values, block, to, to_row);
 }
 
-/// Rounds a row that the block has normalised. Every thread of the block takes part.
-__device__ __forceinline__ void round_normalised(const RmsNormTask& task, uint64_t row) {
-  if (task.bf16.values == nullptr && task.fp8.values == nullptr) return;
-  gpu::block_barrier();  // the row is there
-  const float* y = task.y.data + row * task.y.stride;
-  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-  for (uint32_t block = gpu::warp_index(); block < (task.cols - 1) / kRoundedBlock + 1; block += warps) {
-    if (task.bf16.values != nullptr) round_row_block<false>(y, task.cols, block, task.bf16, row);
-    if (task.fp8.values != nullptr) round_row_block<true>(y, task.cols, block, task.fp8, row);
-  }
+/// Rounds what a norm stores (normalise_row).
+__device__ __forceinline__ void round_normalised(const RmsNormTask& task, uint64_t row, uint32_t column,
+                                                 const float4& values) {
+  const uint32_t block = column / kRoundedBlock;
+  float each[4] = {values.x, values.y, values.z, values.w};
+  if (task.bf16.values != nullptr) store_rounded<false>(each, block, task.bf16, row);
+  if (task.fp8.values != nullptr) store_rounded<true>(each, block, task.fp8, row);
 }
 
 }  // namespace dspack::kernels::cuda::device

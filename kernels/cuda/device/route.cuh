@@ -1,34 +1,81 @@
-// Routing of one token by a block: every thread scores some experts, a thread a group adds up its best, one warp
-// chooses. What is compared with what, and in which order sums are taken, is as in kernels/cpu/route.cpp. Nothing
-// depends on how many threads the block has, as long as there is one for each of the first 256 experts.
+// Routing of one token by a block. Nothing is chosen one after the other: an expert's slot is how many others come
+// before it, its rank, which each thread counts by itself.
+//
+//   a warp a chunk (a group of experts, or 32)   scores; an expert's rank in its chunk; the first of each are
+//   candidates with groups: a warp a group                  a group's rank by its best candidates; candidates of others
+//   are struck a thread a candidate                         its rank among all of them: its slot a thread a slot its
+//   weight
+//
+// What is compared with what, and in which order sums are taken, is as in kernels/cpu/route.cpp; so is what becomes of
+// NaN. Nothing depends on how many threads the block has.
 #pragma once
 
 #include <dspack_gpu.h>
 
 #include <cstring>
 
+#include "kernels/cuda/device/order.cuh"
 #include "kernels/cuda/route.h"
 
 namespace dspack::kernels::cuda::device {
 
 inline constexpr unsigned kRouteWarps = 8;  // of a block, at most
 
-/// Shared memory of a block.
-struct RouteMemory {
-  double* of_warps;        // [kRouteWarps]
-  float* choice;           // [experts]: scores with bias
-  float* group_scores;     // [groups]
-  uint32_t* taken;         // [experts]: 1 where an expert cannot be chosen (any more)
-  uint32_t* groups_taken;  // [groups]: 1 where a group is kept
+struct RoutePlan {
+  bool has_groups;   // whether some are left out
+  uint32_t chunk;    // experts that are ranked among themselves
+  uint32_t chunks;   // the last one may be shorter
+  uint32_t kept;     // of a chunk: no more are chosen, and a group's score is that of two
+  uint32_t choices;  // kept * chunks
 };
 
-__device__ __forceinline__ RouteMemory lay_out(const RouteTask& task) {
+__host__ __device__ inline RoutePlan plan_route(const RouteTask& task) {
+  RoutePlan plan{.has_groups = task.groups_kept != task.groups, .chunk = 0, .chunks = 0, .kept = 0, .choices = 0};
+  plan.chunk = plan.has_groups ? task.experts / task.groups : gpu::kWarpThreads;
+  plan.chunks = plan.has_groups ? task.groups : (task.experts + gpu::kWarpThreads - 1) / gpu::kWarpThreads;
+  plan.kept = task.top_k > 2 ? task.top_k : 2;
+  plan.kept = plan.kept < plan.chunk ? plan.kept : plan.chunk;
+  plan.choices = plan.kept * plan.chunks;
+  return plan;
+}
+
+/// A value of an expert, as a number that compares as it does (order.cuh); 0: none.
+struct Candidates {
+  uint32_t* keys;  // [choices], a chunk's in order
+  uint32_t* ids;   // [choices]
+};
+
+/// Shared memory of a block. Keys are 16-byte aligned.
+struct RouteMemory {
+  double* of_warps;      // [kRouteWarps]
+  uint32_t* keys;        // [experts]: of scores with bias
+  Candidates candidate;  // [choices]
+  uint32_t* group_keys;  // [groups]
+  float* scores;         // [experts]
+  float* chosen;         // [top_k]: their scores
+  uint32_t* has_nan;
+};
+
+__host__ __device__ inline uint32_t whole_fours(uint32_t words) {
+  return (words + 3) / 4 * 4;
+}
+
+__host__ __device__ inline uint32_t route_shared_bytes(const RouteTask& task, const RoutePlan& plan) {
+  const uint32_t words = whole_fours(task.experts) + 2 * whole_fours(plan.choices) + whole_fours(task.groups) +
+                         task.experts + task.top_k + 1;
+  return kRouteWarps * static_cast<uint32_t>(sizeof(double)) + words * static_cast<uint32_t>(sizeof(uint32_t));
+}
+
+__device__ __forceinline__ RouteMemory lay_out(const RouteTask& task, const RoutePlan& plan) {
   RouteMemory memory;
   memory.of_warps = gpu::shared_memory<double>();
-  memory.choice = reinterpret_cast<float*>(memory.of_warps + kRouteWarps);
-  memory.group_scores = memory.choice + task.experts;
-  memory.taken = reinterpret_cast<uint32_t*>(memory.group_scores + task.groups);
-  memory.groups_taken = memory.taken + task.experts;
+  memory.keys = reinterpret_cast<uint32_t*>(memory.of_warps + kRouteWarps);
+  memory.candidate.keys = memory.keys + whole_fours(task.experts);
+  memory.candidate.ids = memory.candidate.keys + whole_fours(plan.choices);
+  memory.group_keys = memory.candidate.ids + whole_fours(plan.choices);
+  memory.scores = reinterpret_cast<float*>(memory.group_keys + whole_fours(task.groups));
+  memory.chosen = memory.scores + task.experts;
+  memory.has_nan = reinterpret_cast<uint32_t*>(memory.chosen + task.top_k);
   return memory;
 }
 
@@ -55,23 +102,110 @@ __device__ __forceinline__ double reduce_block(double value, double* of_warps, O
   return value;
 }
 
-__device__ inline void apply_sigmoid(float* scores, uint32_t experts) {
+/// What a softmax divides by. A NaN among the logits makes a NaN of the sum.
+struct Softmax {
+  double largest = 0;
+  double sum = 1;
+};
+
+__device__ inline Softmax find_softmax(const float* logits, uint32_t experts, double* of_warps) {
+  Softmax all;
+  all.largest = static_cast<double>(logits[0]);
   for (uint32_t i = gpu::thread_index(); i < experts; i += gpu::block_threads())
-    scores[i] = static_cast<float>(1.0 / (1.0 + gpu::exponential(-static_cast<double>(scores[i]))));
+    all.largest = static_cast<double>(logits[i]) > all.largest ? static_cast<double>(logits[i]) : all.largest;
+  all.largest = reduce_block(all.largest, of_warps, [](double a, double b) { return b > a ? b : a; });
+  all.sum = 0;
+  for (uint32_t i = gpu::thread_index(); i < experts; i += gpu::block_threads())
+    all.sum += gpu::exponential(static_cast<double>(logits[i]) - all.largest);
+  all.sum = reduce_block(all.sum, of_warps, [](double a, double b) { return a + b; });
+  return all;
 }
 
-/// A NaN among the scores makes all of them NaN, by way of the sum.
-__device__ inline void apply_softmax(float* scores, uint32_t experts, double* of_warps) {
-  double largest = static_cast<double>(scores[0]);
-  for (uint32_t i = gpu::thread_index(); i < experts; i += gpu::block_threads())
-    largest = static_cast<double>(scores[i]) > largest ? static_cast<double>(scores[i]) : largest;
-  largest = reduce_block(largest, of_warps, [](double a, double b) { return b > a ? b : a; });
-  double sum = 0;
-  for (uint32_t i = gpu::thread_index(); i < experts; i += gpu::block_threads())
-    sum += gpu::exponential(static_cast<double>(scores[i]) - largest);
-  sum = reduce_block(sum, of_warps, [](double a, double b) { return a + b; });
-  for (uint32_t i = gpu::thread_index(); i < experts; i += gpu::block_threads())
-    scores[i] = static_cast<float>(gpu::exponential(static_cast<double>(scores[i]) - largest) / sum);
+__device__ __forceinline__ float score_of(float logit, ScoreFunction score, const Softmax& softmax) {
+  const auto wide = static_cast<double>(logit);
+  if (score == ScoreFunction::sigmoid) return static_cast<float>(1.0 / (1.0 + gpu::exponential(-wide)));
+  return static_cast<float>(gpu::exponential(wide - softmax.largest) / softmax.sum);
+}
+
+/// How many of `count` keys come before one of them, which is not 0: larger ones, and of equals those at earlier
+/// places.
+__device__ __forceinline__ uint32_t rank_among(const uint32_t* keys, uint32_t count, uint32_t key, uint32_t place) {
+  constexpr uint32_t kFours = 4;  // that are read before one of them is looked at
+  uint32_t rank = 0;
+  uint32_t at = 0;
+  const auto see = [&](uint32_t other, int behind) {
+    const uint32_t limit = static_cast<int>(place - at) > behind ? key - 1 : key;
+    if (other > limit) ++rank;
+  };
+  if (reinterpret_cast<uintptr_t>(keys) % sizeof(uint4) == 0) {
+#pragma unroll 1
+    for (; at + 4 * kFours <= count; at += 4 * kFours) {
+      uint4 fours[kFours];
+#pragma unroll
+      for (uint32_t i = 0; i < kFours; ++i)
+        fours[i] = *reinterpret_cast<const uint4*>(keys + at + 4 * i);
+#pragma unroll
+      for (int i = 0; i < static_cast<int>(kFours); ++i) {
+        see(fours[i].x, 4 * i);
+        see(fours[i].y, 4 * i + 1);
+        see(fours[i].z, 4 * i + 2);
+        see(fours[i].w, 4 * i + 3);
+      }
+    }
+  }
+#pragma unroll 4
+  for (; at < count; ++at)
+    see(keys[at], 0);
+  return rank;
+}
+
+/// A warp: scores of a chunk's experts, and the best of them.
+__device__ __forceinline__ void rank_chunk(const RouteTask& task, const RoutePlan& plan, const RouteMemory& memory,
+                                           const Softmax& softmax, float* logits, uint32_t chunk) {
+  const uint32_t first = chunk * plan.chunk;
+  const uint32_t count = task.experts - first < plan.chunk ? task.experts - first : plan.chunk;
+  uint32_t* keys = memory.keys + first;
+  for (uint32_t member = gpu::lane_index(); member < count; member += gpu::kWarpThreads) {
+    const uint32_t expert = first + member;
+    const float logit = logits[expert];
+    const float bias = task.bias == nullptr ? 0.0F : task.bias[expert];
+    const float score = score_of(logit, task.score, softmax);
+    logits[expert] = score;
+    memory.scores[expert] = score;
+    keys[member] = order_of(task.bias == nullptr ? score : score + bias);
+  }
+  gpu::warp_barrier();  // the chunk's keys are there
+  const uint32_t begin = chunk * plan.kept;
+  for (uint32_t member = gpu::lane_index(); member < count; member += gpu::kWarpThreads) {
+    const uint32_t rank = rank_among(keys, count, keys[member], member);
+    if (rank >= plan.kept) continue;
+    memory.candidate.keys[begin + rank] = keys[member];
+    memory.candidate.ids[begin + rank] = first + member;
+  }
+  for (uint32_t rank = count + gpu::lane_index(); rank < plan.kept; rank += gpu::kWarpThreads)
+    memory.candidate.keys[begin + rank] = 0;
+}
+
+/// All threads of the block: leaves the candidates of the best groups. A NaN in a group is its first candidate and
+/// makes a NaN of its score, which comes before all numbers; so does the sum of opposite infinities.
+__device__ __forceinline__ void strike_groups(const RouteTask& task, const RoutePlan& plan, const RouteMemory& memory) {
+  for (uint32_t group = gpu::thread_index(); group < task.groups; group += gpu::block_threads()) {
+    const uint32_t* keys = memory.candidate.keys + group * plan.kept;
+    const float first = value_of(keys[0]);
+    const bool takes_two = task.group_score == GroupScore::top2_sum && plan.chunk > 1;
+    memory.group_keys[group] = order_of(takes_two ? first + value_of(keys[1]) : first);
+  }
+  gpu::block_barrier();  // the groups' scores are there
+  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
+  for (uint32_t group = gpu::warp_index(); group < task.groups; group += warps) {
+    const uint32_t key = memory.group_keys[group];
+    uint32_t* keys = memory.candidate.keys + group * plan.kept;
+    const bool is_kept = rank_among(memory.group_keys, task.groups, key, group) < task.groups_kept;
+    for (uint32_t slot = gpu::lane_index(); !is_kept && slot < plan.kept; slot += gpu::kWarpThreads)
+      keys[slot] = 0;
+    if (is_kept && key == kOrderOfNan && gpu::lane_index() == 0) keys[0] = kOrderOfNan;
+  }
+  gpu::block_barrier();  // what is left is known
 }
 
 /// std::max and std::min, which say what becomes of NaN.
@@ -82,125 +216,95 @@ __device__ __forceinline__ float smaller_of(float a, float b) {
   return b < a ? b : a;
 }
 
-__device__ __forceinline__ float score_of_group(const float* group, uint32_t size, GroupScore how) {
-  float first = gpu::bits_to_float(0xff800000U);  // minus infinity
+__device__ __forceinline__ float score_of_group(const uint32_t* keys, uint32_t size, GroupScore how) {
+  float first = value_of(kOrderOfMinusInfinity);
   float second = first;
   for (uint32_t i = 0; i < size; ++i) {
-    second = larger_of(second, smaller_of(first, group[i]));
-    first = larger_of(first, group[i]);
+    second = larger_of(second, smaller_of(first, value_of(keys[i])));
+    first = larger_of(first, value_of(keys[i]));
   }
   return how == GroupScore::top2_sum && size > 1 ? first + second : first;
 }
 
-inline constexpr uint32_t kNoIndex = 0xffffffffU;
-
-/// The best of many values and where it is: the largest, of equals the one with the lowest index; NaN is never larger.
-/// Merging is the same in any order.
-struct Best {
-  float value = 0;
-  uint32_t index = kNoIndex;  // kNoIndex: none yet
-};
-
-/// NaN is left out: what is none afterwards has seen nothing else.
-__device__ __forceinline__ Best better_of(const Best& a, const Best& b) {
-  if (b.index == kNoIndex || b.value != b.value) return a;
-  if (a.index == kNoIndex || b.value > a.value) return b;
-  return b.value == a.value && b.index < a.index ? b : a;
-}
-
-/// Of all lanes, in every lane.
-__device__ __forceinline__ Best best_of_warp(Best best) {
-#pragma unroll
-  for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2) {
-    const Best other{gpu::shuffle_xor(best.value, apart), gpu::shuffle_xor(best.index, apart)};
-    best = better_of(best, other);
+/// The place of the largest value, the lowest of equals; nothing is larger than a NaN, and a NaN larger than nothing.
+/// Its key becomes 0, and it is not found again.
+__device__ __forceinline__ uint32_t take_largest(uint32_t* keys, uint32_t count) {
+  uint32_t best = count;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (keys[i] != 0 && (best == count || value_of(keys[i]) > value_of(keys[best]))) best = i;
   }
+  keys[best] = 0;
   return best;
 }
 
-/// One warp: the index of the largest value that is not taken, the lower one of equals. As on the CPU, where a NaN that
-/// comes first is beaten by nothing, and later ones beat nothing.
-__device__ inline uint32_t best_index(const float* values, const uint32_t* taken, uint32_t count) {
-  Best best;
-  uint32_t first = kNoIndex;
-  for (uint32_t i = gpu::lane_index(); i < count; i += gpu::kWarpThreads) {
-    if (taken[i] != 0) continue;
-    first = i < first ? i : first;
-    best = better_of(best, {values[i], i});
-  }
-  best = best_of_warp(best);
-  for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2) {
-    const unsigned other = gpu::shuffle_xor(first, apart);
-    first = other < first ? other : first;
-  }
-  const bool is_number = values[first] == values[first];
-  return is_number && best.index != kNoIndex ? best.index : first;
-}
-
-/// One warp.
-__device__ inline void keep_best_groups(const RouteTask& task, const RouteMemory& memory) {
-  for (uint32_t n = 0; n < task.groups_kept; ++n) {
-    const uint32_t best = best_index(memory.group_scores, memory.groups_taken, task.groups);
-    gpu::warp_barrier();  // all lanes have read the flags
-    if (gpu::lane_index() == 0) memory.groups_taken[best] = 1;
-    gpu::warp_barrier();  // and see the new one
-  }
-}
-
-/// One warp.
-__device__ inline void choose_experts_of(const RouteTask& task, const RouteMemory& memory, const float* scores,
-                                         uint32_t* ids, float* weights) {
-  float sum = 0;
-  for (uint32_t slot = 0; slot < task.top_k; ++slot) {
-    const uint32_t best = best_index(memory.choice, memory.taken, task.experts);
-    sum += scores[best];
-    gpu::warp_barrier();  // all lanes have read the flags
-    if (gpu::lane_index() == 0) {
-      memory.taken[best] = 1;
-      ids[slot] = best;
+/// One thread: as on the CPU. NaN has no rank: what is chosen depends on what was chosen before.
+__device__ __forceinline__ void choose_one_by_one(const RouteTask& task, const RoutePlan& plan,
+                                                  const RouteMemory& memory, uint32_t* ids) {
+  if (plan.has_groups) {
+    for (uint32_t group = 0; group < task.groups; ++group)
+      memory.group_keys[group] =
+          order_of(score_of_group(memory.keys + group * plan.chunk, plan.chunk, task.group_score));
+    for (uint32_t n = 0; n < task.groups_kept; ++n)
+      take_largest(memory.group_keys, task.groups);
+    for (uint32_t expert = 0; expert < task.experts; ++expert) {
+      if (memory.group_keys[expert / plan.chunk] != 0) memory.keys[expert] = 0;
     }
-    gpu::warp_barrier();  // and see the new one, and the id
   }
-  for (uint32_t slot = gpu::lane_index(); slot < task.top_k; slot += gpu::kWarpThreads) {
-    const float weight = scores[ids[slot]];
-    weights[slot] = (task.normalise ? gpu::divide(weight, sum + 1e-20F) : weight) * task.scale;
+  for (uint32_t slot = 0; slot < task.top_k; ++slot) {
+    ids[slot] = take_largest(memory.keys, task.experts);
+    memory.chosen[slot] = memory.scores[ids[slot]];
   }
 }
 
 /// One row; every thread of the block takes part.
-__device__ inline void route_row(const RouteTask& task, uint64_t row) {
-  const RouteMemory memory = lay_out(task);
-  float* scores = task.logits + row * task.experts;
-  const uint32_t group_size = task.experts / task.groups;
-  switch (task.score) {
-    case ScoreFunction::sigmoid: apply_sigmoid(scores, task.experts); break;
-    case ScoreFunction::softmax: apply_softmax(scores, task.experts, memory.of_warps); break;
+__device__ inline void route_row(const RouteTask& task, const RoutePlan& plan, uint64_t row) {
+  const RouteMemory memory = lay_out(task, plan);
+  float* logits = task.logits + row * task.experts;
+  uint32_t* ids = task.ids + row * task.top_k;
+  const Softmax softmax =
+      task.score == ScoreFunction::softmax ? find_softmax(logits, task.experts, memory.of_warps) : Softmax{};
+  if (task.score == ScoreFunction::softmax) gpu::block_barrier();  // all have read logits that become scores
+  for (uint32_t chunk = gpu::warp_index(); chunk < plan.chunks; chunk += gpu::block_threads() / gpu::kWarpThreads)
+    rank_chunk(task, plan, memory, softmax, logits, chunk);
+  gpu::block_barrier();  // candidates are there
+  if (plan.has_groups) strike_groups(task, plan, memory);
+  for (uint32_t i = gpu::thread_index(); i < plan.choices; i += gpu::block_threads()) {
+    const uint32_t key = memory.candidate.keys[i];
+    if (key == 0) continue;
+    const uint32_t id = memory.candidate.ids[i];
+    const uint32_t slot = rank_among(memory.candidate.keys, plan.choices, key, i);
+    if (slot == 0) *memory.has_nan = key == kOrderOfNan ? 1 : 0;
+    if (slot >= task.top_k) continue;
+    ids[slot] = id;
+    memory.chosen[slot] = memory.scores[id];
   }
-  for (uint32_t i = gpu::thread_index(); i < task.experts; i += gpu::block_threads()) {
-    memory.choice[i] = task.bias == nullptr ? scores[i] : scores[i] + task.bias[i];
-    memory.taken[i] = 0;
+  gpu::block_barrier();  // the chosen scores are there
+  if (*memory.has_nan != 0) {
+    if (gpu::thread_index() == 0) choose_one_by_one(task, plan, memory, ids);
+    gpu::block_barrier();  // others are
   }
-  gpu::block_barrier();  // scores and choice are there
-  if (task.groups_kept != task.groups) {
-    for (uint32_t group = gpu::thread_index(); group < task.groups; group += gpu::block_threads()) {
-      memory.group_scores[group] = score_of_group(memory.choice + group * group_size, group_size, task.group_score);
-      memory.groups_taken[group] = 0;
-    }
-    gpu::block_barrier();  // the groups' scores are there
-    if (gpu::warp_index() == 0) keep_best_groups(task, memory);
-    gpu::block_barrier();  // the kept groups are known
-    for (uint32_t i = gpu::thread_index(); i < task.experts; i += gpu::block_threads())
-      memory.taken[i] = 1 - memory.groups_taken[i / group_size];
-    gpu::block_barrier();  // the flags are there
+  for (uint32_t slot = gpu::thread_index(); slot < task.top_k; slot += gpu::block_threads()) {
+    float sum = 0;
+    for (uint32_t i = 0; i < task.top_k; ++i)
+      sum += memory.chosen[i];
+    const float weight = memory.chosen[slot];
+    task.weights[row * task.top_k + slot] = (task.normalise ? gpu::divide(weight, sum + 1e-20F) : weight) * task.scale;
   }
-  if (gpu::warp_index() != 0) return;
-  choose_experts_of(task, memory, scores, task.ids + row * task.top_k, task.weights + row * task.top_k);
+}
+
+/// Before a launch waits for the one before it: the bias, which nothing computes, comes to the second-level cache.
+__device__ __forceinline__ void prefetch_bias(const RouteTask& task) {
+  constexpr uint32_t kLine = 128 / sizeof(float);
+  if (task.bias == nullptr || gpu::block_index().x != 0) return;
+  for (uint32_t i = gpu::thread_index() * kLine; i < task.experts; i += gpu::block_threads() * kLine)
+    gpu::prefetch(task.bias + i);
 }
 
 /// Behind a product that wrote logits: the launch's last block to be done routes all rows. Every thread of the block
 /// takes part; nobody needs its shared memory any more. `counter`: zero, and zero again when the launch has run.
 __device__ inline void route_last(const RouteTask& task, uint32_t* counter) {
   auto* is_last = gpu::shared_memory<uint32_t>();
+  const RoutePlan plan = plan_route(task);
   gpu::block_barrier();  // all of the block's logits are written
   if (gpu::thread_index() == 0) *is_last = gpu::count_up(counter) == gpu::grid_blocks().x - 1 ? 1 : 0;
   gpu::block_barrier();  // who is last is known, and others' logits can be read
@@ -208,7 +312,7 @@ __device__ inline void route_last(const RouteTask& task, uint32_t* counter) {
   gpu::block_barrier();  // the word has been read before routing takes its place
   if (!routes) return;
   for (uint64_t row = 0; row < task.rows; ++row) {
-    route_row(task, row);
+    route_row(task, plan, row);
     gpu::block_barrier();  // the row's memory is free for the next
   }
   if (gpu::thread_index() == 0) *counter = 0;

@@ -15,6 +15,30 @@ __device__ __forceinline__ const float* scales_of(const Matrix& matrix, uint32_t
   return scales + uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1);
 }
 
+/// Where the scales of each row of matrices of one form begin. A division by a number that is known when a kernel runs
+/// takes some hundred cycles, so this is made once, while the first weights are on their way.
+struct ScaleRows {
+  uint32_t blocks_a_row = 0;
+  uint32_t block_out = 0;   // 0: there are no scales
+  uint32_t reciprocal = 0;  // (2^32 - 1) / block_out, rounded down
+
+  __device__ __forceinline__ explicit ScaleRows(const Matrix& form) {
+    if (form.planes[kScales] == nullptr) return;
+    blocks_a_row = (form.in - 1) / form.block_in + 1;
+    block_out = form.block_out;
+    reciprocal = 0xffffffffU / block_out;
+  }
+  /// Which row of scales belongs to a matrix row.
+  __device__ __forceinline__ uint32_t block_of(uint32_t row) const {
+    // With a reciprocal that is too small by at most one, the quotient is right or one less.
+    auto block = static_cast<uint32_t>(uint64_t{row} * reciprocal >> 32U);
+    if (block_out > 0 && row - block * block_out >= block_out) ++block;
+    return block;
+  }
+  /// The first scale of a row: its index among those of the matrix.
+  __device__ __forceinline__ uint64_t first_of(uint32_t row) const { return uint64_t{block_of(row)} * blocks_a_row; }
+};
+
 /// 2^(code - 127): the exponent field, but for the code 0, whose value is subnormal, and 255, which is NaN.
 __device__ __forceinline__ float decode_e8m0(uint32_t code) {
   return gpu::bits_to_float(code == 0 ? 0x00400000U : code == 255 ? 0x7fc00000U : code << 23U);
@@ -51,6 +75,10 @@ template <bool kPacked>
 struct RowScales {
   const float* scales;
   __device__ __forceinline__ void take(const Matrix& matrix, uint32_t row) { scales = scales_of(matrix, row); }
+  __device__ __forceinline__ void take(const Matrix& matrix, const ScaleRows& rows, uint32_t row) {
+    scales = static_cast<const float*>(matrix.planes[kScales]);
+    if (scales != nullptr) scales += rows.first_of(row);
+  }
   __device__ __forceinline__ float at(const Matrix& /*matrix*/, uint32_t block) const {
     return scales == nullptr ? 1.0F : scales[block];
   }
@@ -61,6 +89,9 @@ struct RowScales<true> {
   __device__ __forceinline__ void take(const Matrix& matrix, uint32_t row) {
     const bool is_scaled = matrix.planes[kScales] != nullptr;
     first = is_scaled ? uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1) : 0;
+  }
+  __device__ __forceinline__ void take(const Matrix& /*matrix*/, const ScaleRows& rows, uint32_t row) {
+    first = rows.first_of(row);
   }
   __device__ __forceinline__ float at(const Matrix& matrix, uint32_t block) const {
     return matrix.planes[kScales] == nullptr ? 1.0F : decode_scale(matrix, first + block);

@@ -114,6 +114,7 @@ __device__ void multiply_shared(const SharedProduct& task, const RowTurns& turns
   Rows all{matrices, turns.first, turns.step, task.warps_a_row};
   WeightStream<kMatrices, kExactRowsOfWarp, kDepth, Rows> stream(sums + kExactRowsOfBlock * kMatrices * kTokens, all,
                                                                  chunks, lane, lanes);
+  const ScalePlan<Stored> scales(matrices[0]);
   before_inputs();
   bool is_staged = false;
   for (; all.has_more(); all.go_on()) {
@@ -128,7 +129,7 @@ __device__ void multiply_shared(const SharedProduct& task, const RowTurns& turns
         is_staged = chunks <= tile_chunks;
       }
       const uint32_t end = first + tile_chunks < chunks ? first + tile_chunks : chunks;
-      add_share<Stored>(matrices, rows, {first, end, lane, lanes, inputs, stride}, stream, totals);
+      add_share<Stored>(matrices, scales, rows, {first, end, lane, lanes, inputs, stride}, stream, totals);
     }
     finish_shared_rows<Product, kTokens>(task, all.first_row(), totals, sums);
   }

@@ -1,8 +1,18 @@
 // Input rows of a matrix-vector product on their way to shared memory.
 //
-// They lie there as [group][quarter of a chunk][lane] of four values, so that the 32 lanes of a load touch every bank
-// once (dot.cuh: a lane multiplies its own chunk). Where rows allow, four values are one asynchronous copy, and all of
-// them are under way together.
+// A chunk of weights (16 bytes, a lane's) meets as many input values, which are Stored::kQuarters pieces of four.
+// Pieces lie in the order of the row, but those of one chunk are exchanged among each other by XOR, so that of 32 lanes
+// which read piece q of 32 chunks (dot.cuh) every eight, whose 128 bytes are one access, touch every bank once:
+//
+//   piece q of chunk c at place   kQuarters c + (q ^ input_swizzle(c))
+//
+//   chunk   0         1         2         3         4         ..     kQuarters = 4: eight pieces are a row of the banks
+//   place   0 1 2 3   0 1 2 3   1 0 3 2   1 0 3 2   2 3 0 1
+//
+// So the copies of 32 lanes are of 512 bytes that lie together, here and there. (An H200 takes some 2.4 cycles for each
+// 128-byte row of the banks that an asynchronous copy of a warp touches: 32 rows, where each lane's place was apart,
+// made 5 us of a copy of 28 KB.) Where rows allow, four values are one asynchronous copy, and all of them are under way
+// together.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -14,6 +24,25 @@ namespace dspack::kernels::cuda::device {
 /// Values that 32 chunks hold.
 template <class Stored>
 inline constexpr unsigned kGroupValues = gpu::kWarpThreads* Stored::kPer16;
+
+/// What the pieces of chunk `chunk`, counted from the beginning of a group, are exchanged by.
+template <class Stored>
+[[nodiscard]] __device__ __forceinline__ uint32_t input_swizzle(uint32_t chunk) {
+  static_assert(Stored::kQuarters <= 8);
+  constexpr uint32_t kChunksOfRow = 8 / Stored::kQuarters;  // whose pieces fill all banks
+  return chunk / kChunksOfRow % Stored::kQuarters;
+}
+
+/// Where the pieces of a chunk begin, in bytes: piece q lies at the place XOR 16 q. A multiple of 32 chunks takes
+/// another chunk's place as far on.
+template <class Stored>
+[[nodiscard]] __device__ __forceinline__ uint32_t input_place(uint32_t chunk) {
+  return (chunk * Stored::kQuarters + input_swizzle<Stored>(chunk)) * static_cast<uint32_t>(sizeof(float4));
+}
+/// Piece `quarter` of the chunk at `place` of an input row.
+[[nodiscard]] __device__ __forceinline__ float4 input_piece(const float4* row, uint32_t place, uint32_t quarter) {
+  return *reinterpret_cast<const float4*>(reinterpret_cast<const unsigned char*>(row) + (place ^ quarter * 16));
+}
 
 /// Whether four values of a row, from a multiple of four on, are 16 aligned bytes or lie behind its end.
 [[nodiscard]] __device__ __forceinline__ bool has_whole_fours(const RowsAt<const float>& x, uint32_t in) {
@@ -36,12 +65,8 @@ inline constexpr unsigned kGroupValues = gpu::kWarpThreads* Stored::kPer16;
 template <class Stored, unsigned kTokens, class RowAt>
 __device__ __forceinline__ void stage_inputs(const RowsAt<const float>& x, uint32_t in, uint32_t count,
                                              const RowAt& row_at, uint32_t first, uint32_t groups, float4* shared) {
-  // Two lanes copy 32 bytes of a row together, which is what memory is read by: 16 chunks an item.
-  constexpr unsigned kLanesOfChunk = Stored::kQuarters > 1 ? 2 : 1;
-  constexpr unsigned kChunks = gpu::kWarpThreads / kLanesOfChunk;
-  constexpr unsigned kItems = Stored::kQuarters;  // of a group: kChunks chunks, kLanesOfChunk quarters
   const unsigned lane = gpu::lane_index();
-  const uint32_t items = groups * kItems;
+  const uint32_t items = groups * Stored::kQuarters;  // pieces of a row, 32 at a time
   const bool are_whole = has_whole_fours(x, in);
   gpu::block_barrier();  // every warp is done with what was there before
   // Rows by turns, so that a row's number is a few bits of an item's.
@@ -49,10 +74,9 @@ __device__ __forceinline__ void stage_inputs(const RowsAt<const float>& x, uint3
     const uint32_t row = i % kTokens;
     const uint32_t item = i / kTokens;
     if (row >= count) continue;
-    const uint32_t chunk = item % kLanesOfChunk * kChunks + lane / kLanesOfChunk;  // of the group
-    const uint32_t quarter = item % kItems / kLanesOfChunk * kLanesOfChunk + lane % kLanesOfChunk;
-    const uint32_t at = first + item / kItems * kGroupValues<Stored> + chunk * Stored::kPer16 + quarter * 4;
-    float4* to = shared + (row * items + item / kItems * kItems + quarter) * gpu::kWarpThreads + chunk;
+    const uint32_t piece = item * gpu::kWarpThreads + lane;
+    const uint32_t at = first + piece * 4;
+    float4* to = shared + row * items * gpu::kWarpThreads + (piece ^ input_swizzle<Stored>(piece / Stored::kQuarters));
     const float* from = x.data + row_at(row) * x.stride;
     if (are_whole) {
       gpu::copy_async(to, from + at, at < in);

@@ -23,45 +23,64 @@ __device__ __forceinline__ uint4 round_piece(const float (&values)[kPieceValues]
                     gpu::floats_to_bf16s(values[4], values[5]), gpu::floats_to_bf16s(values[6], values[7]));
 }
 
-/// Whether eight values of any query, from a multiple of eight on, are 32 bytes of one place, 16-byte aligned.
-[[nodiscard]] __device__ __forceinline__ bool has_whole_pieces(const AttendRun& run) {
-  const uint64_t places = reinterpret_cast<uint64_t>(run.query_latent) | reinterpret_cast<uint64_t>(run.query_rope);
-  return places % 16 == 0 && run.latent_dim % kPieceValues == 0 &&
-         (run.rope_row_stride | run.rope_head_stride) % 4 == 0;
-}
+/// Places within 128 bytes of a row: of pieces 0, 2, 4 and 6, or where `odd` is 1 of those behind them. What comes 128
+/// bytes further lies at the same places there.
+struct Pieces {
+  uint32_t at[4];
+  __device__ __forceinline__ Pieces(uint32_t row, uint32_t odd) {
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+      at[i] = swizzled(row % 8, 0, i * 2 + odd);
+  }
+};
 
-/// Zeros behind the last query.
-__device__ __forceinline__ void load_tensor_queries(const AttendRun& run, const BlockQueries& queries, uint32_t count,
-                                                    unsigned char* to, uint32_t row_bytes) {
-  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-  const bool are_whole = has_whole_pieces(run);
-  for (uint32_t row = gpu::warp_index(); row < count; row += warps) {
-    const uint32_t query = queries.first + row;
-    const bool is_there = query < queries.end;
-    const float* latent = run.query_latent + uint64_t{query} * run.latent_dim;
-    const float* rope = run.query_rope + uint64_t{query / run.heads} * run.rope_row_stride +
-                        uint64_t{query % run.heads} * run.rope_head_stride;
-    // Three turns for 576 values, whose loads wait for one another only where queries are odd.
-#pragma unroll 3
-    for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads) {
-      const uint32_t column = piece * kPieceValues;
-      float values[kPieceValues] = {};
-      if (is_there && are_whole) {
-        const float* from = column < run.latent_dim ? latent + column : rope + (column - run.latent_dim);
+/// The queries of a block, rounded; behind the last one that one again, whose scores nobody sees. Some lanes of a warp
+/// share a row, and have asked for half of it or all before they store the first.
+template <unsigned kCount, unsigned kThreads>
+__device__ __forceinline__ void load_tensor_queries(const AttendRun& run, const BlockQueries& queries,
+                                                    unsigned char* to) {
+  constexpr unsigned kLanes = kThreads / kCount;  // of a row: 4 or 8
+  constexpr unsigned kRows = gpu::kWarpThreads / kLanes;
+  constexpr unsigned kAhead = 9;  // pieces
+  static_assert(kLanes == 4 || kLanes == 8);
+  // Eight lanes that store together have pieces of one row, or of rows four apart: all banks once.
+  const unsigned group = gpu::lane_index() / kLanes;
+  const uint32_t row = gpu::warp_index() * kRows + (kLanes == 4 ? group % 2 * 4 + group / 2 : group);
+  const uint32_t last = queries.end - 1;
+  const uint32_t query = queries.first + row < last ? queries.first + row : last;
+  const uint32_t pieces = run.key_dim / kPieceValues;
+  const QueryRow values_of(run, query);
+  const bool are_whole = has_whole_pieces(run, kPieceValues);
+  for (uint32_t first = gpu::lane_index() % kLanes; first < pieces; first += kLanes * kAhead) {
+    float4 values[kAhead][2];
+    if (are_whole) {
 #pragma unroll
-        for (unsigned half = 0; half < 2; ++half) {
-          const float4 four = gpu::load_four(from + half * 4);
-          values[half * 4] = four.x;
-          values[half * 4 + 1] = four.y;
-          values[half * 4 + 2] = four.z;
-          values[half * 4 + 3] = four.w;
-        }
-      } else if (is_there) {
-#pragma unroll
-        for (unsigned i = 0; i < kPieceValues; ++i)
-          values[i] = query_value(run, query, column + i);
+      for (unsigned i = 0; i < kAhead; ++i) {
+        const uint32_t piece = first + i * kLanes < pieces ? first + i * kLanes : first;
+        const float* from = values_of.at(piece * kPieceValues);
+        values[i][0] = gpu::load_four(from);
+        values[i][1] = gpu::load_four(from + 4);
       }
-      *reinterpret_cast<uint4*>(to + swizzled(row, row_bytes, piece)) = round_piece(values);
+    } else {
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i) {
+        const uint32_t piece = first + i * kLanes < pieces ? first + i * kLanes : first;
+        const auto four = [&](uint32_t column) {
+          return make_float4(*values_of.at(column), *values_of.at(column + 1), *values_of.at(column + 2),
+                             *values_of.at(column + 3));
+        };
+        values[i][0] = four(piece * kPieceValues);
+        values[i][1] = four(piece * kPieceValues + 4);
+      }
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kAhead; ++i) {
+      const uint32_t piece = first + i * kLanes;
+      if (piece >= pieces) break;
+      const float4& low = values[i][0];
+      const float4& high = values[i][1];
+      const float eight[kPieceValues] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      *reinterpret_cast<uint4*>(to + swizzled(row, kTensorRowBytes, piece)) = round_piece(eight);
     }
   }
 }
@@ -69,9 +88,8 @@ __device__ __forceinline__ void load_tensor_queries(const AttendRun& run, const 
 /// Where keys go: a tile of kTensorPositions rows.
 struct KeyTile {
   unsigned char* rows;
-  uint32_t row_bytes;
   [[nodiscard]] __device__ __forceinline__ uint4* at(uint32_t row, uint32_t piece) const {
-    return reinterpret_cast<uint4*>(rows + swizzled(row, row_bytes, piece));
+    return reinterpret_cast<uint4*>(rows + swizzled(row, kTensorRowBytes, piece));
   }
 };
 
@@ -79,18 +97,24 @@ struct KeyTile {
 // position `first` on, zeros from `end` on. kStaged: so does copy, but as they are stored, and decode takes them from
 // there.
 
-/// A BF16 cache whose rows begin at multiples of 16 bytes, as it is.
+/// A BF16 cache whose rows begin at multiples of 16 bytes, as it is: eight lanes a row, 128 bytes at a time.
 struct CopyKeys {
   static constexpr bool kStaged = false;
   static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
                                               uint32_t end, const KeyTile& tile) {
-    const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-    for (uint32_t row = gpu::warp_index(); row < kTensorPositions; row += warps) {
+    constexpr unsigned kLanes = 8;
+    constexpr unsigned kTurns = kTensorKeyDim / kPieceValues / kLanes;
+    const uint32_t piece = gpu::thread_index() % kLanes;
+    const uint32_t pieces = run.key_dim / kPieceValues;
+    for (uint32_t row = gpu::thread_index() / kLanes; row < kTensorPositions; row += gpu::block_threads() / kLanes) {
       const bool is_there = first + row < end;
       const uint64_t place = is_there ? map.at(first + row) : 0;
-      const auto* from = static_cast<const uint16_t*>(run.cache) + place * run.key_dim;
-      for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads)
-        gpu::copy_async(tile.at(row, piece), from + piece * kPieceValues, is_there);
+      const auto* from = static_cast<const uint4*>(run.cache) + place * pieces + piece;
+      uint4* to = tile.at(row, piece);
+#pragma unroll
+      for (unsigned turn = 0; turn < kTurns; ++turn) {
+        if (turn * kLanes + piece < pieces) gpu::copy_async(to + turn * kLanes, from + turn * kLanes, is_there);
+      }
     }
   }
 };
@@ -195,9 +219,8 @@ struct Fp8TensorKeys {
 template <class Keys, unsigned kStages>
 class KeyTiles {
  public:
-  __device__ __forceinline__ KeyTiles(const AttendRun& run, const PositionMap& map, uint32_t end, unsigned char* stages,
-                                      uint32_t row_bytes)
-      : run_(run), map_(map), end_(end), tile_{stages, row_bytes}, other_(stages + kTensorPositions * row_bytes) {}
+  __device__ __forceinline__ KeyTiles(const AttendRun& run, const PositionMap& map, uint32_t end, unsigned char* stages)
+      : run_(run), map_(map), end_(end), tile_{stages}, other_(stages + kTensorPositions * kTensorRowBytes) {}
 
   __device__ __forceinline__ void start(uint32_t first) {
     if constexpr (kStages == 2) fetch(first, other_);
@@ -234,7 +257,7 @@ class KeyTiles {
     if constexpr (kStaged) {
       Keys::copy(run_, map_, first, end_, to);
     } else {
-      Keys::load(run_, map_, first, end_, {to, tile_.row_bytes});
+      Keys::load(run_, map_, first, end_, {to});
     }
     gpu::copy_commit();
   }

@@ -116,10 +116,14 @@ struct StagedInputs {
                                         const RowAt& row_at) const {
     constexpr uint32_t kPieceValues = 8;  // of 16 bytes
     const uint32_t there = from.columns - first < columns ? from.columns - first : columns;
-    for (uint32_t row = 0; row < count; ++row) {
+    // A warp a row, of few rows more: a row of few columns would leave most of a block idle.
+    const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
+    const uint32_t rows_at_once = count >= warps ? warps : 2 * count <= warps ? 1 : 2;
+    const unsigned threads = warps / rows_at_once * gpu::kWarpThreads;  // of a row
+    for (uint32_t row = gpu::thread_index() / threads; row < count; row += rows_at_once) {
       const uint16_t* values = from.values + uint64_t{row_at(row)} * from.columns + first;
-      for (uint32_t value = gpu::thread_index() * kPieceValues; value < there;
-           value += gpu::block_threads() * kPieceValues)
+      for (uint32_t value = gpu::thread_index() % threads * kPieceValues; value < there;
+           value += threads * kPieceValues)
         gpu::copy_async(at(row, value), values + value, true);
     }
     gpu::copy_commit();

@@ -118,6 +118,13 @@ __device__ inline float shuffle(float value, unsigned lane) {
 __device__ inline unsigned shuffle(unsigned value, unsigned lane) {
   return __shfl_sync(0xffffffffU, value, static_cast<int>(lane));
 }
+/// In every lane; one instruction.
+__device__ inline unsigned largest_of_warp(unsigned value) {
+  return __reduce_max_sync(0xffffffffU, value);
+}
+__device__ inline unsigned smallest_of_warp(unsigned value) {
+  return __reduce_min_sync(0xffffffffU, value);
+}
 /// Bit l: whether lane l's flag is set.
 __device__ inline unsigned ballot(bool flag) {
   return __ballot_sync(0xffffffffU, flag);
@@ -363,11 +370,13 @@ void launch_when(Overlap overlap, Stream& stream, const LaunchShape& shape, void
                  const Arguments&... arguments) {
   if (has_failed()) return;
   const auto on = static_cast<cudaStream_t>(stream.handle());  // first: it tells this thread its device
-  prepare_kernel(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
+  // Whole 16 bytes: nvcc reads pairs and fours of numbers where a kernel reads only the first of them.
+  const unsigned shared_bytes = (shape.shared_bytes + 15) / 16 * 16;
+  prepare_kernel(reinterpret_cast<const void*>(kernel), shared_bytes);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);
-  config.dynamicSmemBytes = shape.shared_bytes;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = on;
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -57,8 +57,8 @@ TEST_CASE("cuda: exact attention on keys that are wider than a panel, values wid
 TEST_CASE("cuda: exact attention over many positions, where splits become longer") {
   Random random;
   CAPTURE(random.seed());
-  // 128 splits of 64 positions end with the second row: both lengths meet in one block.
-  const AttendCase c{3, 2, 8, 4, 128 * 64 - 2};
+  // 128 splits of 32 positions end with the second row: both lengths meet in one block.
+  const AttendCase c{3, 2, 8, 4, 128 * kernels::cuda::kExactSplitUnit - 2};
   GpuLab lab(random.seed());
   const AttendInput input = random_input(c, random);
   const auto all = run_attend(lab, input, c, all_rows(c));

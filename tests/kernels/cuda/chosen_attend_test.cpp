@@ -114,6 +114,26 @@ TEST_CASE("cuda: attention over a choice of all positions has the bits of attent
   }
 }
 
+TEST_CASE("cuda: attention over a choice by runs: the last one, of fewer rows, reads no row of the next call") {
+  Random random;
+  CAPTURE(random.seed());
+  // The scratch has room for 15 rows: runs of 15 rows and one. The rows behind these have a list of one position that
+  // no cache has.
+  constexpr uint32_t kRows = 16;
+  const AttendCase c{2 * kRows - 1, 128, 512, 0, 0, 1, Dtype::bf16};
+  const AttendInput input = random_input(c, random);
+  ChosenRows chosen = random_choice(c, 2048, random);
+  for (uint32_t row = kRows; row < c.rows; ++row) {
+    chosen.counts[row] = 1;
+    chosen.ids[row * chosen.most] = 0xfffffff0;
+  }
+  GpuLab lab(random.seed());
+  const auto at_once = run_attend(lab, input, c, {.rows = kRows, .chosen = &chosen});
+  const auto by_runs =
+      run_attend(lab, input, c, {.rows = kRows, .capacity = 5000, .position = Position::live, .chosen = &chosen});
+  CHECK(first_difference(by_runs, at_once) == at_once.size());
+}
+
 TEST_CASE("cuda: attention over a choice: the order of threads and blocks changes no bit") {
   Random random;
   CAPTURE(random.seed());
@@ -142,7 +162,7 @@ TEST_CASE("cuda: a choice bounds the splits of attention, and a block serves one
     const uint32_t queries =
         choice == AttendChoice::exact ? kernels::cuda::kExactTile.queries : kernels::cuda::tensor_tile(choice).queries;
     CHECK(launch.grid_x == 8 * ((20 + queries - 1) / queries));
-    CHECK(launch.grid_y == 32);
+    CHECK(launch.grid_y == 2048 / split_unit(choice));
     CHECK(attend_splits(chosen, choice).scratch_bytes <= attend_splits(all, choice).scratch_bytes);
   }
 }

@@ -62,9 +62,12 @@ TEST_CASE("cuda: rms_norm agrees with double precision, in place, alone and in a
     const auto x = random.normals(size_t{kRows} * cols);
     const auto gain = random.normals(cols);
     const auto got = norm(x, gain, kRows, cols, false, 1);
-    // n roundings of the sum of squares, halved by the root; mean, epsilon, root, quotient and two products.
-    const double threads = cuda::choose_norm_launch(kRows, cols).threads;
-    const double relative = ((std::ceil(cols / threads) + 5 + threads / 32) / 2 + 6) * kRoundoff;
+    // Roundings of the sum of squares (a thread's, then of as many threads as have values), halved by the root; mean,
+    // epsilon, root, quotient and two products.
+    const double fours = std::ceil(cols / 4.0);
+    const double threads = std::min<double>(fours, cuda::choose_norm_launch(kRows, cols).threads);
+    const double roundings = std::min<double>(cols, 4 * std::ceil(fours / threads)) + std::ceil(std::log2(threads));
+    const double relative = (roundings / 2 + 6) * kRoundoff;
     for (size_t row = 0; row < kRows; ++row) {
       double squares = 0;
       for (size_t c = 0; c < cols; ++c)

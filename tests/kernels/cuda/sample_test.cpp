@@ -2,6 +2,7 @@
 
 #include <dspack_gpu.h>
 
+#include "kernels/cuda/argmax.h"
 #include "kernels/sample_weights.h"
 #include "kernels/sampling.h"
 #include "tests/kernels/cuda/gpu_lab.h"
@@ -25,11 +26,15 @@ void check(const std::vector<float>& values, uint32_t rows, uint32_t cols, uint3
   CAPTURE(cols);
   CAPTURE(stride);
   GpuLab lab(random.below(1000));
+  const std::vector<std::byte> scratch(cuda::argmax_scratch_bytes(rows, cols), std::byte{0xff});
   const cuda::ArgmaxTask task{.x = {.data = lab.put(values, random.below(4) * sizeof(float)), .stride = stride},
                               .ids = lab.put(std::vector<uint32_t>(rows, 0xdeadbeef)),
                               .rows = rows,
-                              .cols = cols};
+                              .cols = cols,
+                              .of_parts = reinterpret_cast<cuda::Highest*>(lab.put(scratch)),
+                              .counter = lab.put(std::vector<uint32_t>{0})};
   cuda::run_argmax(lab.stream(), task);
+  CHECK(lab.get(task.counter, 1).front() == 0);
   const auto ids = lab.get(task.ids, rows);
   for (size_t row = 0; row < rows; ++row)
     CHECK(ids[row] == plain_argmax(values.data() + row * stride, cols));

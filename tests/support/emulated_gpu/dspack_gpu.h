@@ -2,6 +2,7 @@
 // kernels/cuda/hardware/dspack_gpu.h, which says what they mean. emulator.h says what is strict here.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -140,6 +141,15 @@ inline unsigned shuffle_xor(unsigned value, unsigned mask, const Place& at = Pla
 }
 inline float shuffle_xor(float value, unsigned mask, const Place& at = Place::current()) {
   return shuffle(value, lane_index() ^ mask, at);
+}
+inline unsigned largest_of_warp(unsigned value, const Place& at = Place::current()) {
+  const ExchangeWords* all = exchange_in_warp({value}, at);
+  for (unsigned lane = 0; lane < kWarpThreads; ++lane)
+    value = std::max(value, all[lane][0]);
+  return value;
+}
+inline unsigned smallest_of_warp(unsigned value, const Place& at = Place::current()) {
+  return ~largest_of_warp(~value, at);
 }
 inline unsigned ballot(bool flag, const Place& at = Place::current()) {
   const ExchangeWords* all = exchange_in_warp({flag ? 1U : 0U}, at);
