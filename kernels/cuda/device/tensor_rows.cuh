@@ -308,7 +308,8 @@ struct TensorRows {
 #pragma unroll
       for (unsigned chunk = 0; chunk < 2; ++chunk) {
         const uint32_t first = column + chunk * kChunk;
-        if (first < matrices[0].in) take_scales(matrices, block_of(first / Stored::kPer16), ahead.values[chunk]);
+        const uint32_t last = matrices[0].in - 1;  // behind it: any scale, for zeros
+        take_scales(matrices, block_of((first < last ? first : last) / Stored::kPer16), ahead.values[chunk]);
       }
     }
   }
@@ -331,11 +332,14 @@ struct TensorRows {
 #pragma unroll
         for (unsigned chunk = 0; chunk < 2; ++chunk) {
           const uint32_t column = first + chunk * kChunk;
-          if (column >= range.end) break;
           const uint32_t staged = column - range.staged_first;
           if constexpr (kIsPacked<Stored>) {
-            add_packed_chunk(matrices, bytes[chunk], block_of, column, inputs, staged, totals[i]);
+            if (column < range.end)
+              add_packed_chunk(matrices, bytes[chunk], block_of, column, inputs, staged, totals[i]);
           } else {
+            // No branch, so that the chunks' products are under way together: behind the row's end both weights and
+            // inputs are zeros, since rounded rows are whole steps.
+            static_assert(kRoundedBlock % kStepColumns<Stored> == 0);
             add_chunk(bytes[chunk], scale.values[chunk], inputs, staged, totals[i]);
           }
         }
