@@ -152,7 +152,33 @@ bool LinearBlas::has_workspace(bool is_recording) {
   return memory.has_value();
 }
 
-LinearBlas::Part LinearBlas::part_of(const BlasProduct& product, uint32_t out) const {
+std::vector<LinearBlas::Lane> LinearBlas::lanes(gpu::Stream& stream, size_t count) {
+  const uint64_t weight_bytes = share_of(limits_.weight_bytes, count);
+  const uint64_t own_bytes = share_of(limits_.library_bytes, count);
+  while (beside_.size() + 1 < count)
+    beside_.push_back(gpu::make_stream());
+  std::vector<Lane> lanes;
+  for (size_t i = 0; i < count; ++i) {
+    lanes.push_back({.stream = i == 0 ? &stream : beside_[i - 1].get(),
+                     .weights = workspace_ + i * weight_bytes,
+                     .own = workspace_ + limits_.weight_bytes + limits_.input_bytes + i * own_bytes,
+                     .own_bytes = own_bytes});
+  }
+  return lanes;
+}
+
+void LinearBlas::fork(std::span<const Lane> lanes) {
+  const auto begun = lanes.front().stream->mark();
+  for (const Lane& lane : lanes.subspan(1))
+    lane.stream->wait(*begun);
+}
+
+void LinearBlas::join(std::span<const Lane> lanes) {
+  for (const Lane& lane : lanes.subspan(1))
+    lanes.front().stream->wait(*lane.stream->mark());
+}
+
+LinearBlas::Part LinearBlas::part_of(const Lane& lane, const BlasProduct& product, uint32_t out) {
   const Matrix& weight = product.weight;
   const bool is_fp8 = product.path == BlasPath::fp8;
   const bool is_decoded = product.path == BlasPath::bf16_decoded;
@@ -164,60 +190,61 @@ LinearBlas::Part LinearBlas::part_of(const BlasProduct& product, uint32_t out) c
                 .lda = weight.in,
                 .ldb = weight.in,
                 .ldd = product.y.stride},
-      .places = {.a = is_decoded ? workspace_ : weight.planes[kCodes], .b = product.inputs, .d = product.y.data + out}};
+      .places = {
+          .a = is_decoded ? lane.weights : weight.planes[kCodes], .b = product.inputs, .d = product.y.data + out}};
   if (is_fp8) {
     part.places.a_scale =
-        has_padded_scales(weight) ? scales_of_all(weight) : reinterpret_cast<const float*>(workspace_);
+        has_padded_scales(weight) ? scales_of_all(weight) : reinterpret_cast<const float*>(lane.weights);
     part.places.b_scale = product.input_scales;
   }
   return part;
 }
 
-LinearBlas::Plan& LinearBlas::plan(const Part& part) {
-  if (const auto found = plans_.find(part.shape); found != plans_.end()) return found->second;
-  Plan made{.matmul = Matmul::plan(*use_->library, part.shape, part.places, limits_.library_bytes)};
+LinearBlas::Plan& LinearBlas::plan(const Lane& lane, const Part& part) {
+  const PlanKey key(part.shape, lane.own_bytes);
+  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+  Plan made{.matmul = Matmul::plan(*use_->library, part.shape, part.places, lane.own_bytes)};
   if (made.matmul == nullptr) ++use_->refused_shapes;
-  return plans_.emplace(part.shape, std::move(made)).first->second;
+  return plans_.emplace(key, std::move(made)).first->second;
 }
 
 void LinearBlas::drop_old_plans() {
   if (plans_.size() > kMostPlans) plans_.clear();
 }
 
-bool LinearBlas::is_planned(const BlasProduct& product, bool is_recording) {
+bool LinearBlas::is_planned(const Lane& lane, const BlasProduct& product, bool is_recording) {
   for (uint32_t out = 0; out < product.weight.out; out += product.weight_rows_at_once) {
-    const Part part = part_of(product, out);
-    if (is_recording && !plans_.contains(part.shape)) return false;
-    const Plan& planned = plan(part);
+    const Part part = part_of(lane, product, out);
+    if (is_recording && !plans_.contains({part.shape, lane.own_bytes})) return false;
+    const Plan& planned = plan(lane, part);
     if (planned.matmul == nullptr || (is_recording && !planned.has_run)) return false;
   }
   return true;
 }
 
-void LinearBlas::prepare_weight(gpu::Stream& stream, const BlasProduct& product, uint32_t out) {
+void LinearBlas::prepare_weight(const Lane& lane, const BlasProduct& product, uint32_t out) {
   const Matrix& weight = product.weight;
   if (product.path == BlasPath::bf16_decoded) {
-    run_decode_weight(stream, {.weight = weight,
-                               .first_row = out,
-                               .rows = std::min(product.weight_rows_at_once, weight.out - out),
-                               .to = workspace_});
+    run_decode_weight(*lane.stream, {.weight = weight,
+                                     .first_row = out,
+                                     .rows = std::min(product.weight_rows_at_once, weight.out - out),
+                                     .to = lane.weights});
   } else if (product.path == BlasPath::fp8 && !has_padded_scales(weight)) {
-    run_pad_scales(stream, {.from = scales_of_all(weight),
-                            .to = reinterpret_cast<float*>(workspace_),
-                            .blocks = static_cast<uint32_t>(ceil_div(weight.out, kBlasScaleBlock)),
-                            .across = static_cast<uint32_t>(ceil_div(weight.in, kBlasScaleBlock)),
-                            .padded = padded_blocks(weight.in)});
+    run_pad_scales(*lane.stream, {.from = scales_of_all(weight),
+                                  .to = reinterpret_cast<float*>(lane.weights),
+                                  .blocks = static_cast<uint32_t>(ceil_div(weight.out, kBlasScaleBlock)),
+                                  .across = static_cast<uint32_t>(ceil_div(weight.in, kBlasScaleBlock)),
+                                  .padded = padded_blocks(weight.in)});
   }
 }
 
-bool LinearBlas::multiply(gpu::Stream& stream, const BlasProduct& product) {
-  const gpu::cublaslt::MatmulWorkspace own{.memory = workspace_ + limits_.weight_bytes + limits_.input_bytes,
-                                           .bytes = limits_.library_bytes};
+bool LinearBlas::multiply(const Lane& lane, const BlasProduct& product) {
+  const gpu::cublaslt::MatmulWorkspace own{.memory = lane.own, .bytes = lane.own_bytes};
   for (uint32_t out = 0; out < product.weight.out; out += product.weight_rows_at_once) {
-    prepare_weight(stream, product, out);
-    const Part part = part_of(product, out);
-    Plan& plan = this->plan(part);
-    plan.has_run = plan.matmul != nullptr && plan.matmul->run(part.places, own, stream.handle());
+    prepare_weight(lane, product, out);
+    const Part part = part_of(lane, product, out);
+    Plan& plan = this->plan(lane, part);
+    plan.has_run = plan.matmul != nullptr && plan.matmul->run(part.places, own, lane.stream->handle());
     if (plan.has_run) continue;
     if (plan.matmul != nullptr) ++use_->refused_shapes;
     plan.matmul.reset();
@@ -247,9 +274,10 @@ void LinearBlas::round_inputs(gpu::Stream& stream, BlasPath path, RoundInputsTas
 
 bool LinearBlas::run(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, bool is_recording) {
   if (!is_recording) drop_old_plans();
+  const Lane lane = lanes(stream, 1).front();
   // First all plans, so that a product which the library refuses costs nothing.
   for (uint32_t row = 0; row < choice.rows; row += choice.rows_at_once) {
-    if (!is_planned(product_of(task, choice, row), is_recording)) return false;
+    if (!is_planned(lane, product_of(task, choice, row), is_recording)) return false;
   }
   for (uint32_t row = 0; row < choice.rows; row += choice.rows_at_once) {
     const BlasProduct product = product_of(task, choice, row);
@@ -258,7 +286,7 @@ bool LinearBlas::run(gpu::Stream& stream, const LinearTask& task, const BlasChoi
                   .rows = product.rows,
                   .in = task.weight.in},
                  inputs());
-    if (!multiply(stream, product)) return false;
+    if (!multiply(lane, product)) return false;
   }
   return true;
 }

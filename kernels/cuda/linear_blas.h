@@ -17,6 +17,9 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "format/base/size.h"
 #include "kernels/cuda/cublaslt.h"
@@ -32,6 +35,12 @@ struct BlasLimits {
   uint64_t library_bytes = 32 << 20;  // for cuBLASLt, as cublasSetWorkspace() recommends for Hopper and Blackwell
   [[nodiscard]] uint64_t total() const { return weight_bytes + input_bytes + library_bytes; }
 };
+
+/// What each of several streams has of a part of that.
+[[nodiscard]] constexpr uint64_t share_of(uint64_t bytes, uint64_t streams) {
+  constexpr uint64_t kAlignment = 256;
+  return bytes / streams / kAlignment * kAlignment;
+}
 
 /// What a queue takes of the GPU's memory for these products, at the first one, and keeps: for plans. Pure.
 [[nodiscard]] uint64_t linear_blas_workspace_bytes(Precision precision, bool has_library);
@@ -121,20 +130,33 @@ class LinearBlas {
     bool has_run = false;
   };
   struct Part;
+  /// A stream with its share of the workspace.
+  struct Lane {
+    gpu::Stream* stream = nullptr;
+    std::byte* weights = nullptr;  // decoded, or their scales
+    std::byte* own = nullptr;      // the library's
+    uint64_t own_bytes = 0;
+  };
+  using PlanKey = std::pair<gpu::cublaslt::MatmulShape, uint64_t>;  // with the library's bytes
 
   /// Of the workspace: rounded inputs.
   [[nodiscard]] std::byte* inputs() const { return workspace_ + limits_.weight_bytes; }
   void drop_old_plans();
   [[nodiscard]] bool run(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, bool is_recording);
   [[nodiscard]] BlasProduct product_of(const LinearTask& task, const BlasChoice& choice, uint32_t row) const;
-  [[nodiscard]] Part part_of(const BlasProduct& product, uint32_t out) const;
-  [[nodiscard]] Plan& plan(const Part& part);
+  /// Some of `count`, the first one on `stream`, the others on streams beside it.
+  [[nodiscard]] std::vector<Lane> lanes(gpu::Stream& stream, size_t count);
+  /// Lets lanes but the first begin once its stream has run so far; lets that stream wait for them.
+  static void fork(std::span<const Lane> lanes);
+  static void join(std::span<const Lane> lanes);
+  [[nodiscard]] static Part part_of(const Lane& lane, const BlasProduct& product, uint32_t out);
+  [[nodiscard]] Plan& plan(const Lane& lane, const Part& part);
   /// Whether the library multiplies all parts of it.
-  [[nodiscard]] bool is_planned(const BlasProduct& product, bool is_recording);
-  [[nodiscard]] bool multiply(gpu::Stream& stream, const BlasProduct& product);
+  [[nodiscard]] bool is_planned(const Lane& lane, const BlasProduct& product, bool is_recording);
+  [[nodiscard]] bool multiply(const Lane& lane, const BlasProduct& product);
   /// Rounds them as the path wants it, to blas_input_bytes of memory.
   static void round_inputs(gpu::Stream& stream, BlasPath path, RoundInputsTask task, std::byte* to);
-  void prepare_weight(gpu::Stream& stream, const BlasProduct& product, uint32_t out);
+  static void prepare_weight(const Lane& lane, const BlasProduct& product, uint32_t out);
   void run_rest(gpu::Stream& stream, const LinearTask& task, uint32_t first);
 
   std::shared_ptr<BlasUse> use_;
@@ -142,7 +164,8 @@ class LinearBlas {
   Precision precision_;
   BlasLimits limits_;
   std::byte* workspace_ = nullptr;  // decoded weights or their scales, rounded inputs, the library's own
-  std::map<gpu::cublaslt::MatmulShape, Plan> plans_;
+  std::map<PlanKey, Plan> plans_;
+  std::vector<std::unique_ptr<gpu::Stream>> beside_;
 };
 
 // What cuBLASLt is given: inputs rounded to BF16 or E4M3, weights decoded to BF16, scales in the library's layout.

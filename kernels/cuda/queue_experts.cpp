@@ -131,11 +131,9 @@ bool CudaQueue::run_blas_groups(const ExpertsTask& task, std::span<const ExpertE
       {.experts = task, .entries = entries, .parts_only = parts_only, .path = path, .plan = plan, .words = words});
 }
 
-/// All experts' rows by the library, if it does them all. The host waits for what has chosen the experts.
-bool CudaQueue::run_blas_experts(const ExpertsTask& task, std::span<const ExpertEntry> entries) {
-  std::vector<uint32_t> ids(size_t{task.tokens} * task.top_k);
-  stream().copy_to_host(ids.data(), task.ids, ids.size() * sizeof(uint32_t));
-  synchronize();
+/// All experts' rows by the library, if it does them all.
+bool CudaQueue::run_blas_experts(const ExpertsTask& task, std::span<const ExpertEntry> entries,
+                                 std::span<const uint32_t> ids) {
   const SortedAssignments sorted = sort_assignments(ids, task.experts);
   if (sorted.groups.empty()) return false;
   for (const BlasCard& card : blas_cards(*blas_)) {
@@ -147,22 +145,34 @@ bool CudaQueue::run_blas_experts(const ExpertsTask& task, std::span<const Expert
   return false;
 }
 
-void CudaQueue::run_experts_task(ExpertsTask task, const ExpertTable& table) {
-  const bool by_blas = blas_ != nullptr && !is_recording_ && task.shared == nullptr && has_whole_pieces(task.x) &&
+/// Where the library should multiply by these experts, what the host has to know for it.
+CudaQueue::FetchedIds CudaQueue::fetch_ids(const ExpertsTask& task) {
+  const bool by_blas = blas_ != nullptr && !is_recording_ && has_whole_pieces(task.x) &&
                        has_rows_for(choose_experts_blas(task.form, precision_, blas_->card()), task) &&
                        blas_->has_workspace(false);
-  if (!by_blas) return run_own_experts(task);
+  if (!by_blas) return {};
+  FetchedIds fetched{.ids = std::vector<uint32_t>(size_t{task.tokens} * task.top_k)};
+  stream().copy_to_host(fetched.ids.data(), task.ids, fetched.ids.size() * sizeof(uint32_t));
+  fetched.arrival = stream().mark();
+  return fetched;
+}
+
+/// Waits for the ids, while the GPU may compute what was enqueued since.
+void CudaQueue::run_experts_task(const ExpertsTask& task, const ExpertTable& table, const FetchedIds& fetched) {
+  if (fetched.ids.empty()) return run_own_experts(task);
+  fetched.arrival->wait();
   const auto entries = static_cast<const CudaExpertTable&>(table).entries_on_host();
   const uint32_t most = std::max(kMostBlasAssignments / task.top_k, 1U);
   for (uint32_t first = 0; first < task.tokens; first += most) {
     const ExpertsTask part = tokens_of(task, first, std::min(most, task.tokens - first));
-    if (!run_blas_experts(part, entries)) run_own_experts(part);
+    const auto ids = std::span(fetched.ids).subspan(size_t{first} * task.top_k, size_t{part.tokens} * task.top_k);
+    if (!run_blas_experts(part, entries, ids)) run_own_experts(part);
   }
 }
 
 void CudaQueue::run_experts(const ExpertsArgs& args) {
   const ExpertsTask task = experts_task(args);
-  if (task.tokens > 0) run_experts_task(task, *args.table);
+  if (task.tokens > 0) run_experts_task(task, *args.table, fetch_ids(task));
 }
 
 /// Gate, up and SiLU, whose result is rounded as down takes it.
@@ -198,7 +208,7 @@ void CudaQueue::add_moe(const MoeArgs& args) {
   task.y = rows_at(args.residual);
   task.adds = true;
   const ExpertTable& table = *args.experts.table;
-  if (args.shared == nullptr) return run_experts_task(task, table);
+  if (args.shared == nullptr) return run_experts_task(task, table, fetch_ids(task));
   const MlpArgs& mlp = *args.shared;
   check_mlp(mlp);
   check_same_shape(mlp.x, args.experts.x);
@@ -216,8 +226,9 @@ void CudaQueue::add_moe(const MoeArgs& args) {
   }
   task.shared = nullptr;
   task.more = inputs_at(mlp.y);
+  const FetchedIds fetched = fetch_ids(task);
   run_mlp(mlp);
-  run_experts_task(task, table);
+  run_experts_task(task, table, fetched);
 }
 
 /// Groups that have enough rows for the library, by it. Returns the others, and those that it has refused: an expert is

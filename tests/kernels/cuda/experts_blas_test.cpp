@@ -18,7 +18,7 @@ using gpu::cublaslt::DataType;
 using kernels::Precision;
 
 const gpu::CublasLtSettings kThere{.version = 130'100};
-constexpr BlasLimits kLimits{.weight_bytes = 1 << 20, .input_bytes = 1 << 20, .library_bytes = 1 << 20};
+constexpr BlasLimits kLimits{.weight_bytes = 1 << 20, .input_bytes = 1 << 20, .library_bytes = 4 << 20};
 
 /// Experts, tokens and their routing on the emulated GPU.
 struct Run {
