@@ -95,6 +95,12 @@ __global__ void weighted_sum_kernel(WeightedSumTask task) {
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::sum_weighted(task, row, col); });
 }
 
+__global__ void placed_sum_kernel(WeightedSumTask task, const uint32_t* places) {
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
+    device::sum_weighted(task, row, col, [&](uint64_t part) { return uint64_t{places[part]}; });
+  });
+}
+
 /// A "column" is a pair of one head.
 __global__ void rotate_kernel(RotateTask task) {
   gpu::let_next_begin();
@@ -214,6 +220,10 @@ void run_add(gpu::Stream& stream, const RowPairTask& task) {
 }
 void run_weighted_sum(gpu::Stream& stream, const WeightedSumTask& task) {
   launch_rows(stream, weighted_sum_kernel, task);
+}
+void run_placed_sum(gpu::Stream& stream, const WeightedSumTask& task, const uint32_t* places) {
+  if (task.rows == 0 || task.cols == 0) return;
+  gpu::launch(stream, choose_rows_launch(task.rows, task.cols), placed_sum_kernel, task, places);
 }
 
 void run_rotate(gpu::Stream& stream, const RotateTask& task) {

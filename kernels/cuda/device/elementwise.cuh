@@ -20,16 +20,21 @@ __device__ __forceinline__ float silu_times(float gate, float up) {
   return gpu::divide(gate, 1.0F + gpu::exponential(-gate)) * up;
 }
 
-/// One value of WeightedSumTask: the sum over experts in the router's order.
-__device__ __forceinline__ void sum_weighted(const WeightedSumTask& task, uint64_t row, uint64_t col) {
+/// One value of WeightedSumTask: the sum over experts in the router's order. place_of(part): the row that it is.
+template <class PlaceOf>
+__device__ __forceinline__ void sum_weighted(const WeightedSumTask& task, uint64_t row, uint64_t col,
+                                             const PlaceOf& place_of) {
   float sum = 0;
   for (uint32_t slot = 0; slot < task.top_k; ++slot) {
     const uint64_t part = row * task.top_k + slot;
-    sum = gpu::fused_multiply_add(task.weights[part], task.parts.data[part * task.parts.stride + col], sum);
+    sum = gpu::fused_multiply_add(task.weights[part], task.parts.data[place_of(part) * task.parts.stride + col], sum);
   }
   if (task.more.data != nullptr) sum += task.more.data[row * task.more.stride + col];
   float& y = task.y.data[row * task.y.stride + col];
   y = task.adds ? y + sum : sum;
+}
+__device__ __forceinline__ void sum_weighted(const WeightedSumTask& task, uint64_t row, uint64_t col) {
+  sum_weighted(task, row, col, [](uint64_t part) { return part; });
 }
 
 // A norm. A thread has four neighbouring values of a row, then four a whole round of threads further on; a warp's are a
