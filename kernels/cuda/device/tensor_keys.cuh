@@ -94,12 +94,13 @@ struct KeyTile {
 };
 
 // Keys of one form: load(run, map, first, end, tile), which every thread of the block calls, brings the keys from
-// position `first` on, zeros from `end` on. kStaged: so does copy, but as they are stored, and decode takes them from
-// there.
+// position `first` on, zeros from `end` on. row_bytes: of a row of the cache. kStaged: copy brings them, too, but as
+// they are stored, and decode takes them from there.
 
 /// A BF16 cache whose rows begin at multiples of 16 bytes, as it is: eight lanes a row, 128 bytes at a time.
 struct CopyKeys {
   static constexpr bool kStaged = false;
+  static __device__ __forceinline__ uint32_t row_bytes(const AttendRun& run) { return run.key_dim * 2; }
   static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
                                               uint32_t end, const KeyTile& tile) {
     constexpr unsigned kLanes = 8;
@@ -124,6 +125,9 @@ struct CopyKeys {
 template <class Stored>
 struct RoundKeys {
   static constexpr bool kStaged = false;
+  static __device__ __forceinline__ uint32_t row_bytes(const AttendRun& run) {
+    return run.key_dim * (16 / Stored::kPer16);
+  }
   static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
                                               uint32_t end, const KeyTile& tile) {
     const bool is_aligned = reinterpret_cast<uint64_t>(run.cache) % 16 == 0;
@@ -191,6 +195,9 @@ struct RoundKeys {
 /// FP8 (kernels/latent_rows.h): values, each a code times its scale in FP32, rounded to BF16; the rotary key as it is.
 struct Fp8TensorKeys {
   static constexpr bool kStaged = true;
+  static __device__ __forceinline__ uint32_t row_bytes(const AttendRun& run) {
+    return static_cast<uint32_t>(run.fp8_row.bytes);
+  }
 
   static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
                                               uint32_t end, const KeyTile& tile) {
@@ -203,19 +210,19 @@ struct Fp8TensorKeys {
   static __device__ __forceinline__ void copy(const AttendRun& run, const PositionMap& map, uint32_t first,
                                               uint32_t end, unsigned char* to) {
     const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-    const auto row_bytes = static_cast<uint32_t>(run.fp8_row.bytes);
+    const uint32_t bytes = row_bytes(run);
     const uint32_t rows = end - first < kTensorPositions ? end - first : kTensorPositions;
     if (!map.is_chosen()) {  // so they do in the cache
-      const uint8_t* from = static_cast<const uint8_t*>(run.cache) + uint64_t{first} * row_bytes;
+      const uint8_t* from = static_cast<const uint8_t*>(run.cache) + uint64_t{first} * bytes;
 #pragma unroll 4
-      for (uint32_t at = gpu::thread_index() * 16; at < rows * row_bytes; at += gpu::block_threads() * 16)
+      for (uint32_t at = gpu::thread_index() * 16; at < rows * bytes; at += gpu::block_threads() * 16)
         gpu::copy_async(to + at, from + at, true);
       return;
     }
     for (uint32_t row = gpu::warp_index(); row < rows; row += warps) {
-      const auto* from = static_cast<const uint8_t*>(run.cache) + uint64_t{map.at(first + row)} * row_bytes;
-      for (uint32_t at = gpu::lane_index() * 16; at < row_bytes; at += gpu::kWarpThreads * 16)
-        gpu::copy_async(to + row * row_bytes + at, from + at, true);
+      const auto* from = static_cast<const uint8_t*>(run.cache) + uint64_t{map.at(first + row)} * bytes;
+      for (uint32_t at = gpu::lane_index() * 16; at < bytes; at += gpu::kWarpThreads * 16)
+        gpu::copy_async(to + row * bytes + at, from + at, true);
     }
   }
   static __device__ __forceinline__ void decode(const AttendRun& run, uint32_t first, uint32_t end,
@@ -284,7 +291,7 @@ struct Fp8TensorKeys {
 };
 
 /// Brings the tiles of a split to shared memory, one after the other. Every thread of the block calls everything.
-///   one stage                 a tile is loaded when it is wanted
+///   one stage                 a tile is loaded when it is wanted; the next one comes near while it is used
 ///   two stages                the next tile is on its way (copy_async) while one is used
 ///   two stages, kStaged       so are the next tile's rows as they are stored, in the second stage
 template <class Keys, unsigned kStages>
@@ -306,6 +313,7 @@ class KeyTiles {
       gpu::copy_commit();
       gpu::copy_wait<0>();
       gpu::block_barrier();  // the keys are there
+      if (next < end_) prefetch(next);
     } else if constexpr (kStaged) {
       gpu::copy_wait<0>();
       gpu::block_barrier();  // the rows are there, and the keys before have been used
@@ -324,6 +332,18 @@ class KeyTiles {
  private:
   static constexpr bool kStaged = Keys::kStaged;
 
+  /// Brings the rows of a tile to the second-level cache, eight lanes a row.
+  __device__ __forceinline__ void prefetch(uint32_t first) const {
+    constexpr unsigned kLanes = 8;
+    constexpr uint32_t kLine = 128;
+    const uint32_t row_bytes = Keys::row_bytes(run_);
+    for (uint32_t row = gpu::thread_index() / kLanes; row < kTensorPositions && first + row < end_;
+         row += gpu::block_threads() / kLanes) {
+      const uint8_t* from = static_cast<const uint8_t*>(run_.cache) + uint64_t{map_.at(first + row)} * row_bytes;
+      for (uint32_t at = gpu::thread_index() % kLanes * kLine; at < row_bytes; at += kLanes * kLine)
+        gpu::prefetch(from + at);
+    }
+  }
   __device__ __forceinline__ void fetch(uint32_t first, unsigned char* to) {
     if constexpr (kStaged) {
       Keys::copy(run_, map_, first, end_, to);

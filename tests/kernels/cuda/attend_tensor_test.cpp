@@ -88,7 +88,8 @@ TEST_CASE("cuda: tensor attention rounds caches of other types, and takes them u
   for (const AttendChoice choice : {AttendChoice::tensor_64x2, AttendChoice::tensor_16x1}) {
     for (const AttendCase& c :
          {AttendCase{2, 5, 48, 16, 70, 1, Dtype::f32}, AttendCase{2, 5, 48, 16, 70, 1, Dtype::f32, 4},
-          AttendCase{2, 5, 48, 16, 70, 1, Dtype::f16, 2}, AttendCase{2, 5, 48, 16, 70, 1, Dtype::bf16, 2}})
+          AttendCase{2, 5, 48, 16, 70, 1, Dtype::f16}, AttendCase{2, 5, 48, 16, 70, 1, Dtype::f16, 2},
+          AttendCase{2, 5, 48, 16, 70, 1, Dtype::bf16, 2}, AttendCase{1, 128, 16, 16, 33 * 128 - 10, 1, Dtype::f32}})
       check_tensor(c, choice, random);
   }
 }
@@ -99,6 +100,8 @@ TEST_CASE("cuda: tensor attention at DeepSeek-V3's sizes") {
   check_tensor({1, 128, 512, 64, 70, 1, Dtype::bf16}, AttendChoice::tensor_64x2, random);
   check_tensor({2, 16, 512, 64, 130, 3, Dtype::bf16}, AttendChoice::tensor_16x2, random);
   check_tensor({1, 128, 512, 64, 70, 1, Dtype::f8_e4m3}, AttendChoice::tensor_64x2, random);
+  check_tensor({1, 128, 512, 64, 70, 1, Dtype::f32}, AttendChoice::tensor_64x2, random);
+  check_tensor({2, 16, 512, 64, 130, 3, Dtype::f16}, AttendChoice::tensor_16x1, random);
   check_tensor({2, 16, 512, 64, 130, 3, Dtype::f8_e4m3}, AttendChoice::tensor_16x1, random);
 }
 
