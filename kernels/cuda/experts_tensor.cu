@@ -86,7 +86,8 @@ struct TensorTile {
       Sums totals[1] = {};
       const auto multiply = [&](const auto& add_columns) {
         for (uint32_t first = 0; first < task.form.in; first += inputs.columns) {
-          gpu::block_barrier();  // every warp is done with the columns before
+          const bool is_first = first == 0 && block_row == turns.first * rows_of_block;
+          if (!is_first) gpu::block_barrier();  // every warp is done with the columns before
           stage(first);
           gpu::block_barrier();  // the inputs are there
           const uint32_t behind = first + inputs.columns;

@@ -116,14 +116,27 @@ struct StagedInputs {
                                         const RowAt& row_at) const {
     constexpr uint32_t kPieceValues = 8;  // of 16 bytes
     const uint32_t there = from.columns - first < columns ? from.columns - first : columns;
-    // A warp a row, of few rows more: a row of few columns would leave most of a block idle.
+    // A warp a row, of few rows more: a row of few columns would leave most of a block idle. Without a division, for
+    // which the first product would wait.
     const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
-    const uint32_t rows_at_once = count >= warps ? warps : 2 * count <= warps ? 1 : 2;
-    const unsigned threads = warps / rows_at_once * gpu::kWarpThreads;  // of a row
-    for (uint32_t row = gpu::thread_index() / threads; row < count; row += rows_at_once) {
+    uint32_t rows_at_once = 1;
+    uint32_t threads = gpu::block_threads();  // of a row
+    uint32_t begin = 0;
+    uint32_t thread = gpu::thread_index();  // of them
+    if (count >= warps) {
+      rows_at_once = warps;
+      threads = gpu::kWarpThreads;
+      begin = gpu::warp_index();
+      thread = gpu::lane_index();
+    } else if (2 * count > warps) {
+      rows_at_once = 2;
+      threads = warps / 2 * gpu::kWarpThreads;
+      begin = thread < threads ? 0 : 1;
+      thread -= begin * threads;
+    }
+    for (uint32_t row = begin; row < count; row += rows_at_once) {
       const uint16_t* values = from.values + uint64_t{row_at(row)} * from.columns + first;
-      for (uint32_t value = gpu::thread_index() % threads * kPieceValues; value < there;
-           value += threads * kPieceValues)
+      for (uint32_t value = thread * kPieceValues; value < there; value += threads * kPieceValues)
         gpu::copy_async(at(row, value), values + value, true);
     }
     gpu::copy_commit();
