@@ -20,9 +20,7 @@ namespace {
 constexpr uint64_t kScratchBytes = 128ULL << 20;
 constexpr uint32_t kFewestSplits = 32;
 constexpr uint32_t kMostSplits = 128;
-// Blocks that run at once on an H100 (132 multiprocessors): two exact ones share one, or one of the tensor kernel.
-constexpr uint32_t kExactBlocks = 256;
-constexpr uint32_t kTensorBlocks = 128;
+constexpr uint32_t kExactBlocks = 256;  // that run at once on an H100: two share a multiprocessor
 
 /// Splits that make `blocks` blocks for one row. It follows from the number of heads alone.
 uint32_t splits_for(uint32_t blocks, uint32_t heads, uint32_t queries_a_block) {
@@ -42,7 +40,7 @@ bool fits(AttendChoice choice, const gpu::Properties& properties) {
 
 constexpr unsigned kThreads = 128;
 constexpr unsigned kSplitsOfLane = kMostSplits / gpu::kWarpThreads;
-constexpr unsigned kAhead = 16;  // splits whose values are under way at once
+constexpr unsigned kAhead = 32;  // splits whose values are under way at once
 static_assert(kMostSplits % gpu::kWarpThreads == 0 && gpu::kWarpThreads % kAhead == 0);
 
 /// Of splits lane, lane + 32, .. of one query.
@@ -59,6 +57,14 @@ struct SplitWeights {
       maxima[i] = is_there ? stats[split * kSplitStats] : device::minus_infinity();
       sums[i] = is_there ? stats[split * kSplitStats + 1] : 0.0F;
     }
+  }
+  /// Of this lane's split among the 32 from split 32 i on.
+  [[nodiscard]] __device__ __forceinline__ float weight_at(uint32_t i) const {
+    float weight = weights[0];
+#pragma unroll
+    for (unsigned each = 1; each < kSplitsOfLane; ++each)
+      weight = i == each ? weights[each] : weight;
+    return weight;
   }
   /// Makes the weights, and returns the sum of all splits' weights, each times its own sum.
   __device__ __forceinline__ float weigh() {
@@ -103,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(device::AttendRun run) 
   gpu::wait_for_previous();
   const uint32_t query = gpu::block_index().x;
   const uint32_t positions = device::positions_of(run, device::row_of(run, query));
-  const uint32_t splits = (positions - 1) / device::split_length(run, positions) + 1;
+  const uint32_t splits = device::splits_of(run, positions);
   const uint64_t first_slot = device::slot_of(run, query, 0);
   const uint64_t stride = run.value_stride;
   SplitWeights lanes;
@@ -111,25 +117,20 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(device::AttendRun run) 
   ValuesAhead ahead;
   const float* values = run.values + first_slot * stride + gpu::thread_index() * 4;
   // All threads of a warp take part to the end: weights go from lane to lane.
-  const uint32_t mine = gpu::thread_index() * 4 < run.latent_dim ? splits : 0;
-  ahead.load(values, stride, 0, mine);
+  ahead.load(values, stride, 0, gpu::thread_index() * 4 < run.latent_dim ? splits : 0);
   const float sum = lanes.weigh();
   for (uint32_t first = 0; first < run.latent_dim; first += kThreads * 4) {
     const uint32_t column = first + gpu::thread_index() * 4;
     const uint32_t read = column < run.latent_dim ? splits : 0;
     float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll 1  // few have more
+    for (uint32_t split = 0; split < splits; split += kAhead) {
+      if (first + split > 0) ahead.load(values + first, stride, split, read);
+      const float mine = lanes.weight_at(split / gpu::kWarpThreads);
 #pragma unroll
-    for (unsigned i = 0; i < kSplitsOfLane; ++i) {
-#pragma unroll
-      for (unsigned part = 0; part < gpu::kWarpThreads; part += kAhead) {
-        const uint32_t split = i * gpu::kWarpThreads + part;
-        if (split >= splits) break;
-        if (first + split > 0) ahead.load(values + first, stride, split, read);
-#pragma unroll
-        for (unsigned j = 0; j < kAhead; ++j) {
-          const float weight = gpu::shuffle(lanes.weights[i], part + j);
-          if (split + j < splits) ahead.add(weight, j, total);
-        }
+      for (unsigned j = 0; j < kAhead; ++j) {
+        const float weight = gpu::shuffle(mine, split % gpu::kWarpThreads + j);
+        if (split + j < splits) ahead.add(weight, j, total);
       }
     }
     const float results[4] = {total.x, total.y, total.z, total.w};
@@ -196,6 +197,9 @@ gpu::LaunchShape attend_launch(const AttendShape& shape, AttendChoice choice) {
   launch.grid_x = static_cast<unsigned>(shape.is_chosen ? rows * ceil_div(shape.heads, queries)
                                                         : ceil_div(rows * shape.heads, queries));
   launch.grid_y = splits.slots;
+  // Blocks of half the queries, if the device finds that there are few.
+  const bool can_halve = !is_exact && tensor_tile(choice).is_halved;
+  if (can_halve && launch.grid_x * launch.grid_y < kTensorBlocks) launch.grid_y *= 2;
   launch.grid_z = is_exact ? static_cast<unsigned>(ceil_div(shape.latent_dim, kExactTile.columns)) : 1;
   launch.threads = is_exact ? kExactTile.threads : tensor_tile(choice).warps * 32;
   launch.shared_bytes =

@@ -128,7 +128,10 @@ inline constexpr ExactTile kExactTile;
 // Of the tensor kernel.
 inline constexpr uint32_t kTensorKeyDim = 576;
 inline constexpr uint32_t kTensorColumns = 512;
-inline constexpr uint32_t kTensorPositions = 64;  // of a key tile
+inline constexpr uint32_t kTensorPositions = 64;                // of a key tile
+inline constexpr uint32_t kTensorSums = kTensorPositions / 16;  // of the weights: one for each 16 positions of a tile
+/// Blocks that run at once on an H100 (132 multiprocessors): one of 64 queries has a multiprocessor alone.
+inline constexpr uint32_t kTensorBlocks = 128;
 
 /// Splits are multiples of so many positions: of few, so that at short contexts, too, two exact blocks share each
 /// multiprocessor; the tensor kernel has whole tiles.
@@ -140,16 +143,17 @@ struct TensorTile {
   uint32_t queries;  // of a block, a multiple of 16
   uint32_t warps;
   uint32_t stages;  // key tiles in shared memory
+  bool is_halved;   // where half of the queries a block leave no more than kTensorBlocks blocks, it takes so many
   /// Parts into which the warps cut the positions of a tile to compute its scores.
   [[nodiscard]] constexpr uint32_t score_parts() const { return warps / (queries / 16); }
 };
 
 [[nodiscard]] constexpr TensorTile tensor_tile(AttendChoice choice) {
   switch (choice) {
-    case AttendChoice::tensor_64x2: return {.queries = 64, .warps = 8, .stages = 2};
-    case AttendChoice::tensor_64x1: return {.queries = 64, .warps = 8, .stages = 1};
-    case AttendChoice::tensor_16x2: return {.queries = 16, .warps = 4, .stages = 2};
-    default: return {.queries = 16, .warps = 4, .stages = 1};
+    case AttendChoice::tensor_64x2: return {.queries = 64, .warps = 8, .stages = 2, .is_halved = true};
+    case AttendChoice::tensor_64x1: return {.queries = 64, .warps = 8, .stages = 1, .is_halved = true};
+    case AttendChoice::tensor_16x2: return {.queries = 16, .warps = 4, .stages = 2, .is_halved = false};
+    default: return {.queries = 16, .warps = 4, .stages = 1, .is_halved = false};
   }
 }
 
@@ -161,11 +165,11 @@ struct TensorTile {
 /// From one query or key to the next, however long they are, so that the places of all operands are constants.
 inline constexpr uint32_t kTensorRowBytes = tensor_row_bytes(kTensorKeyDim);
 
-/// Queries, keys, softmax weights; the maximum of each part and the factor for each query.
+/// Queries, keys, softmax weights; the maximum of each part, in the end the sums, and the factor for each query.
 [[nodiscard]] constexpr uint64_t tensor_shared_bytes(const TensorTile& tile) {
   const uint64_t rows = tile.queries + uint64_t{tile.stages} * kTensorPositions;
   const uint64_t weights = uint64_t{tile.queries} * kTensorPositions * 2;
-  return rows * kTensorRowBytes + weights + uint64_t{tile.queries} * (tile.score_parts() + 1) * 4;
+  return rows * kTensorRowBytes + weights + uint64_t{tile.queries} * (kTensorSums + 1) * 4;
 }
 
 }  // namespace dspack::kernels::cuda

@@ -7,6 +7,9 @@
 //
 // The values are columns of the same tile, read transposed.
 //
+// At short contexts, where few blocks would have work, a block takes 32 queries: four times 16 positions, and 16
+// queries of the values a warp.
+//
 // Why 64 queries: with V3's 128 heads a key does 242 operations a byte of BF16 cache, so that what bounds the kernel is
 // how often a tile goes from shared memory to registers; every query of a block shares that, and 64 x 512 sums in FP32
 // are half of the registers there are.
@@ -21,9 +24,9 @@ inline constexpr unsigned kColumnWarps = kTensorColumns / kColumnsOfWarp;
 inline constexpr uint32_t kWeightBytes = kTensorPositions * 2;  // a row of weights in shared memory
 
 /// How a tile is spread over warps, as constants.
-template <AttendChoice kChoice>
+template <TensorTile kOf>
 struct TensorLayout {
-  static constexpr TensorTile kTile = tensor_tile(kChoice);
+  static constexpr TensorTile kTile = kOf;
   static constexpr unsigned kThreads = kTile.warps * gpu::kWarpThreads;
   static constexpr unsigned kQueryTiles = kTile.queries / 16;
   static constexpr unsigned kParts = kTile.score_parts();
@@ -36,19 +39,18 @@ struct TensorShared {
   unsigned char* queries;  // [queries, row bytes]
   unsigned char* keys;     // [stages, kTensorPositions, row bytes]
   unsigned char* weights;  // [queries, kTensorPositions] BF16
-  float* maxima;           // [parts, queries]
+  float* maxima;           // [parts, queries]; in the end the sums, [kTensorSums, queries]
   float* factors;          // [queries]
 };
 
-template <AttendChoice kChoice>
+template <class L>
 __device__ __forceinline__ TensorShared tensor_shared() {
-  using L = TensorLayout<kChoice>;
   TensorShared shared;
   shared.queries = gpu::shared_memory<unsigned char>();
   shared.keys = shared.queries + L::kTile.queries * kTensorRowBytes;
   shared.weights = shared.keys + L::kTile.stages * kTensorPositions * kTensorRowBytes;
   shared.maxima = reinterpret_cast<float*>(shared.weights + L::kTile.queries * kWeightBytes);
-  shared.factors = shared.maxima + L::kParts * L::kTile.queries;
+  shared.factors = shared.maxima + kTensorSums * L::kTile.queries;
   return shared;
 }
 
@@ -93,17 +95,19 @@ __device__ __forceinline__ void compute_scores(const unsigned char* queries, con
 }
 
 /// The two queries whose scores a lane has: rows lane / 4 and lane / 4 + 8 of its tile. Alike in all parts but for the
-/// sum, which is that of the lane's own columns.
+/// sums, which are those of the lane's own columns, one for each 16 positions: however many of these a part has, the
+/// order of a row's sum is one.
+template <unsigned kTiles>
 struct TensorSoftmax {
   PositionRange range[2];
   float maximum[2];
-  float sum[2];
+  float sums[2][kTiles / 2];
 };
 
 /// Hides what a query does not see, and finds the maximum of each query in this warp's part.
 template <unsigned kTiles>
-__device__ __forceinline__ void scale_and_hide(float (&scores)[kTiles][4], const TensorSoftmax& softmax, float scale,
-                                               uint32_t first_position, float (&maxima)[2]) {
+__device__ __forceinline__ void scale_and_hide(float (&scores)[kTiles][4], const TensorSoftmax<kTiles>& softmax,
+                                               float scale, uint32_t first_position, float (&maxima)[2]) {
 #pragma unroll
   for (unsigned half = 0; half < 2; ++half) {
     maxima[half] = minus_infinity();
@@ -125,7 +129,7 @@ __device__ __forceinline__ void scale_and_hide(float (&scores)[kTiles][4], const
 /// Scores become weights relative to the new maximum, in shared memory; returns the factors of what came before.
 template <unsigned kTiles>
 __device__ __forceinline__ void weigh(const float (&scores)[kTiles][4], const float (&maxima)[2], uint32_t query_row,
-                                      uint32_t first_column, unsigned char* weights, TensorSoftmax& softmax,
+                                      uint32_t first_column, unsigned char* weights, TensorSoftmax<kTiles>& softmax,
                                       float (&factors)[2]) {
   const unsigned lane = gpu::lane_index();
 #pragma unroll
@@ -135,19 +139,21 @@ __device__ __forceinline__ void weigh(const float (&scores)[kTiles][4], const fl
     const float base = maxima[half] == minus_infinity() ? 0.0F : maxima[half];
     factors[half] = gpu::exponential(softmax.maximum[half] - base);
     softmax.maximum[half] = maxima[half];
-    float sum = 0;
+    float sums[kTiles / 2] = {};
 #pragma unroll
     for (unsigned tile = 0; tile < kTiles; ++tile) {
       float pair[2];
 #pragma unroll
       for (unsigned i = 0; i < 2; ++i) {
         pair[i] = gpu::exponential(scores[tile][half * 2 + i] - base);
-        sum += pair[i];
+        sums[tile / 2] += pair[i];
       }
       const uint32_t at = swizzled(row, kWeightBytes, first_column / 8 + tile) + lane % 4 * 4;
       *reinterpret_cast<uint32_t*>(weights + at) = gpu::floats_to_bf16s(pair[0], pair[1]);
     }
-    softmax.sum[half] = gpu::fused_multiply_add(softmax.sum[half], factors[half], sum);
+#pragma unroll
+    for (unsigned i = 0; i < kTiles / 2; ++i)
+      softmax.sums[half][i] = gpu::fused_multiply_add(softmax.sums[half][i], factors[half], sums[i]);
   }
 }
 
@@ -221,20 +227,24 @@ __device__ __forceinline__ void store_values(const device::AttendRun& run, const
   }
 }
 
-/// The statistics of every query: the sums of its lanes, then of the parts in their order.
-template <AttendChoice kChoice>
+/// The statistics of every query: the sums of its lanes, then of each 16 positions of a tile in their order.
+template <class L>
 __device__ __forceinline__ void store_stats(const device::AttendRun& run, const device::BlockQueries& queries,
                                             uint32_t split, uint32_t query_row, uint32_t part,
-                                            const device::TensorSoftmax& softmax, const device::TensorShared& shared) {
-  using L = device::TensorLayout<kChoice>;
+                                            const device::TensorSoftmax<L::kScoreTiles>& softmax,
+                                            const device::TensorShared& shared) {
+  constexpr unsigned kSums = L::kScoreTiles / 2;  // of this part
   const unsigned lane = gpu::lane_index();
 #pragma unroll
   for (unsigned half = 0; half < 2; ++half) {
-    float sum = softmax.sum[half];
-    sum += gpu::shuffle_xor(sum, 1);
-    sum += gpu::shuffle_xor(sum, 2);
     const uint32_t row = query_row + lane / 4 + half * 8;
-    if (lane % 4 == 0) shared.maxima[part * L::kTile.queries + row] = sum;
+#pragma unroll
+    for (unsigned i = 0; i < kSums; ++i) {
+      float sum = softmax.sums[half][i];
+      sum += gpu::shuffle_xor(sum, 1);
+      sum += gpu::shuffle_xor(sum, 2);
+      if (lane % 4 == 0) shared.maxima[(part * kSums + i) * L::kTile.queries + row] = sum;
+    }
     if (lane % 4 == 0 && part == 0) shared.factors[row] = softmax.maximum[half];
   }
   gpu::block_barrier();  // sums of all parts and maxima are there
@@ -242,24 +252,21 @@ __device__ __forceinline__ void store_stats(const device::AttendRun& run, const 
   if (row >= L::kTile.queries || queries.first + row >= queries.end) return;
   float sum = 0;
 #pragma unroll
-  for (unsigned i = 0; i < L::kParts; ++i)
+  for (unsigned i = 0; i < kTensorSums; ++i)
     sum += shared.maxima[i * L::kTile.queries + row];
   float* stats = run.stats + device::slot_of(run, queries.first + row, split) * kSplitStats;
   stats[0] = shared.factors[row];
   stats[1] = sum;
 }
 
-template <AttendChoice kChoice, class Keys>
-__global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tensor_kernel(device::AttendRun run) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
-  using L = device::TensorLayout<kChoice>;
-  const device::BlockQueries queries = device::queries_of_block(run, gpu::block_index().x, L::kTile.queries);
-  const uint32_t split = gpu::block_index().y;
+/// A block's work: its queries through one split.
+template <class L, class Keys>
+__device__ __forceinline__ void attend_block(const device::AttendRun& run, uint32_t group, uint32_t split) {
+  const device::BlockQueries queries = device::queries_of_block(run, group, L::kTile.queries);
   if (queries.first >= queries.end) return;
   const device::BlockPositions block = device::positions_of_block(run, queries, L::kTile.queries, split);
   if (block.end == 0) return;
-  const device::TensorShared shared = device::tensor_shared<kChoice>();
+  const device::TensorShared shared = device::tensor_shared<L>();
   const unsigned warp = gpu::warp_index();
   const unsigned lane = gpu::lane_index();
   const uint32_t query_row = warp % L::kQueryTiles * 16;  // scores
@@ -267,12 +274,14 @@ __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tenso
   const uint32_t part_column = part * (kTensorPositions / L::kParts);
   const uint32_t value_row = warp / device::kColumnWarps * (L::kValueQueryTiles * 16);  // values
   const uint32_t column = warp % device::kColumnWarps * device::kColumnsOfWarp;
-  device::TensorSoftmax softmax;
+  device::TensorSoftmax<L::kScoreTiles> softmax;
 #pragma unroll
   for (unsigned half = 0; half < 2; ++half) {
     softmax.range[half] = device::range_of_query(run, queries, queries.first + query_row + lane / 4 + half * 8, split);
     softmax.maximum[half] = device::minus_infinity();
-    softmax.sum[half] = 0;
+#pragma unroll
+    for (float& sum : softmax.sums[half])
+      sum = 0;
   }
   float values[L::kValueQueryTiles][device::kColumnsOfWarp / 8][4] = {};
   const device::PositionMap map(run, queries.first);
@@ -309,7 +318,46 @@ __global__ void __launch_bounds__(device::TensorLayout<kChoice>::kThreads) tenso
   }
   store_values(run, queries, value_row, split, column, values);
   gpu::block_barrier();  // the last factors have been used
-  store_stats<kChoice>(run, queries, split, query_row, part, softmax, shared);
+  store_stats<L>(run, queries, split, query_row, part, softmax, shared);
+}
+
+/// Blocks of half the queries, where so few blocks are at work that multiprocessors would have none: short contexts.
+/// The bits are those of whole blocks.
+template <TensorTile kTile>
+struct HalvedBlocks {
+  static constexpr TensorTile kHalf = {
+      .queries = kTile.queries / 2, .warps = kTile.warps, .stages = kTile.stages, .is_halved = false};
+  uint32_t groups;
+  uint32_t splits;  // that any row has
+  __device__ __forceinline__ explicit HalvedBlocks(const device::AttendRun& run) {
+    const uint32_t last_row = device::row_of(run, run.queries - 1);
+    const bool is_chosen = run.chosen != nullptr;
+    const uint32_t of_row = (run.heads - 1) / kHalf.queries + 1;
+    groups = is_chosen ? (last_row + 1) * of_row : (run.queries - 1) / kHalf.queries + 1;
+    splits = is_chosen ? run.slots : device::splits_of(run, device::positions_of(run, last_row));
+  }
+  [[nodiscard]] __device__ __forceinline__ bool are_few() const { return uint64_t{groups} * splits <= kTensorBlocks; }
+};
+
+template <AttendChoice kChoice>
+constexpr TensorTile kTileOf = tensor_tile(kChoice);
+
+template <AttendChoice kChoice, class Keys>
+__global__ void __launch_bounds__(kTileOf<kChoice>.warps* gpu::kWarpThreads) tensor_kernel(device::AttendRun run) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
+  constexpr TensorTile kTile = kTileOf<kChoice>;
+  const uint3 block = gpu::block_index();
+  if constexpr (kTile.is_halved) {
+    using Halved = HalvedBlocks<kTile>;
+    const Halved halved(run);
+    if (halved.are_few()) {
+      const uint32_t number = block.y * gpu::grid_blocks().x + block.x;
+      return attend_block<device::TensorLayout<Halved::kHalf>, Keys>(run, number % halved.groups,
+                                                                     number / halved.groups);
+    }
+  }
+  attend_block<device::TensorLayout<kTile>, Keys>(run, block.x, block.y);
 }
 
 template <AttendChoice kChoice, class Keys>
@@ -319,7 +367,7 @@ void run_tensor(gpu::Stream& stream, const MlaAttendTask& task) {
   });
 }
 
-/// Rounding value by value has nothing to gain from a second tile: it waits for its loads.
+/// Rounding has nothing to gain from a second tile: it waits for its loads.
 template <AttendChoice kCopied, AttendChoice kRounded>
 void run_choice(gpu::Stream& stream, const MlaAttendTask& task) {
   if (task.cache_dtype == Dtype::f8_e4m3) return run_tensor<kCopied, device::Fp8TensorKeys>(stream, task);

@@ -97,7 +97,7 @@ Result<std::unique_ptr<ExpertTable>> CudaExpertTable::make(std::span<const Exper
   stream->copy_to_device(memory->address(), entries.data(), entries.size() * sizeof(ExpertEntry));
   stream->synchronize();
   return std::unique_ptr<ExpertTable>(
-      new CudaExpertTable(std::move(memory), {.gate_up = *gate, .down = *down}, static_cast<uint32_t>(experts.size())));
+      new CudaExpertTable(std::move(memory), {.gate_up = *gate, .down = *down}, std::move(entries)));
 }
 
 }  // namespace dspack::kernels::cuda

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/runtime.h"
@@ -68,16 +69,18 @@ class CudaExpertTable final : public ExpertTable {
   /// Errors: unsupported (experts that differ in how they are stored), budget.
   [[nodiscard]] static Result<std::unique_ptr<ExpertTable>> make(std::span<const ExpertMatrices> experts,
                                                                  std::shared_ptr<Budget> budget);
-  [[nodiscard]] uint32_t size() const override { return size_; }
+  [[nodiscard]] uint32_t size() const override { return static_cast<uint32_t>(on_host_.size()); }
   [[nodiscard]] const ExpertForm& form() const { return form_; }
   [[nodiscard]] const ExpertEntry* entries() const { return reinterpret_cast<const ExpertEntry*>(memory_->address()); }
+  /// The same in the host's memory.
+  [[nodiscard]] std::span<const ExpertEntry> entries_on_host() const { return on_host_; }
 
  private:
-  CudaExpertTable(std::unique_ptr<CudaBuffer> memory, const ExpertForm& form, uint32_t size)
-      : memory_(std::move(memory)), form_(form), size_(size) {}
+  CudaExpertTable(std::unique_ptr<CudaBuffer> memory, const ExpertForm& form, std::vector<ExpertEntry> entries)
+      : memory_(std::move(memory)), form_(form), on_host_(std::move(entries)) {}
   std::unique_ptr<CudaBuffer> memory_;
   ExpertForm form_;
-  uint32_t size_;
+  std::vector<ExpertEntry> on_host_;
 };
 
 }  // namespace dspack::kernels::cuda

@@ -308,7 +308,8 @@ void CudaQueue::sample(const SampleArgs& args) {
                         .ids = numbers(args.ids),
                         .rows = logits.rows,
                         .cols = logits.cols,
-                        .scratch = lay_out_sample(scratch, logits.rows, logits.cols)});
+                        .scratch = lay_out_sample(scratch, logits.rows, logits.cols),
+                        .counter = expert_counters() + kTokenCounter});
 }
 
 std::unique_ptr<Step> CudaQueue::record(const std::function<void()>& operations) {

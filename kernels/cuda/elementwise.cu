@@ -48,6 +48,8 @@ __device__ __forceinline__ double sum_of_lanes(double value, double* of_lanes) {
 }
 
 __global__ void layer_norm_kernel(LayerNormTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   double* of_lanes = gpu::shared_memory<double>() + gpu::warp_index() * gpu::kWarpThreads;
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   for (uint64_t row = gpu::block_index().x * warps + gpu::warp_index(); row < task.rows;
@@ -80,29 +82,45 @@ __global__ void silu_multiply_kernel(RowPairTask task) {
 }
 
 __global__ void add_kernel(RowPairTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     task.to.data[row * task.to.stride + col] += task.from.data[row * task.from.stride + col];
   });
 }
 
 __global__ void weighted_sum_kernel(WeightedSumTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::sum_weighted(task, row, col); });
+}
+
+__global__ void placed_sum_kernel(WeightedSumTask task, const uint32_t* places) {
+  for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
+    device::sum_weighted(task, row, col, [&](uint64_t part) { return uint64_t{places[part]}; });
+  });
 }
 
 /// A "column" is a pair of one head.
 __global__ void rotate_kernel(RotateTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const uint64_t first = device::first_position(task);
   for_each_value(task.rows, task.heads * (task.dim / 2),
                  [&](uint64_t row, uint64_t col) { device::rotate_pair(task, first, row, col); });
 }
 
 __global__ void store_rows_kernel(StoreRowsTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const uint64_t first = task.live == nullptr ? 0 : *task.live;
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::store_value(task, first, row, col); });
 }
 
 template <class Unit>
 __global__ void copy_kernel(CopyTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const uint64_t units = task.bytes / sizeof(Unit);
   const uint64_t step = uint64_t{gpu::grid_blocks().x} * gpu::block_threads();
   for (uint64_t i = uint64_t{gpu::block_index().x} * gpu::block_threads() + gpu::thread_index(); i < units; i += step)
@@ -110,12 +128,16 @@ __global__ void copy_kernel(CopyTask task) {
 }
 
 __global__ void gather_rows_kernel(MoveRowsTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     task.to.data[row * task.to.stride + col] = task.from.data[task.index[row] * task.from.stride + col];
   });
 }
 
 __global__ void scatter_rows_kernel(MoveRowsTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     task.to.data[task.index[row] * task.to.stride + col] = task.from.data[row * task.from.stride + col];
   });
@@ -124,7 +146,7 @@ __global__ void scatter_rows_kernel(MoveRowsTask task) {
 template <class Task>
 void launch_rows(gpu::Stream& stream, void (*kernel)(Task), const Task& task) {
   if (task.rows == 0 || task.cols == 0) return;
-  gpu::launch(stream, choose_rows_launch(task.rows, task.cols), kernel, task);
+  gpu::launch_overlapping(stream, choose_rows_launch(task.rows, task.cols), kernel, task);
 }
 
 constexpr uint32_t kMostBlocks = 65'535;  // in y
@@ -183,7 +205,7 @@ void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task) {
 
 void run_layer_norm(gpu::Stream& stream, const LayerNormTask& task) {
   if (task.rows == 0 || task.cols == 0) return;
-  gpu::launch(stream, choose_layer_norm_launch(task.rows), layer_norm_kernel, task);
+  gpu::launch_overlapping(stream, choose_layer_norm_launch(task.rows), layer_norm_kernel, task);
 }
 
 void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task) {
@@ -199,11 +221,15 @@ void run_add(gpu::Stream& stream, const RowPairTask& task) {
 void run_weighted_sum(gpu::Stream& stream, const WeightedSumTask& task) {
   launch_rows(stream, weighted_sum_kernel, task);
 }
+void run_placed_sum(gpu::Stream& stream, const WeightedSumTask& task, const uint32_t* places) {
+  if (task.rows == 0 || task.cols == 0) return;
+  gpu::launch(stream, choose_rows_launch(task.rows, task.cols), placed_sum_kernel, task, places);
+}
 
 void run_rotate(gpu::Stream& stream, const RotateTask& task) {
   const uint32_t pairs = task.heads * (task.dim / 2);
   if (task.rows == 0 || pairs == 0) return;
-  gpu::launch(stream, choose_rows_launch(task.rows, pairs), rotate_kernel, task);
+  gpu::launch_overlapping(stream, choose_rows_launch(task.rows, pairs), rotate_kernel, task);
 }
 
 void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task) {
@@ -212,7 +238,7 @@ void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task) {
 }
 void run_copy(gpu::Stream& stream, const CopyTask& task) {
   const auto run = [&]<class Unit>(Unit) {
-    gpu::launch(stream, choose_copy_launch(task.bytes / sizeof(Unit)), copy_kernel<Unit>, task);
+    gpu::launch_overlapping(stream, choose_copy_launch(task.bytes / sizeof(Unit)), copy_kernel<Unit>, task);
   };
   const uint64_t places = reinterpret_cast<uintptr_t>(task.to) | reinterpret_cast<uintptr_t>(task.from) | task.bytes;
   if (places % sizeof(uint4) == 0) return run(uint4());

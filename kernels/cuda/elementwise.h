@@ -59,6 +59,8 @@ struct WeightedSumTask {
   bool adds = false;              // to what y was
 };
 void run_weighted_sum(gpu::Stream& stream, const WeightedSumTask& task);
+/// The same of parts that lie elsewhere: part i is row places[i] of `parts`. `places`: on the device.
+void run_placed_sum(gpu::Stream& stream, const WeightedSumTask& task, const uint32_t* places);
 
 /// y = (x - mean) / sqrt(variance + epsilon) * gain + bias. y may be x. One warp a row; sums are in double precision,
 /// in an order that `cols` alone decides: lane l takes l, l + 32, ...; then the lanes, ascending.

@@ -198,7 +198,7 @@ ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape, Precisi
   };
   add(places.inner, assignments * shape.inner);
   if (!shape.parts_only) {  // else parts are the caller's, and tiles and their order come from the host
-    add(places.parts, assignments * shape.hidden);
+    add(places.parts, (assignments + (precision == Precision::exact ? 0 : kPartsPadding)) * shape.hidden);
     constexpr uint32_t kSmallestTile = 2;  // of those that are written down
     add(places.tiles, most_expert_tiles(assignments, shape.experts, kSmallestTile));
     add(places.tile_count, 1);

@@ -29,10 +29,13 @@ struct ExpertTiles {
   const uint32_t* ids = nullptr;
 };
 
+/// Rows behind the parts of all assignments that products of whole tiles may write to, unless they are exact.
+inline constexpr uint32_t kPartsPadding = 64;
+
 /// Places in a scratch buffer.
 struct ExpertsScratch {
   float* inner = nullptr;  // [tokens * top_k, inner]: act(gate) * up, by assignment
-  float* parts = nullptr;  // [tokens * top_k, hidden]: what an expert gives, by assignment
+  float* parts = nullptr;  // [tokens * top_k, hidden]: what an expert gives, by assignment (experts_blas: as sorted)
   ExpertTile* tiles = nullptr;
   uint32_t* tile_count = nullptr;
   uint32_t* order = nullptr;

@@ -11,6 +11,8 @@ namespace dspack::kernels::cuda {
 namespace {
 
 __global__ void store_latents_kernel(StoreLatentsTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   const uint32_t part = gpu::block_index().x * warps + gpu::warp_index();
   if (part > task.tiles) return;
@@ -24,6 +26,8 @@ __global__ void store_latents_kernel(StoreLatentsTask task) {
 
 /// A warp for each row, a piece of 128 values at a time: four of each lane, which are one word where codes are aligned.
 __global__ void store_fp8_rows_kernel(StoreFp8RowsTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   const uint64_t first = task.live == nullptr ? 0 : *task.live;
   const bool has_words = task.cols % 4 == 0 && reinterpret_cast<uint64_t>(task.codes) % 4 == 0;
@@ -69,7 +73,7 @@ gpu::LaunchShape choose_store_fp8_rows_launch(uint32_t rows) {
 
 void run_store_fp8_rows(gpu::Stream& stream, const StoreFp8RowsTask& task) {
   if (task.rows == 0 || task.cols == 0) return;
-  gpu::launch(stream, choose_store_fp8_rows_launch(task.rows), store_fp8_rows_kernel, task);
+  gpu::launch_overlapping(stream, choose_store_fp8_rows_launch(task.rows), store_fp8_rows_kernel, task);
 }
 
 gpu::LaunchShape choose_store_latents_launch(uint32_t rows, uint32_t latent_dim) {
@@ -84,7 +88,8 @@ gpu::LaunchShape choose_store_latents_launch(uint32_t rows, uint32_t latent_dim)
 
 void run_store_latents(gpu::Stream& stream, const StoreLatentsTask& task) {
   if (task.rows == 0) return;
-  gpu::launch(stream, choose_store_latents_launch(task.rows, task.shape.latent_dim), store_latents_kernel, task);
+  gpu::launch_overlapping(stream, choose_store_latents_launch(task.rows, task.shape.latent_dim), store_latents_kernel,
+                          task);
 }
 
 }  // namespace dspack::kernels::cuda

@@ -46,14 +46,10 @@ struct CacheRow {
   }
   /// Four neighbours of the latent, by a warp.
   __device__ __forceinline__ void store_latent(uint32_t column, const float4& values) const {
+    const uint32_t cols = task.latent.cols;
+    if (task.stored.to != nullptr && column < cols)
+      device::store_four_as(task.stored, (stored_at + row) * task.stored.cols + column, values, cols - column);
     const float each[4] = {values.x, values.y, values.z, values.w};
-    if (task.stored.to != nullptr) {
-      const uint64_t place = (stored_at + row) * task.stored.cols + column;
-#pragma unroll
-      for (unsigned i = 0; i < 4; ++i) {
-        if (column + i < task.latent.cols) device::store_as(task.stored, place + i, each[i]);
-      }
-    }
     if (task.in_fp8.to != nullptr) device::store_values(task.in_fp8, column / kLatentTile, each, in_fp8_row());
   }
   [[nodiscard]] __device__ __forceinline__ uint8_t* in_fp8_row() const {

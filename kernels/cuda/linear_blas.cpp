@@ -35,29 +35,10 @@ constexpr size_t kFirstVersionWithBlockScaling = 120'900;
 constexpr uint32_t kRowMultiple = 4;
 constexpr uint32_t kF8Multiple = 16;
 
-bool is_aligned(const void* place) {
-  return reinterpret_cast<uint64_t>(place) % 16 == 0;
-}
-
-/// What all paths want: pieces of 16 bytes, for cuBLASLt's best kernels and for the ones that round and decode.
-bool has_aligned_places(const LinearTask& task) {
-  constexpr uint64_t kFloats = 4;
-  return is_aligned(task.x.data) && task.x.stride % kFloats == 0 && is_aligned(task.y.data) &&
-         task.y.stride % kFloats == 0 && has_aligned_rows(form_of(task.weight));
-}
-
 BlasPath path_for(const LinearTask& task, Precision precision, const BlasCard& card) {
-  const MatrixForm weight = form_of(task.weight);
-  const bool is_scaled = weight.block_out != 0;
-  if (precision == Precision::exact || task.rows < kLeastRows || !has_aligned_places(task)) return BlasPath::none;
-  if (weight.coding == Coding::bf16 && !is_scaled) return BlasPath::bf16;
-  // linear_tensor does the rows that are left over.
-  const bool has_blocks = weight.coding == Coding::f8_e4m3 && is_scaled && weight.block_out == kBlasScaleBlock &&
-                          weight.block_in == kBlasScaleBlock && weight.out % kF8Multiple == 0 &&
-                          weight.in % kF8Multiple == 0 && fits_tensor_cores(weight);
-  if (precision == Precision::fp8 && card.has_block_scaling && has_blocks) return BlasPath::fp8;
-  const bool is_decoded = weight.coding == Coding::f8_e4m3 || weight.coding == Coding::bf16;
-  return is_decoded && task.rows >= kLeastRowsDecoded ? BlasPath::bf16_decoded : BlasPath::none;
+  if (task.rows < kLeastRows || !has_whole_pieces(task.x) || !has_whole_pieces(task.y)) return BlasPath::none;
+  const BlasPath path = blas_path_of(form_of(task.weight), precision, card);
+  return path == BlasPath::bf16_decoded && task.rows < kLeastRowsDecoded ? BlasPath::none : path;
 }
 
 /// Parts of `total`, nearly equal, none above `most`; 0: there are none.
@@ -121,6 +102,26 @@ BlasCard blas_card(const gpu::Properties& properties, size_t library_version) {
               properties.major == 9 && properties.minor == 0 && library_version >= kFirstVersionWithBlockScaling};
 }
 
+BlasPath blas_path_of(const MatrixForm& weight, Precision precision, const BlasCard& card) {
+  const bool is_scaled = weight.block_out != 0;
+  // Pieces of 16 bytes are for cuBLASLt's best kernels, and for the ones that round and decode.
+  if (precision == Precision::exact || !has_aligned_rows(weight)) return BlasPath::none;
+  if (weight.coding == Coding::bf16 && !is_scaled) return BlasPath::bf16;
+  // linear_tensor does the rows that are left over.
+  const bool has_blocks = weight.coding == Coding::f8_e4m3 && is_scaled && weight.block_out == kBlasScaleBlock &&
+                          weight.block_in == kBlasScaleBlock && weight.out % kF8Multiple == 0 &&
+                          weight.in % kF8Multiple == 0 && fits_tensor_cores(weight);
+  if (precision == Precision::fp8 && card.has_block_scaling && has_blocks) return BlasPath::fp8;
+  const bool is_decoded = weight.coding == Coding::f8_e4m3 || weight.coding == Coding::bf16;
+  return is_decoded ? BlasPath::bf16_decoded : BlasPath::none;
+}
+
+uint32_t blas_weight_rows(BlasPath path, const WeightForm& weight, const BlasLimits& limits) {
+  if (path == BlasPath::bf16_decoded) return part_of(weight.out, limits.weight_bytes / (uint64_t{weight.in} * 2));
+  const bool scales_fit = path != BlasPath::fp8 || padded_scale_bytes(weight.out, weight.in) <= limits.weight_bytes;
+  return scales_fit ? weight.out : 0;
+}
+
 BlasChoice choose_linear_blas(const LinearTask& task, Precision precision, const BlasCard& card,
                               const BlasLimits& limits) {
   const Matrix& weight = task.weight;
@@ -128,12 +129,8 @@ BlasChoice choose_linear_blas(const LinearTask& task, Precision precision, const
   if (choice.path == BlasPath::none) return {};
   if (choice.path == BlasPath::fp8) choice.rows -= choice.rows % kRowMultiple;
   choice.rows_at_once = part_of(choice.rows, limits.input_bytes / blas_input_bytes(choice.path, 1, weight.in));
-  choice.weight_rows_at_once = weight.out;
-  if (choice.path == BlasPath::bf16_decoded)
-    choice.weight_rows_at_once = part_of(weight.out, limits.weight_bytes / (uint64_t{weight.in} * 2));
-  const bool scales_fit =
-      choice.path != BlasPath::fp8 || padded_scale_bytes(weight.out, weight.in) <= limits.weight_bytes;
-  return choice.rows_at_once > 0 && choice.weight_rows_at_once > 0 && scales_fit ? choice : BlasChoice{};
+  choice.weight_rows_at_once = blas_weight_rows(choice.path, weight, limits);
+  return choice.rows_at_once > 0 && choice.weight_rows_at_once > 0 ? choice : BlasChoice{};
 }
 
 /// What one call of the library multiplies: some input rows by some rows of the weight.
@@ -155,98 +152,141 @@ bool LinearBlas::has_workspace(bool is_recording) {
   return memory.has_value();
 }
 
-LinearBlas::Part LinearBlas::part_of(const LinearTask& task, const BlasChoice& choice, uint32_t row,
-                                     uint32_t out) const {
-  const bool is_fp8 = choice.path == BlasPath::fp8;
-  const bool is_decoded = choice.path == BlasPath::bf16_decoded;
-  const Matrix& weight = task.weight;
-  const uint32_t rows = std::min(choice.rows_at_once, choice.rows - row);
-  const uint32_t outs = std::min(choice.weight_rows_at_once, weight.out - out);
-  std::byte* const inputs = workspace_ + limits_.weight_bytes;
-  Part part{.shape = {.type = is_fp8 ? DataType::f8_e4m3 : DataType::bf16,
-                      .m = outs,
-                      .n = rows,
-                      .k = weight.in,
-                      .lda = weight.in,
-                      .ldb = weight.in,
-                      .ldd = task.y.stride},
-            .places = {.a = is_decoded ? workspace_ : weight.planes[kCodes],
-                       .b = inputs,
-                       .d = task.y.data + row * task.y.stride + out}};
+std::vector<LinearBlas::Lane> LinearBlas::lanes(gpu::Stream& stream, size_t count) {
+  const uint64_t weight_bytes = share_of(limits_.weight_bytes, count);
+  const uint64_t own_bytes = share_of(limits_.library_bytes, count);
+  while (beside_.size() + 1 < count)
+    beside_.push_back(gpu::make_stream());
+  std::vector<Lane> lanes;
+  for (size_t i = 0; i < count; ++i) {
+    lanes.push_back({.stream = i == 0 ? &stream : beside_[i - 1].get(),
+                     .weights = workspace_ + i * weight_bytes,
+                     .own = workspace_ + limits_.weight_bytes + limits_.input_bytes + i * own_bytes,
+                     .own_bytes = own_bytes});
+  }
+  return lanes;
+}
+
+void LinearBlas::fork(std::span<const Lane> lanes) {
+  const auto begun = lanes.front().stream->mark();
+  for (const Lane& lane : lanes.subspan(1))
+    lane.stream->wait(*begun);
+}
+
+void LinearBlas::join(std::span<const Lane> lanes) {
+  for (const Lane& lane : lanes.subspan(1))
+    lanes.front().stream->wait(*lane.stream->mark());
+}
+
+LinearBlas::Part LinearBlas::part_of(const Lane& lane, const BlasProduct& product, uint32_t out) {
+  const Matrix& weight = product.weight;
+  const bool is_fp8 = product.path == BlasPath::fp8;
+  const bool is_decoded = product.path == BlasPath::bf16_decoded;
+  Part part{
+      .shape = {.type = is_fp8 ? DataType::f8_e4m3 : DataType::bf16,
+                .m = std::min(product.weight_rows_at_once, weight.out - out),
+                .n = product.rows,
+                .k = weight.in,
+                .lda = weight.in,
+                .ldb = weight.in,
+                .ldd = product.y.stride},
+      .places = {
+          .a = is_decoded ? lane.weights : weight.planes[kCodes], .b = product.inputs, .d = product.y.data + out}};
   if (is_fp8) {
     part.places.a_scale =
-        has_padded_scales(weight) ? scales_of_all(weight) : reinterpret_cast<const float*>(workspace_);
-    part.places.b_scale = reinterpret_cast<const float*>(inputs + input_scales_offset(rows, weight.in));
+        has_padded_scales(weight) ? scales_of_all(weight) : reinterpret_cast<const float*>(lane.weights);
+    part.places.b_scale = product.input_scales;
   }
   return part;
 }
 
-LinearBlas::Plan& LinearBlas::plan(const Part& part) {
-  if (const auto found = plans_.find(part.shape); found != plans_.end()) return found->second;
-  Plan made{.matmul = Matmul::plan(*use_->library, part.shape, part.places, limits_.library_bytes)};
+LinearBlas::Plan& LinearBlas::plan(const Lane& lane, const Part& part) {
+  const PlanKey key(part.shape, lane.own_bytes);
+  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+  Plan made{.matmul = Matmul::plan(*use_->library, part.shape, part.places, lane.own_bytes)};
   if (made.matmul == nullptr) ++use_->refused_shapes;
-  return plans_.emplace(part.shape, std::move(made)).first->second;
+  return plans_.emplace(key, std::move(made)).first->second;
 }
 
-void LinearBlas::round_inputs(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, uint32_t row) {
+void LinearBlas::drop_old_plans() {
+  if (plans_.size() > kMostPlans) plans_.clear();
+}
+
+bool LinearBlas::is_planned(const Lane& lane, const BlasProduct& product, bool is_recording) {
+  for (uint32_t out = 0; out < product.weight.out; out += product.weight_rows_at_once) {
+    const Part part = part_of(lane, product, out);
+    if (is_recording && !plans_.contains({part.shape, lane.own_bytes})) return false;
+    const Plan& planned = plan(lane, part);
+    if (planned.matmul == nullptr || (is_recording && !planned.has_run)) return false;
+  }
+  return true;
+}
+
+void LinearBlas::prepare_weight(const Lane& lane, const BlasProduct& product, uint32_t out) {
+  const Matrix& weight = product.weight;
+  if (product.path == BlasPath::bf16_decoded) {
+    run_decode_weight(*lane.stream, {.weight = weight,
+                                     .first_row = out,
+                                     .rows = std::min(product.weight_rows_at_once, weight.out - out),
+                                     .to = lane.weights});
+  } else if (product.path == BlasPath::fp8 && !has_padded_scales(weight)) {
+    run_pad_scales(*lane.stream, {.from = scales_of_all(weight),
+                                  .to = reinterpret_cast<float*>(lane.weights),
+                                  .blocks = static_cast<uint32_t>(ceil_div(weight.out, kBlasScaleBlock)),
+                                  .across = static_cast<uint32_t>(ceil_div(weight.in, kBlasScaleBlock)),
+                                  .padded = padded_blocks(weight.in)});
+  }
+}
+
+bool LinearBlas::multiply(const Lane& lane, const BlasProduct& product) {
+  const gpu::cublaslt::MatmulWorkspace own{.memory = lane.own, .bytes = lane.own_bytes};
+  for (uint32_t out = 0; out < product.weight.out; out += product.weight_rows_at_once) {
+    prepare_weight(lane, product, out);
+    const Part part = part_of(lane, product, out);
+    Plan& plan = this->plan(lane, part);
+    plan.has_run = plan.matmul != nullptr && plan.matmul->run(part.places, own, lane.stream->handle());
+    if (plan.has_run) continue;
+    if (plan.matmul != nullptr) ++use_->refused_shapes;
+    plan.matmul.reset();
+    return false;
+  }
+  return true;
+}
+
+/// Of the rows from `row` on that are rounded at once.
+BlasProduct LinearBlas::product_of(const LinearTask& task, const BlasChoice& choice, uint32_t row) const {
   const uint32_t rows = std::min(choice.rows_at_once, choice.rows - row);
-  std::byte* const to = workspace_ + limits_.weight_bytes;
-  RoundInputsTask round{.x = {.data = task.x.data + row * task.x.stride, .stride = task.x.stride},
-                        .rows = rows,
-                        .in = task.weight.in,
-                        .to = to};
-  if (choice.path != BlasPath::fp8) return run_round_to_bf16(stream, round);
-  round.scales = reinterpret_cast<float*>(to + input_scales_offset(rows, task.weight.in));
-  run_round_to_e4m3(stream, round);
+  return {.weight = task.weight,
+          .path = choice.path,
+          .weight_rows_at_once = choice.weight_rows_at_once,
+          .rows = rows,
+          .inputs = inputs(),
+          .input_scales = scales_behind(inputs(), rows, task.weight.in),
+          .y = {.data = task.y.data + row * task.y.stride, .stride = task.y.stride}};
 }
 
-void LinearBlas::prepare_weight(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, uint32_t out) {
-  const Matrix& weight = task.weight;
-  if (choice.path == BlasPath::bf16_decoded) {
-    run_decode_weight(stream, {.weight = weight,
-                               .first_row = out,
-                               .rows = std::min(choice.weight_rows_at_once, weight.out - out),
-                               .to = workspace_});
-  } else if (choice.path == BlasPath::fp8 && !has_padded_scales(weight)) {
-    run_pad_scales(stream, {.from = scales_of_all(weight),
-                            .to = reinterpret_cast<float*>(workspace_),
-                            .blocks = static_cast<uint32_t>(ceil_div(weight.out, kBlasScaleBlock)),
-                            .across = static_cast<uint32_t>(ceil_div(weight.in, kBlasScaleBlock)),
-                            .padded = padded_blocks(weight.in)});
-  }
-}
-
-bool LinearBlas::multiply(gpu::Stream& stream, const Part& part) {
-  Plan& plan = this->plan(part);
-  const gpu::cublaslt::MatmulWorkspace own{.memory = workspace_ + limits_.weight_bytes + limits_.input_bytes,
-                                           .bytes = limits_.library_bytes};
-  if (plan.matmul->run(part.places, own, stream.handle())) {
-    plan.has_run = true;
-    return true;
-  }
-  plan.matmul.reset();
-  ++use_->refused_shapes;
-  return false;
+void LinearBlas::round_inputs(gpu::Stream& stream, BlasPath path, RoundInputsTask task, std::byte* to) {
+  task.to = to;
+  if (path != BlasPath::fp8) return run_round_to_bf16(stream, task);
+  task.scales = scales_behind(to, task.rows, task.in);
+  run_round_to_e4m3(stream, task);
 }
 
 bool LinearBlas::run(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, bool is_recording) {
-  if (plans_.size() > kMostPlans && !is_recording) plans_.clear();
-  const uint32_t outs = choice.weight_rows_at_once;
+  if (!is_recording) drop_old_plans();
+  const Lane lane = lanes(stream, 1).front();
   // First all plans, so that a product which the library refuses costs nothing.
   for (uint32_t row = 0; row < choice.rows; row += choice.rows_at_once) {
-    for (uint32_t out = 0; out < task.weight.out; out += outs) {
-      const Part part = part_of(task, choice, row, out);
-      if (is_recording && !plans_.contains(part.shape)) return false;
-      const Plan& planned = plan(part);
-      if (planned.matmul == nullptr || (is_recording && !planned.has_run)) return false;
-    }
+    if (!is_planned(lane, product_of(task, choice, row), is_recording)) return false;
   }
   for (uint32_t row = 0; row < choice.rows; row += choice.rows_at_once) {
-    round_inputs(stream, task, choice, row);
-    for (uint32_t out = 0; out < task.weight.out; out += outs) {
-      prepare_weight(stream, task, choice, out);
-      if (!multiply(stream, part_of(task, choice, row, out))) return false;
-    }
+    const BlasProduct product = product_of(task, choice, row);
+    round_inputs(stream, choice.path,
+                 {.x = {.data = task.x.data + row * task.x.stride, .stride = task.x.stride},
+                  .rows = product.rows,
+                  .in = task.weight.in},
+                 inputs());
+    if (!multiply(lane, product)) return false;
   }
   return true;
 }

@@ -1,6 +1,7 @@
 #include "kernels/cuda/linear_blas.h"
 
 #include "kernels/cuda/device/dot.cuh"
+#include "kernels/cuda/device/elementwise.cuh"
 #include "kernels/cuda/device/rounding.cuh"
 #include "kernels/cuda/elementwise.h"
 
@@ -10,14 +11,24 @@ namespace {
 constexpr unsigned kWarpsOfBlock = 8;
 static_assert(device::kRoundedBlock == kBlasScaleBlock);
 
+/// Four values of input row `row`.
+__device__ __forceinline__ float4 input_of(const RoundInputsTask& task, uint64_t row, uint32_t column) {
+  const uint32_t from = task.source == nullptr ? static_cast<uint32_t>(row) : task.source[row];
+  if (from == kNoSource) return make_float4(0, 0, 0, 0);
+  float4 x = *reinterpret_cast<const float4*>(task.x.data + from * task.x.stride + column);
+  if (task.up.data == nullptr) return x;
+  const float4 up = *reinterpret_cast<const float4*>(task.up.data + from * task.up.stride + column);
+  return make_float4(device::silu_times(x.x, up.x), device::silu_times(x.y, up.y), device::silu_times(x.z, up.z),
+                     device::silu_times(x.w, up.w));
+}
+
 /// A thread rounds eight values: 32 bytes in, 16 out.
 __global__ void round_to_bf16_kernel(RoundInputsTask task) {
   const uint32_t piece = gpu::block_index().x * gpu::block_threads() + gpu::thread_index();
   if (piece >= task.in / 8) return;
   for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
-    const auto* from = reinterpret_cast<const float4*>(task.x.data + row * task.x.stride) + uint64_t{piece} * 2;
-    const float4 low = from[0];
-    const float4 high = from[1];
+    const float4 low = input_of(task, row, piece * 8);
+    const float4 high = input_of(task, row, piece * 8 + 4);
     auto* to = reinterpret_cast<uint4*>(static_cast<uint16_t*>(task.to) + row * task.in) + piece;
     *to = make_uint4(gpu::floats_to_bf16s(low.x, low.y), gpu::floats_to_bf16s(low.z, low.w),
                      gpu::floats_to_bf16s(high.x, high.y), gpu::floats_to_bf16s(high.z, high.w));
@@ -48,10 +59,15 @@ __global__ void round_to_e4m3_kernel(RoundInputsTask task) {
   const uint32_t column = block * device::kRoundedBlock + gpu::lane_index() * 4;
   const bool is_there = column < task.in;  // all four or none
   float4 from = make_float4(0, 0, 0, 0);
-  if (is_there) from = *reinterpret_cast<const float4*>(task.x.data + row * task.x.stride + column);
+  if (is_there) from = input_of(task, row, column);
   float values[4] = {from.x, from.y, from.z, from.w};
   const float scale = device::round_block(values);
-  if (gpu::lane_index() == 0) task.scales[uint64_t{block} * task.rows + row] = scale;
+  if (gpu::lane_index() == 0) {
+    BlasSegment segment{0, task.rows};
+    if (task.segments != nullptr) segment = task.segments[row / kSegmentUnit];
+    const uint64_t blocks = gpu::grid_blocks().y;
+    task.scales[segment.first * blocks + uint64_t{block} * segment.rows + (row - segment.first)] = scale;
+  }
   if (!is_there) return;
   const uint32_t codes =
       e4m3_code(values[0]) | e4m3_code(values[1]) << 8U | e4m3_code(values[2]) << 16U | e4m3_code(values[3]) << 24U;

@@ -1,5 +1,5 @@
 // y = weight . x for many rows by cuBLASLt, for precision modes bf16 and fp8: prefill, where NVIDIA's own kernels reach
-// a part of the matrix rate that mma.sync cannot (docs/cuda-kernels.md).
+// a part of the matrix rate that mma.sync cannot (docs/cuda-kernels.md). Routed experts: experts_blas.h.
 //
 //   path          weights                          inputs                        products
 //   bf16          BF16, where they lie             rounded to BF16               BF16
@@ -17,6 +17,9 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "format/base/size.h"
 #include "kernels/cuda/cublaslt.h"
@@ -32,6 +35,12 @@ struct BlasLimits {
   uint64_t library_bytes = 32 << 20;  // for cuBLASLt, as cublasSetWorkspace() recommends for Hopper and Blackwell
   [[nodiscard]] uint64_t total() const { return weight_bytes + input_bytes + library_bytes; }
 };
+
+/// What each of several streams has of a part of that.
+[[nodiscard]] constexpr uint64_t share_of(uint64_t bytes, uint64_t streams) {
+  constexpr uint64_t kAlignment = 256;
+  return bytes / streams / kAlignment * kAlignment;
+}
 
 /// What a queue takes of the GPU's memory for these products, at the first one, and keeps: for plans. Pure.
 [[nodiscard]] uint64_t linear_blas_workspace_bytes(Precision precision, bool has_library);
@@ -55,6 +64,10 @@ struct BlasChoice {
   uint32_t rows_at_once = 0;  // that are rounded at once
   uint32_t weight_rows_at_once = 0;
 };
+/// How the library multiplies by such a weight, whatever the number of rows. Pure.
+[[nodiscard]] BlasPath blas_path_of(const MatrixForm& weight, Precision precision, const BlasCard& card);
+/// Rows of a weight that are multiplied at once; 0: none fit. Pure.
+[[nodiscard]] uint32_t blas_weight_rows(BlasPath path, const WeightForm& weight, const BlasLimits& limits);
 /// Pure: of rows, shape, number types, precision, the card, and of addresses only what they are multiples of.
 [[nodiscard]] BlasChoice choose_linear_blas(const LinearTask& task, Precision precision, const BlasCard& card,
                                             const BlasLimits& limits);
@@ -67,6 +80,22 @@ struct BlasUse {
   std::atomic<bool> has_no_memory{false};   // for its workspace
 };
 
+struct RoundInputsTask;
+
+/// y = weight . inputs for inputs that are rounded, by one call of the library for each `weight_rows_at_once`.
+struct BlasProduct {
+  Matrix weight;
+  BlasPath path = BlasPath::none;
+  uint32_t weight_rows_at_once = 0;
+  uint32_t rows = 0;
+  const std::byte* inputs = nullptr;    // BF16 or E4M3 [rows, weight.in]
+  const float* input_scales = nullptr;  // of E4M3: [ceil(in / 128), rows]
+  RowsAt<float> y;
+};
+
+struct ExpertsBlasTask;
+
+/// A queue's products by the library: of one weight, and of a layer's routed experts.
 /// Threads: a queue's. Lifetime: borrows the task's addresses until the stream has run; keeps its workspace, since a
 /// recorded step may use it.
 class LinearBlas {
@@ -86,20 +115,48 @@ class LinearBlas {
   /// cuBLASLt's: the first of a shape loads code, which a recording need not survive.
   [[nodiscard]] bool run(gpu::Stream& stream, const LinearTask& task, bool is_recording);
 
+  /// What an expert of a layer gives for each of its rows (experts_blas.h). False: the library does not multiply all of
+  /// them, or there is no memory for its workspace; what may have been enqueued writes what other kernels overwrite.
+  [[nodiscard]] bool run(gpu::Stream& stream, const ExpertsBlasTask& task);
+
+  /// Whether its workspace is there, or could be had; not while the stream records.
+  [[nodiscard]] bool has_workspace(bool is_recording);
+  [[nodiscard]] const BlasCard& card() const { return card_; }
+  [[nodiscard]] const BlasLimits& limits() const { return limits_; }
+
  private:
   struct Plan {
     std::unique_ptr<gpu::cublaslt::Matmul> matmul;  // null: refused
     bool has_run = false;
   };
   struct Part;
+  /// A stream with its share of the workspace.
+  struct Lane {
+    gpu::Stream* stream = nullptr;
+    std::byte* weights = nullptr;  // decoded, or their scales
+    std::byte* own = nullptr;      // the library's
+    uint64_t own_bytes = 0;
+  };
+  using PlanKey = std::pair<gpu::cublaslt::MatmulShape, uint64_t>;  // with the library's bytes
 
-  [[nodiscard]] bool has_workspace(bool is_recording);
+  /// Of the workspace: rounded inputs.
+  [[nodiscard]] std::byte* inputs() const { return workspace_ + limits_.weight_bytes; }
+  void drop_old_plans();
   [[nodiscard]] bool run(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, bool is_recording);
-  [[nodiscard]] Part part_of(const LinearTask& task, const BlasChoice& choice, uint32_t row, uint32_t out) const;
-  [[nodiscard]] Plan& plan(const Part& part);
-  void round_inputs(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, uint32_t row);
-  void prepare_weight(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, uint32_t out);
-  [[nodiscard]] bool multiply(gpu::Stream& stream, const Part& part);
+  [[nodiscard]] BlasProduct product_of(const LinearTask& task, const BlasChoice& choice, uint32_t row) const;
+  /// Some of `count`, the first one on `stream`, the others on streams beside it.
+  [[nodiscard]] std::vector<Lane> lanes(gpu::Stream& stream, size_t count);
+  /// Lets lanes but the first begin once its stream has run so far; lets that stream wait for them.
+  static void fork(std::span<const Lane> lanes);
+  static void join(std::span<const Lane> lanes);
+  [[nodiscard]] static Part part_of(const Lane& lane, const BlasProduct& product, uint32_t out);
+  [[nodiscard]] Plan& plan(const Lane& lane, const Part& part);
+  /// Whether the library multiplies all parts of it.
+  [[nodiscard]] bool is_planned(const Lane& lane, const BlasProduct& product, bool is_recording);
+  [[nodiscard]] bool multiply(const Lane& lane, const BlasProduct& product);
+  /// Rounds them as the path wants it, to blas_input_bytes of memory.
+  static void round_inputs(gpu::Stream& stream, BlasPath path, RoundInputsTask task, std::byte* to);
+  static void prepare_weight(const Lane& lane, const BlasProduct& product, uint32_t out);
   void run_rest(gpu::Stream& stream, const LinearTask& task, uint32_t first);
 
   std::shared_ptr<BlasUse> use_;
@@ -107,7 +164,8 @@ class LinearBlas {
   Precision precision_;
   BlasLimits limits_;
   std::byte* workspace_ = nullptr;  // decoded weights or their scales, rounded inputs, the library's own
-  std::map<gpu::cublaslt::MatmulShape, Plan> plans_;
+  std::map<PlanKey, Plan> plans_;
+  std::vector<std::unique_ptr<gpu::Stream>> beside_;
 };
 
 // What cuBLASLt is given: inputs rounded to BF16 or E4M3, weights decoded to BF16, scales in the library's layout.
@@ -125,6 +183,17 @@ inline constexpr uint32_t kBlasScaleBlock = 128;
   return input_scales_offset(rows, in) + ceil_div(in, kBlasScaleBlock) * rows * sizeof(float);
 }
 
+[[nodiscard]] inline float* scales_behind(std::byte* inputs, uint32_t rows, uint32_t in) {
+  return reinterpret_cast<float*>(inputs + input_scales_offset(rows, in));
+}
+
+/// Whether rows of activations begin at multiples of 16 bytes.
+template <class Float>
+[[nodiscard]] bool has_whole_pieces(const RowsAt<Float>& rows) {
+  constexpr uint64_t kPiece = 16;
+  return reinterpret_cast<uint64_t>(rows.data) % kPiece == 0 && rows.stride * sizeof(Float) % kPiece == 0;
+}
+
 /// Scales of a row of 128 x 128 blocks, as far apart as cuBLASLt wants them: a multiple of 4.
 [[nodiscard]] inline uint32_t padded_blocks(uint32_t in) {
   return static_cast<uint32_t>(round_up(ceil_div(in, kBlasScaleBlock), 4));
@@ -137,13 +206,27 @@ inline constexpr uint32_t kBlasScaleBlock = 128;
   return ceil_div(weight.in, kBlasScaleBlock) % 4 == 0 && reinterpret_cast<uint64_t>(weight.planes[kScales]) % 16 == 0;
 }
 
-/// Input rows for cuBLASLt, one behind the other.
+/// Rows that one product takes, of several products whose inputs lie one behind the other.
+struct BlasSegment {
+  uint32_t first = 0;  // a multiple of kSegmentUnit, as `rows` is
+  uint32_t rows = 0;
+};
+inline constexpr uint32_t kSegmentUnit = 16;
+
+inline constexpr uint32_t kNoSource = UINT32_MAX;
+
+/// Input rows for cuBLASLt, one behind the other: rows of x, or of silu(x) * up.
 struct RoundInputsTask {
-  RowsAt<const float> x;  // [rows, in]
+  RowsAt<const float> x;  // [rows, in], or whatever rows `source` names
   uint32_t rows = 0;
   uint32_t in = 0;
   void* to = nullptr;       // BF16 or E4M3 [rows, in]
-  float* scales = nullptr;  // E4M3: [ceil(in / 128), rows], what the codes of a block are multiples of
+  float* scales = nullptr;  // E4M3: what the codes of a block are multiples of: of each segment, one behind the other,
+                            // [ceil(in / 128), rows of the segment]
+  RowsAt<const float> up = {};       // null: x alone
+  const uint32_t* source = nullptr;  // [rows]: which row of x and up each is; kNoSource: zeros. Null: the same
+  /// Of each kSegmentUnit rows; null: all rows are of one product.
+  const BlasSegment* segments = nullptr;
 };
 void run_round_to_bf16(gpu::Stream& stream, const RoundInputsTask& task);
 void run_round_to_e4m3(gpu::Stream& stream, const RoundInputsTask& task);

@@ -88,7 +88,20 @@ class CudaQueue final : public Queue {
   void multiply(const LinearTask& task);
   void multiply_each(std::span<const LinearTask> tasks);
   [[nodiscard]] ExpertsTask experts_task(const ExpertsArgs& args);
-  void run_experts_task(ExpertsTask task);
+  /// Experts that a router has chosen, on their way to the host.
+  struct FetchedIds {
+    std::vector<uint32_t> ids;  // none: the experts are not the library's
+    std::shared_ptr<gpu::Event> arrival = {};
+  };
+  [[nodiscard]] FetchedIds fetch_ids(const ExpertsTask& task);
+  void run_experts_task(const ExpertsTask& task, const ExpertTable& table, const FetchedIds& fetched);
+  void run_own_experts(ExpertsTask task);
+  [[nodiscard]] bool run_blas_experts(const ExpertsTask& task, std::span<const ExpertEntry> entries,
+                                      std::span<const uint32_t> ids);
+  [[nodiscard]] bool run_blas_groups(const ExpertsTask& task, std::span<const ExpertEntry> entries,
+                                     std::span<const ExpertGroup> groups, bool parts_only, const BlasCard& card);
+  [[nodiscard]] std::vector<ExpertGroup> run_large_groups(const ExpertsTask& task, std::span<const ExpertEntry> entries,
+                                                          std::span<const ExpertGroup> groups);
   void gate_mlp(const MlpArgs& args);
   RoundedRows rounded(RoundRowsTask rows, Precision rounding);
   RoundedRows place_for_rounded(RoundRowsTask rows, Precision rounding);

@@ -1,11 +1,14 @@
 // The queue's operations of feed-forward networks: MLPs, the router, experts.
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "format/base/check.h"
 #include "kernels/checks.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/expert_tiles.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts_blas.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/route.h"
@@ -28,6 +31,30 @@ RouteTask route_task(const RouterArgs& args) {
           .group_score = args.group_score,
           .normalise = args.normalise,
           .scale = args.scale};
+}
+
+/// Whether the experts have enough rows for the library, on average.
+bool has_rows_for(const ExpertsBlasChoice& choice, const ExpertsTask& task) {
+  return choice.path != BlasPath::none &&
+         uint64_t{task.tokens} * task.top_k >= uint64_t{choice.least_rows} * task.experts;
+}
+
+/// What the library is asked for: all that the card can, or, where that is refused, without FP8.
+std::array<BlasCard, 2> blas_cards(const LinearBlas& blas) {
+  return {blas.card(), BlasCard{}};
+}
+
+/// Some tokens of a task.
+ExpertsTask tokens_of(const ExpertsTask& task, uint32_t first, uint32_t count) {
+  ExpertsTask part = task;
+  const uint64_t routed = uint64_t{first} * task.top_k;
+  part.x.data += first * task.x.stride;
+  part.y.data += first * task.y.stride;
+  if (task.more.data != nullptr) part.more.data += first * task.more.stride;
+  part.ids += routed;
+  part.weights += routed;
+  part.tokens = count;
+  return part;
 }
 
 }  // namespace
@@ -76,7 +103,7 @@ ExpertsTask CudaQueue::experts_task(const ExpertsArgs& args) {
           .counters = expert_counters()};
 }
 
-void CudaQueue::run_experts_task(ExpertsTask task) {
+void CudaQueue::run_own_experts(ExpertsTask task) {
   if (precision_ == Precision::exact || !experts_fit_tensor_cores(task.form)) return cuda::run_experts(stream(), task);
   const auto rounded_x = rounded_.find({.x = task.x, .rows = task.tokens, .in = task.form.gate_up.in, .to = {}},
                                        input_rounding(task.form.gate_up.coding, precision_));
@@ -84,9 +111,68 @@ void CudaQueue::run_experts_task(ExpertsTask task) {
   run_experts_tensor(stream(), task, precision_);
 }
 
+/// Some experts' rows by the library, if it does them all.
+bool CudaQueue::run_blas_groups(const ExpertsTask& task, std::span<const ExpertEntry> entries,
+                                std::span<const ExpertGroup> groups, bool parts_only, const BlasCard& card) {
+  const BlasPath path = choose_experts_blas(task.form, precision_, card).path;
+  const uint32_t piece_rows = choose_piece_rows(path,
+                                                {.hidden = task.form.gate_up.in,
+                                                 .inner = task.form.gate_up.out,
+                                                 .experts = task.experts,
+                                                 .top_k = task.top_k,
+                                                 .rows = task.tokens,
+                                                 .parts_only = parts_only},
+                                                blas_->limits());
+  if (piece_rows == 0) return false;
+  const ExpertsBlasPlan plan = plan_experts_blas(groups, task.top_k, parts_only, piece_rows);
+  const uint32_t* words = on_device(plan.words);
+  return blas_->run(
+      stream(),
+      {.experts = task, .entries = entries, .parts_only = parts_only, .path = path, .plan = plan, .words = words});
+}
+
+/// All experts' rows by the library, if it does them all.
+bool CudaQueue::run_blas_experts(const ExpertsTask& task, std::span<const ExpertEntry> entries,
+                                 std::span<const uint32_t> ids) {
+  const SortedAssignments sorted = sort_assignments(ids, task.experts);
+  if (sorted.groups.empty()) return false;
+  for (const BlasCard& card : blas_cards(*blas_)) {
+    const ExpertsBlasChoice choice = choose_experts_blas(task.form, precision_, card);
+    if (!has_rows_for(choice, task)) return false;
+    if (run_blas_groups(task, entries, sorted.groups, false, card)) return true;
+    if (choice.path != BlasPath::fp8) return false;
+  }
+  return false;
+}
+
+/// Where the library should multiply by these experts, what the host has to know for it.
+CudaQueue::FetchedIds CudaQueue::fetch_ids(const ExpertsTask& task) {
+  const bool by_blas = blas_ != nullptr && !is_recording_ && has_whole_pieces(task.x) &&
+                       has_rows_for(choose_experts_blas(task.form, precision_, blas_->card()), task) &&
+                       blas_->has_workspace(false);
+  if (!by_blas) return {};
+  FetchedIds fetched{.ids = std::vector<uint32_t>(size_t{task.tokens} * task.top_k)};
+  stream().copy_to_host(fetched.ids.data(), task.ids, fetched.ids.size() * sizeof(uint32_t));
+  fetched.arrival = stream().mark();
+  return fetched;
+}
+
+/// Waits for the ids, while the GPU may compute what was enqueued since.
+void CudaQueue::run_experts_task(const ExpertsTask& task, const ExpertTable& table, const FetchedIds& fetched) {
+  if (fetched.ids.empty()) return run_own_experts(task);
+  fetched.arrival->wait();
+  const auto entries = static_cast<const CudaExpertTable&>(table).entries_on_host();
+  const uint32_t most = std::max(kMostBlasAssignments / task.top_k, 1U);
+  for (uint32_t first = 0; first < task.tokens; first += most) {
+    const ExpertsTask part = tokens_of(task, first, std::min(most, task.tokens - first));
+    const auto ids = std::span(fetched.ids).subspan(size_t{first} * task.top_k, size_t{part.tokens} * task.top_k);
+    if (!run_blas_experts(part, entries, ids)) run_own_experts(part);
+  }
+}
+
 void CudaQueue::run_experts(const ExpertsArgs& args) {
   const ExpertsTask task = experts_task(args);
-  if (task.tokens > 0) run_experts_task(task);
+  if (task.tokens > 0) run_experts_task(task, *args.table, fetch_ids(task));
 }
 
 /// Gate, up and SiLU, whose result is rounded as down takes it.
@@ -121,7 +207,8 @@ void CudaQueue::add_moe(const MoeArgs& args) {
   if (task.tokens == 0) return;
   task.y = rows_at(args.residual);
   task.adds = true;
-  if (args.shared == nullptr) return run_experts_task(task);
+  const ExpertTable& table = *args.experts.table;
+  if (args.shared == nullptr) return run_experts_task(task, table, fetch_ids(task));
   const MlpArgs& mlp = *args.shared;
   check_mlp(mlp);
   check_same_shape(mlp.x, args.experts.x);
@@ -131,16 +218,45 @@ void CudaQueue::add_moe(const MoeArgs& args) {
                       .inner = rows_at(mlp.inner),
                       .y = rows_at(mlp.y)};
   task.shared = &shared;
-  if (precision_ == Precision::exact && takes_shared_expert(task)) return run_experts_task(task);
+  if (precision_ == Precision::exact && takes_shared_expert(task)) return run_own_experts(task);
   if (precision_ != Precision::exact && takes_shared_expert_tensor(task)) {
     const RoundRowsTask inner{.x = inputs_at(mlp.inner), .rows = mlp.inner.rows, .in = mlp.inner.cols, .to = {}};
     shared.rounded_inner = place_for_rounded(inner, input_rounding(mlp.weights.down.coding, precision_));
-    return run_experts_task(task);
+    return run_own_experts(task);
   }
   task.shared = nullptr;
   task.more = inputs_at(mlp.y);
+  const FetchedIds fetched = fetch_ids(task);
   run_mlp(mlp);
-  run_experts_task(task);
+  run_experts_task(task, table, fetched);
+}
+
+/// Groups that have enough rows for the library, by it. Returns the others, and those that it has refused: an expert is
+/// computed alike whatever others come with it.
+std::vector<ExpertGroup> CudaQueue::run_large_groups(const ExpertsTask& task, std::span<const ExpertEntry> entries,
+                                                     std::span<const ExpertGroup> groups) {
+  std::vector<ExpertGroup> left(groups.begin(), groups.end());
+  if (blas_ == nullptr || is_recording_ || !has_whole_pieces(task.x)) return left;
+  for (const BlasCard& card : blas_cards(*blas_)) {
+    const ExpertsBlasChoice choice = choose_experts_blas(task.form, precision_, card);
+    if (choice.path == BlasPath::none) return left;
+    const auto large = std::ranges::stable_partition(
+        left, [&](const ExpertGroup& group) { return group.parts.size() < choice.least_rows; });
+    if (large.empty() || !blas_->has_workspace(false)) return left;
+    std::vector<ExpertGroup> refused;
+    for (auto first = large.begin(); first != large.end();) {
+      uint64_t assignments = first->parts.size();
+      auto end = first + 1;
+      for (; end != large.end() && assignments + end->parts.size() <= kMostBlasAssignments; ++end)
+        assignments += end->parts.size();
+      if (!run_blas_groups(task, entries, {first, end}, true, card)) refused.insert(refused.end(), first, end);
+      first = end;
+    }
+    left.erase(large.begin(), large.end());
+    left.insert(left.end(), refused.begin(), refused.end());
+    if (choice.path != BlasPath::fp8) return left;
+  }
+  return left;
 }
 
 void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
@@ -153,19 +269,20 @@ void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
                                                   .parts_only = true},
                                                  precision_));
   DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
-  const uint32_t most = largest_group(args.groups);
+  ExpertsTask task{.table = table.entries(),
+                   .form = table.form(),
+                   .experts = table.size(),
+                   .x = inputs_at(args.x),
+                   .tokens = args.x.rows,
+                   .top_k = args.top_k,
+                   .scratch = address_of(args.scratch),
+                   .parts = rows_at(args.parts)};
+  const std::vector<ExpertGroup> groups = run_large_groups(task, table.entries_on_host(), args.groups);
+  const uint32_t most = largest_group(groups);
   if (most == 0) return;
   const bool on_tensor_cores = precision_ != Precision::exact && experts_fit_tensor_cores(table.form());
-  const ExpertGroupWords cut = cut_expert_groups(args.groups, on_tensor_cores ? tensor_tile(most) : exact_tile(most));
-  const ExpertsTask task{.table = table.entries(),
-                         .form = table.form(),
-                         .experts = table.size(),
-                         .x = inputs_at(args.x),
-                         .tokens = args.x.rows,
-                         .top_k = args.top_k,
-                         .scratch = address_of(args.scratch),
-                         .cut = cut.at(on_device(cut.words), most),
-                         .parts = rows_at(args.parts)};
+  const ExpertGroupWords cut = cut_expert_groups(groups, on_tensor_cores ? tensor_tile(most) : exact_tile(most));
+  task.cut = cut.at(on_device(cut.words), most);
   if (on_tensor_cores) return run_experts_tensor(stream(), task, precision_);
   cuda::run_experts(stream(), task);
 }

@@ -29,13 +29,21 @@ __global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded) {
   const uint32_t block = gpu::block_index().x * warps + gpu::warp_index();
   if (block >= rounded.columns / kRoundedBlock) return;  // all lanes of a warp
   for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
+    const uint32_t first = block * kRoundedBlock + gpu::lane_index() * 4;
+    float* to = task.to.data + row * task.to.stride + first;
+    const float* from = task.from.data + row * task.from.stride + first;
     float values[4] = {};
+    float factors[4] = {};
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {  // before one of them is written
+      if (first + i >= task.cols) continue;
+      values[i] = to[i];
+      factors[i] = from[i];
+    }
 #pragma unroll
     for (unsigned i = 0; i < 4; ++i) {
-      const uint32_t column = block * kRoundedBlock + gpu::lane_index() * 4 + i;
-      if (column >= task.cols) continue;
-      float& to = task.to.data[row * task.to.stride + column];
-      values[i] = to = device::silu_times(to, task.from.data[row * task.from.stride + column]);
+      values[i] = device::silu_times(values[i], factors[i]);
+      if (first + i < task.cols) to[i] = values[i];
     }
     device::store_rounded<kFp8>(values, block, rounded, row);
   }

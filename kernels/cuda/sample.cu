@@ -1,289 +1,423 @@
-// Sampling takes four. What a token can be drawn from: the highest logit of every chunk and row, the lowest that top-k
-// leaves, the weights. Then a token is drawn from the weights, with top-p from the likeliest on, without in the order
-// of index: a block a row.
+// Sampling takes three launches of several blocks a row, a warp a chunk of logits.
+//
+//   survey    the highest logit of the row
+//   weigh     weights. Without top-k and top-p: their sums by chunk. Else: the bucket of each logit, by how far it lies
+//             below the highest, and of each bucket the number of its logits and the sum of their weights
+//   choose    a list of the logits, bucket by bucket. The row's last block finds what top-k and top-p leave, and the
+//             token: first the bucket in which a sum of weights ends, then the place in it
+//
+// With top-p a token is drawn from the likeliest on, else in the order of index.
 #include "kernels/cuda/sample.h"
 
 #include <dspack_gpu.h>
 
+#include <algorithm>
+
+#include "format/base/size.h"
 #include "kernels/cuda/device/sample.cuh"
 #include "kernels/sample_weights.h"
 
 namespace dspack::kernels::cuda {
 namespace {
 
-constexpr unsigned kMostWarps = 32;
-
-constexpr unsigned kChunksOfBlock = 8;
+constexpr uint32_t kSpan = device::kSampleWarps * kSampleChunk;  // logits of a block
+constexpr unsigned kOfLane = kSampleChunk / gpu::kWarpThreads;
+constexpr uint32_t kNoBucket = UINT16_MAX;
 
 __device__ __forceinline__ uint32_t chunk_of_warp() {
-  return gpu::block_index().x * kChunksOfBlock + gpu::warp_index();
+  return gpu::block_index().y * device::kSampleWarps + gpu::warp_index();
+}
+/// The index of this lane's value `i` of kOfLane.
+__device__ __forceinline__ uint32_t index_of(unsigned i) {
+  return chunk_of_warp() * kSampleChunk + i * gpu::kWarpThreads + gpu::lane_index();
 }
 
-__global__ void __launch_bounds__(kChunksOfBlock* gpu::kWarpThreads) survey_kernel(SampleTask task) {
-  const uint64_t row = gpu::block_index().y;
-  const uint32_t chunks = task.scratch.chunks;
-  const uint32_t chunk = chunk_of_warp();
-  if (chunk >= chunks) return;
-  const float* logits = task.logits.data + row * task.logits.stride;
-  uint32_t highest = 0;
-#pragma unroll
-  for (uint32_t piece = 0; piece < kSampleChunk; piece += gpu::kWarpThreads) {
-    const uint32_t i = chunk * kSampleChunk + piece + gpu::lane_index();
-    const uint32_t order = i < task.cols ? device::order_of(logits[i]) : 0;
-    highest = order > highest ? order : highest;
+/// The rest of the scratch memory becomes empty.
+__device__ __forceinline__ void clear_buckets(const SampleTask& task, uint32_t row) {
+  const uint32_t turn = gpu::grid_blocks().y * device::kSampleThreads;
+  for (uint32_t i = gpu::block_index().y * device::kSampleThreads + gpu::thread_index(); i < kSampleBuckets;
+       i += turn) {
+    const uint64_t at = uint64_t{row} * kSampleBuckets + i;
+    task.scratch.counts[at] = 0;
+    task.scratch.placed[at] = 0;
+    task.scratch.sums[at] = 0;
+    task.scratch.likely_sums[at] = 0;
   }
-  highest = device::highest_of_warp(highest);
-  if (gpu::lane_index() == 0) task.scratch.highest[row * chunks + chunk] = highest;
+  if (gpu::block_index().y == 0 && gpu::thread_index() == 0) task.scratch.done[row] = 0;
 }
 
-/// In every thread.
-__device__ uint32_t highest_of_row(const device::RowView& row, uint32_t* of_warps) {
+/// A warp, in the launch's last block.
+__device__ __forceinline__ void finish_survey(const SampleTask& task, uint32_t row) {
+  const uint32_t parts = gpu::grid_blocks().y;
   uint32_t highest = 0;
-  for (uint32_t chunk = gpu::thread_index(); chunk < row.chunks; chunk += gpu::block_threads())
-    highest = row.highest[chunk] > highest ? row.highest[chunk] : highest;
-  highest = device::highest_of_warp(highest);
-  if (gpu::lane_index() == 0) of_warps[gpu::warp_index()] = highest;
-  gpu::block_barrier();  // the warps' highest are there
-  for (unsigned warp = 0; warp < gpu::block_threads() / gpu::kWarpThreads; ++warp)
-    highest = of_warps[warp] > highest ? of_warps[warp] : highest;
-  return highest;
-}
-
-/// The k-th highest of the row, k below their number. So many of the chunks' highest bound it from below.
-__device__ uint32_t kth_highest(const device::RowView& row, device::SelectMemory& memory, uint32_t k) {
-  uint32_t bound = 0;
-  if (k <= row.chunks) {
-    bound = device::select_at(memory, k - 1, [&](auto visit) {
-              for (uint32_t first = gpu::warp_index() * gpu::kWarpThreads; first < row.chunks;
-                   first += gpu::block_threads()) {
-                const uint32_t chunk = first + gpu::lane_index();
-                visit(chunk < row.chunks ? row.highest[chunk] : 0, 1, chunk < row.chunks);
-              }
-            }).order;
+  for (uint32_t part = gpu::lane_index(); part < parts; part += gpu::kWarpThreads) {
+    const uint32_t other = task.scratch.highest[uint64_t{row} * parts + part];
+    highest = other > highest ? other : highest;
   }
-  return device::select_at(memory, k - 1,
-                           [&](auto visit) {
-                             device::walk_chunks(
-                                 row, [&](uint32_t chunk) { return row.highest[chunk] >= bound; },
-                                 [&](uint32_t i, bool is_there) {
-                                   const uint32_t order = is_there ? device::order_of(row.logits[i]) : 0;
-                                   visit(order, 1, is_there && order >= bound);
-                                 });
-                           })
-      .order;
-}
-
-struct BoundMemory {
-  device::SelectMemory select;
-  uint32_t of_warps[kMostWarps];
-};
-
-__global__ void __launch_bounds__(kMostWarps* gpu::kWarpThreads, 1) bound_kernel(SampleTask task) {
-  auto& memory = *gpu::shared_memory<BoundMemory>();
-  const uint32_t row = gpu::block_index().x;
-  const device::RowView view = device::view_of(task, row);
-  SampleRow known{.highest = highest_of_row(view, memory.of_warps)};
-  known.is_valid = known.highest < device::kOrderOfInfinity && known.highest > device::kOrderOfMinusInfinity &&
-                   task.settings->temperature > 0;
-  const uint32_t top_k = task.settings->top_k;
-  if (known.is_valid != 0 && top_k > 0 && top_k < task.cols) known.lowest = kth_highest(view, memory.select, top_k);
-  if (gpu::thread_index() != 0) return;
-  task.scratch.of_rows[row] = known;
+  highest = gpu::largest_of_warp(highest);
+  if (gpu::lane_index() != 0) return;
+  const bool is_finite = highest < device::kOrderOfInfinity && highest > device::kOrderOfMinusInfinity;
+  task.scratch.of_rows[row] = {.highest = highest, .is_valid = is_finite && task.settings->temperature > 0 ? 1U : 0U};
   task.ids[row] = kNoToken;  // until one is chosen
 }
 
-__global__ void __launch_bounds__(kChunksOfBlock* gpu::kWarpThreads) weigh_kernel(SampleTask task) {
-  const uint32_t row = gpu::block_index().y;
-  const uint32_t chunks = task.scratch.chunks;
-  const uint32_t chunk = chunk_of_warp();
+struct SurveyMemory {
+  uint32_t of_warps[device::kSampleWarps];
+  uint32_t is_last;
+};
+
+__global__ void __launch_bounds__(device::kSampleThreads) survey_kernel(SampleTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
+  auto& memory = *gpu::shared_memory<SurveyMemory>();
+  const uint32_t row = gpu::block_index().x;
+  const float* logits = task.logits.data + row * task.logits.stride;
+  uint32_t highest = 0;
+#pragma unroll
+  for (unsigned i = 0; i < kOfLane; ++i) {
+    const uint32_t order = index_of(i) < task.cols ? device::order_of(logits[index_of(i)]) : 0;
+    highest = order > highest ? order : highest;
+  }
+  clear_buckets(task, row);
+  highest = gpu::largest_of_warp(highest);
+  if (gpu::lane_index() == 0) memory.of_warps[gpu::warp_index()] = highest;
+  gpu::block_barrier();  // the warps' highest are there
+  if (gpu::thread_index() == 0) {
+    for (const uint32_t other : memory.of_warps)
+      highest = other > highest ? other : highest;
+    task.scratch.highest[uint64_t{row} * gpu::grid_blocks().y + gpu::block_index().y] = highest;
+    memory.is_last = gpu::count_up(task.counter) == gpu::grid_blocks().x * gpu::grid_blocks().y - 1 ? 1 : 0;
+  }
+  gpu::block_barrier();  // who is last is known, and others' highest can be read
+  if (memory.is_last == 0) return;
+  for (uint32_t each = gpu::warp_index(); each < task.rows; each += device::kSampleWarps)
+    finish_survey(task, each);
+  if (gpu::thread_index() == 0) *task.counter = 0;
+}
+
+/// What the settings ask for.
+struct SampleWay {
+  bool by_value;  // top-p
+  bool is_cut;    // top-k
+};
+
+__device__ __forceinline__ SampleWay way_of(const SampleSettings& settings, uint32_t cols) {
+  return {.by_value = settings.top_p<1, .is_cut = settings.top_k> 0 && settings.top_k < cols};
+}
+
+/// Weights of one row's logits.
+struct Scale {
+  double highest;
+  double temperature;
+  double min_p;
+
+  /// The exponent.
+  [[nodiscard]] __device__ __forceinline__ double below(float logit) const {
+    return (static_cast<double>(logit) - highest) / temperature;
+  }
+  [[nodiscard]] __device__ __forceinline__ uint64_t weight(uint32_t order) const {
+    return weight_of(below(device::value_of(order)));
+  }
+  /// 0 for what min-p leaves out.
+  [[nodiscard]] __device__ __forceinline__ uint64_t likely(uint64_t weight) const {
+    return is_unlikely(weight, min_p) ? 0 : weight;
+  }
+};
+
+__device__ __forceinline__ Scale scale_of(const SampleRow& known, const SampleSettings& settings) {
+  return {.highest = static_cast<double>(device::value_of(known.highest)),
+          .temperature = settings.temperature,
+          .min_p = settings.min_p};
+}
+
+/// By an exponent that is not positive. What lies so low that it weighs nothing, by weight_of, has none.
+__device__ __forceinline__ uint32_t bucket_of(double below) {
+  constexpr double kLowest = -31.5;
+  constexpr double kOfUnit = 65;
+  static_assert(-kLowest * kOfUnit < kSampleBuckets);
+  return below >= kLowest ? static_cast<uint32_t>(-below * kOfUnit) : kNoBucket;
+}
+
+/// A warp adds each lane's logit to its bucket, at once where all lanes have the same.
+__device__ __forceinline__ void add_to_bucket(const SampleTask& task, uint64_t row, uint32_t bucket, uint64_t weight,
+                                              uint64_t likely, bool has_min_p) {
+  const bool is_one = gpu::ballot(bucket == gpu::shuffle(bucket, 0)) == UINT32_MAX;
+  if (is_one && bucket == kNoBucket) return;
+  if (is_one) {
+    weight = device::sum_of_warp(weight);
+    likely = device::sum_of_warp(likely);
+  }
+  if (bucket == kNoBucket || (is_one && gpu::lane_index() != 0)) return;
+  const uint64_t at = row * kSampleBuckets + bucket;
+  gpu::add_together(task.scratch.counts + at, is_one ? gpu::kWarpThreads : 1);
+  if (weight != 0) gpu::add_together(task.scratch.sums + at, weight);
+  if (has_min_p && likely != 0) gpu::add_together(task.scratch.likely_sums + at, likely);
+}
+
+__global__ void __launch_bounds__(device::kSampleThreads) weigh_kernel(SampleTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
+  const uint32_t row = gpu::block_index().x;
+  const float* logits = task.logits.data + row * task.logits.stride;
+  float mine[kOfLane];
+#pragma unroll
+  for (unsigned i = 0; i < kOfLane; ++i)
+    mine[i] = index_of(i) < task.cols ? logits[index_of(i)] : -INFINITY;
   const SampleRow known = task.scratch.of_rows[row];
-  if (chunk >= chunks || known.is_valid == 0) return;
   const SampleSettings settings = *task.settings;
-  const double highest = static_cast<double>(device::value_of(known.highest));
-  const double min_p = settings.top_p < 1 ? 0 : settings.min_p;  // top-p comes first
-  const float* logits = task.logits.data + uint64_t{row} * task.logits.stride;
-  const uint64_t at = uint64_t{row} * chunks + chunk;
+  if (known.is_valid == 0) return;
+  const SampleWay way = way_of(settings, task.cols);
+  const Scale scale = scale_of(known, settings);
   uint64_t sum = 0;
-  uint64_t heaviest = 0;
-  for (uint32_t place = gpu::lane_index(); place < kSampleChunk; place += gpu::kWarpThreads) {
-    const uint32_t i = chunk * kSampleChunk + place;
-    uint64_t weight = 0;
-    if (i < task.cols && device::order_of(logits[i]) >= known.lowest)
-      weight = weight_of((static_cast<double>(logits[i]) - highest) / settings.temperature);
-    if (is_unlikely(weight, min_p)) weight = 0;
-    task.scratch.weights[at * kSampleChunk + place] = weight;
-    sum += weight;
-    heaviest = weight > heaviest ? weight : heaviest;
+#pragma unroll
+  for (unsigned i = 0; i < kOfLane; ++i) {
+    const double below = scale.below(mine[i]);
+    const uint64_t weight = weight_of(below);
+    const uint64_t likely = scale.likely(weight);
+    sum += likely;
+    if (!way.by_value && !way.is_cut) continue;
+    const uint32_t bucket = bucket_of(below);
+    add_to_bucket(task, row, bucket, weight, likely, settings.min_p > 0);
+    if (index_of(i) < task.cols)
+      task.scratch.buckets[uint64_t{row} * task.cols + index_of(i)] = static_cast<uint16_t>(bucket);
   }
-  for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2) {
-    const uint64_t other = device::shuffle_wide(heaviest, gpu::lane_index() ^ apart);
-    heaviest = other > heaviest ? other : heaviest;
-  }
+  if (way.by_value || way.is_cut) return;
   sum = device::sum_of_warp(sum);
-  if (gpu::lane_index() != 0) return;
-  task.scratch.sums[at] = sum;
-  task.scratch.heaviest[at] = heaviest;
+  const uint32_t chunks = task.scratch.chunks;
+  if (gpu::lane_index() == 0 && chunk_of_warp() < chunks)
+    task.scratch.chunk_sums[uint64_t{row} * chunks + chunk_of_warp()] = sum;
 }
 
 struct ChoiceMemory {
+  device::Before begin;   // of the buckets' entries
+  device::Before before;  // of weights
   device::SelectMemory select;
-  uint64_t of_warps[kMostWarps];
+  uint64_t of_warps[device::kSampleWarps];
+  uint32_t bucket;
+  uint32_t is_last;
 };
 
-/// visit(order, weight, is_there) for all that weighs `least` or more.
-template <class Visit>
-__device__ void walk_weights(const device::RowView& row, uint64_t least, Visit visit) {
-  device::walk_chunks(
-      row, [&](uint32_t chunk) { return row.heaviest[chunk] >= least; },
-      [&](uint32_t i, bool is_there) {
-        const uint64_t weight = is_there ? row.weights[i] : 0;
-        const bool takes_part = weight >= least;
-        visit(takes_part ? device::order_of(row.logits[i]) : 0, weight, takes_part);
-      });
+/// One row, by one block.
+struct Draw {
+  const SampleTask& task;
+  ChoiceMemory& memory;
+  uint64_t row;
+  Scale scale;
+  SampleWay way;
+
+  [[nodiscard]] __device__ __forceinline__ SampleEntry entry(uint32_t place) const {
+    return task.scratch.entries[row * task.cols + place];
+  }
+  [[nodiscard]] __device__ __forceinline__ uint32_t begin_of(uint32_t bucket) const {
+    return static_cast<uint32_t>(memory.begin[bucket]);
+  }
+  /// The sum of weigh(entry) over a bucket.
+  template <class Weigh>
+  [[nodiscard]] __device__ __forceinline__ uint64_t sum_of(uint32_t bucket, Weigh weigh) const {
+    uint64_t sum = 0;
+    for (uint32_t i = begin_of(bucket) + gpu::thread_index(); i < begin_of(bucket + 1); i += device::kSampleThreads)
+      sum += weigh(entry(i));
+    return device::sum_of_block(sum, memory.of_warps);
+  }
+  /// Among a bucket's entries, by value.
+  template <class Weigh>
+  [[nodiscard]] __device__ __forceinline__ device::Selected select(uint32_t bucket, uint64_t place, Weigh weigh) const {
+    return device::select_at(memory.select, begin_of(bucket), begin_of(bucket + 1), place, [&](uint32_t i) {
+      const SampleEntry one = entry(i);
+      return device::Weighed{one.order, weigh(one)};
+    });
+  }
+  [[nodiscard]] __device__ __forceinline__ uint32_t bucket_at(const device::Before& before, uint64_t place) const {
+    return device::bucket_at(before, place, &memory.bucket);
+  }
+  /// Those of weights; of likely ones, where there are others.
+  __device__ __forceinline__ void add_up(bool are_likely) const {
+    const uint64_t* sums = are_likely && scale.min_p > 0 ? task.scratch.likely_sums : task.scratch.sums;
+    device::add_up(sums + row * kSampleBuckets, memory.before, memory.of_warps);
+  }
+};
+
+/// What top-k leaves: all entries in buckets before this one, and in it those from an order on.
+struct Cut {
+  uint32_t bucket;
+  uint32_t lowest;
+};
+
+__device__ __forceinline__ Cut cut_of(const Draw& draw) {
+  const uint32_t top_k = draw.task.settings->top_k;
+  const uint64_t all = draw.memory.begin[kSampleBuckets];
+  if (!draw.way.is_cut || top_k > all) return {.bucket = kSampleBuckets - 1, .lowest = 0};
+  const uint32_t bucket = draw.bucket_at(draw.memory.begin, top_k - 1);
+  const auto one = [](const SampleEntry&) { return uint64_t{1}; };
+  return {.bucket = bucket, .lowest = draw.select(bucket, top_k - 1 - draw.memory.begin[bucket], one).key};
 }
 
-/// What may be drawn, by value: all above `order` and some of its equals, less what min-p leaves out.
+/// What top-p leaves: all above `order` and some of its equals, less what min-p leaves out.
 struct Nucleus {
   uint32_t order;
-  uint64_t least;  // nothing in it is lighter
   uint64_t sum;
 };
 
-__device__ __forceinline__ uint64_t weight_at(const SampleTask& task, uint32_t row, uint32_t order) {
-  const double highest = static_cast<double>(device::value_of(task.scratch.of_rows[row].highest));
-  return weight_of((static_cast<double>(device::value_of(order)) - highest) / task.settings->temperature);
-}
-
-__device__ Nucleus find_nucleus(const SampleTask& task, const device::RowView& view, ChoiceMemory& memory,
-                                uint64_t sum) {
-  const uint64_t last = last_place_of(task.settings->top_p, sum);
-  const uint64_t least = least_in_set(last, sum, task.cols);
-  const device::Selected at =
-      device::select_at(memory.select, last, [&](auto visit) { walk_weights(view, least, visit); });
-  const uint64_t weight = weight_at(task, gpu::block_index().x, at.order);
-  Nucleus nucleus{.order = at.order, .least = least, .sum = last - at.place};
-  uint64_t of_equals = (at.place / weight + 1) * weight;
-  const double min_p = task.settings->min_p;
-  if (min_p > 0) {
-    uint64_t left = 0;
-    walk_weights(view, least, [&](uint32_t order, uint64_t each, bool takes_part) {
-      if (takes_part && order > at.order && !is_unlikely(each, min_p)) left += each;
-    });
-    nucleus.sum = device::sum_of_block(left, memory.of_warps);
-    if (is_unlikely(weight, min_p)) of_equals = 0;
-  }
-  nucleus.sum += of_equals;
-  return nucleus;
-}
-
-/// Stores the index of the value of this order that so many others come before.
-__device__ void store_equal_at(const device::RowView& view, uint32_t order, uint64_t rank, ChoiceMemory& memory,
-                               uint32_t* id) {
-  const auto is_equal = [&](uint32_t i, bool is_there) {
-    return is_there && device::order_of(view.logits[i]) == order;
+/// Leaves sums of likely weights in memory.before.
+__device__ __forceinline__ Nucleus find_nucleus(const Draw& draw, const Cut& cut) {
+  draw.add_up(false);
+  const auto weight_of_cut = [&](const SampleEntry& one) {
+    return one.order >= cut.lowest ? draw.scale.weight(one.order) : 0;
   };
-  const auto count_of_chunk = [&](uint32_t chunk, bool is_there) {
-    uint64_t count = 0;
-    const uint32_t first = chunk - gpu::lane_index();
-    unsigned left = gpu::ballot(is_there && view.highest[chunk] >= order);
-    for (; left != 0; left &= left - 1) {
-      const unsigned lane = gpu::lowest_bit(left);
-      for (uint32_t piece = 0; piece < kSampleChunk; piece += gpu::kWarpThreads) {
-        const uint32_t i = (first + lane) * kSampleChunk + piece + gpu::lane_index();
-        const unsigned equals = gpu::ballot(is_equal(i, i < view.cols));
-        if (gpu::lane_index() == lane) count += gpu::count_bits(equals);
-      }
-    }
-    return count;
-  };
-  gpu::block_barrier();  // sums of warps have been read
-  device::store_index_at(view, rank, memory.of_warps, id, count_of_chunk,
-                         [&](uint32_t i, bool is_there) { return uint64_t{is_equal(i, is_there) ? 1U : 0U}; });
+  const device::Before& before = draw.memory.before;
+  const uint64_t sum =
+      cut.lowest == 0 ? before[kSampleBuckets] : before[cut.bucket] + draw.sum_of(cut.bucket, weight_of_cut);
+  const uint64_t last = last_place_of(draw.task.settings->top_p, sum);
+  const uint32_t bucket = draw.bucket_at(before, last);
+  const device::Selected at = draw.select(bucket, last - before[bucket], weight_of_cut);
+  const uint64_t weight = draw.scale.weight(at.key);
+  const uint64_t of_equals = (at.place / weight + 1) * weight;
+  if (!(draw.scale.min_p > 0)) return {.order = at.key, .sum = last - at.place + of_equals};
+  draw.add_up(true);
+  const uint64_t higher = draw.sum_of(bucket, [&](const SampleEntry& one) {
+    return one.order > at.key ? draw.scale.likely(draw.scale.weight(one.order)) : 0;
+  });
+  return {.order = at.key, .sum = before[bucket] + higher + (draw.scale.likely(weight) == 0 ? 0 : of_equals)};
 }
 
 /// From the likeliest on.
-__device__ void draw_by_value(const SampleTask& task, const device::RowView& view, ChoiceMemory& memory, uint64_t sum) {
-  const uint32_t row = gpu::block_index().x;
-  const double min_p = task.settings->min_p;
-  const Nucleus nucleus = find_nucleus(task, view, memory, sum);
-  const uint64_t place = place_of(task.uniforms[row], nucleus.sum);
-  const device::Selected at = device::select_at(memory.select, place, [&](auto visit) {
-    walk_weights(view, nucleus.least, [&](uint32_t order, uint64_t weight, bool takes_part) {
-      visit(order, weight, takes_part && order >= nucleus.order && !is_unlikely(weight, min_p));
-    });
+__device__ __forceinline__ uint32_t draw_by_value(const Draw& draw, const Cut& cut) {
+  const Nucleus nucleus = find_nucleus(draw, cut);
+  const uint64_t place = place_of(draw.task.uniforms[draw.row], nucleus.sum);
+  const uint32_t bucket = draw.bucket_at(draw.memory.before, place);
+  const device::Selected at = draw.select(bucket, place - draw.memory.before[bucket], [&](const SampleEntry& one) {
+    return one.order >= nucleus.order ? draw.scale.likely(draw.scale.weight(one.order)) : 0;
   });
-  store_equal_at(view, at.order, at.place / weight_at(task, row, at.order), memory, task.ids + row);
+  const uint64_t rank = at.place / draw.scale.weight(at.key);  // among equals, by index
+  return ~device::select_at(draw.memory.select, draw.begin_of(bucket), draw.begin_of(bucket + 1), rank,
+                            [&](uint32_t i) {
+                              const SampleEntry one = draw.entry(i);
+                              return device::Weighed{~one.index, one.order == at.key ? 1U : 0U};
+                            })
+              .key;
 }
 
-/// In the order of index.
-__device__ void draw_by_index(const SampleTask& task, const device::RowView& view, ChoiceMemory& memory, uint64_t sum) {
-  const uint32_t row = gpu::block_index().x;
-  gpu::block_barrier();  // sums of warps have been read
+/// In the order of index, of what top-k leaves.
+__device__ __forceinline__ uint32_t draw_of_cut(const Draw& draw, const Cut& cut) {
+  draw.add_up(true);
+  const auto weigh = [&](const SampleEntry& one) {
+    return one.order >= cut.lowest ? draw.scale.likely(draw.scale.weight(one.order)) : 0;
+  };
+  const uint64_t sum = draw.memory.before[cut.bucket] + draw.sum_of(cut.bucket, weigh);
+  const uint64_t place = place_of(draw.task.uniforms[draw.row], sum);
+  return ~device::select_at(draw.memory.select, 0, draw.begin_of(cut.bucket + 1), place, [&](uint32_t i) {
+            const SampleEntry one = draw.entry(i);
+            return device::Weighed{~one.index, weigh(one)};
+          }).key;
+}
+
+/// In the order of index, of all.
+__device__ __forceinline__ void draw_of_all(const Draw& draw) {
+  const SampleTask& task = draw.task;
+  const uint32_t chunks = task.scratch.chunks;
+  const uint64_t* sums = task.scratch.chunk_sums + draw.row * chunks;
+  const float* logits = task.logits.data + draw.row * task.logits.stride;
+  uint64_t sum = 0;
+  for (uint32_t chunk = gpu::thread_index(); chunk < chunks; chunk += device::kSampleThreads)
+    sum += sums[chunk];
+  sum = device::sum_of_block(sum, draw.memory.of_warps);
   device::store_index_at(
-      view, place_of(task.uniforms[row], sum), memory.of_warps, task.ids + row,
-      [&](uint32_t chunk, bool is_there) { return is_there ? view.sums[chunk] : 0; },
-      [&](uint32_t i, bool is_there) { return is_there ? view.weights[i] : 0; });
+      task.cols, chunks, place_of(task.uniforms[draw.row], sum), draw.memory.of_warps, task.ids + draw.row,
+      [&](uint32_t chunk) { return sums[chunk]; },
+      [&](uint32_t i) { return draw.scale.likely(weight_of(draw.scale.below(logits[i]))); });
 }
 
-__global__ void __launch_bounds__(kMostWarps* gpu::kWarpThreads, 1) choose_kernel(SampleTask task) {
+/// Writes down the block's part of the list.
+__device__ __forceinline__ void place_entries(const Draw& draw) {
+  const SampleTask& task = draw.task;
+  const float* logits = task.logits.data + draw.row * task.logits.stride;
+  uint32_t buckets[kOfLane];
+  float values[kOfLane];
+#pragma unroll
+  for (unsigned i = 0; i < kOfLane; ++i) {
+    const bool is_there = index_of(i) < task.cols;
+    buckets[i] = is_there ? task.scratch.buckets[draw.row * task.cols + index_of(i)] : kNoBucket;
+    values[i] = is_there ? logits[index_of(i)] : 0.0F;
+  }
+  device::add_up(task.scratch.counts + draw.row * kSampleBuckets, draw.memory.begin, draw.memory.of_warps);
+#pragma unroll
+  for (unsigned i = 0; i < kOfLane; ++i) {
+    if (buckets[i] == kNoBucket) continue;
+    const uint32_t place =
+        draw.begin_of(buckets[i]) + gpu::add_together(task.scratch.placed + draw.row * kSampleBuckets + buckets[i], 1U);
+    task.scratch.entries[draw.row * task.cols + place] = {.order = device::order_of(values[i]), .index = index_of(i)};
+  }
+}
+
+__global__ void __launch_bounds__(device::kSampleThreads) choose_kernel(SampleTask task) {
+  gpu::let_next_begin();
+  gpu::wait_for_previous();
   auto& memory = *gpu::shared_memory<ChoiceMemory>();
   const uint32_t row = gpu::block_index().x;
-  if (task.scratch.of_rows[row].is_valid == 0) return;
-  const device::RowView view = device::view_of(task, row);
-  uint64_t sum = 0;
-  for (uint32_t chunk = gpu::thread_index(); chunk < view.chunks; chunk += gpu::block_threads())
-    sum += view.sums[chunk];
-  sum = device::sum_of_block(sum, memory.of_warps);
-  if (task.settings->top_p < 1) return draw_by_value(task, view, memory, sum);
-  draw_by_index(task, view, memory, sum);
-}
-
-void launch_choice(gpu::Stream& stream, const SampleTask& task) {
-  gpu::LaunchShape shape = choose_row_launch(task.rows, task.cols);
-  shape.shared_bytes = sizeof(ChoiceMemory);
-  gpu::launch(stream, shape, choose_kernel, task);
+  const SampleRow known = task.scratch.of_rows[row];
+  const SampleSettings settings = *task.settings;
+  if (known.is_valid == 0) return;
+  const Draw draw{.task = task,
+                  .memory = memory,
+                  .row = row,
+                  .scale = scale_of(known, settings),
+                  .way = way_of(settings, task.cols)};
+  if (!draw.way.by_value && !draw.way.is_cut) {
+    if (gpu::block_index().y == 0) draw_of_all(draw);
+    return;
+  }
+  place_entries(draw);
+  gpu::block_barrier();  // the block's entries are written
+  if (gpu::thread_index() == 0)
+    memory.is_last = gpu::count_up(task.scratch.done + row) == gpu::grid_blocks().y - 1 ? 1 : 0;
+  gpu::block_barrier();  // who is last is known, and others' entries can be read
+  if (memory.is_last == 0) return;
+  const Cut cut = cut_of(draw);
+  const uint32_t id = draw.way.by_value ? draw_by_value(draw, cut) : draw_of_cut(draw, cut);
+  if (gpu::thread_index() == 0) task.ids[row] = id;
 }
 
 }  // namespace
 
-gpu::LaunchShape choose_chunks_launch(uint32_t rows, uint32_t cols) {
-  return {.grid_x = (sample_chunks(cols) + kChunksOfBlock - 1) / kChunksOfBlock,
-          .grid_y = rows,
-          .threads = kChunksOfBlock * gpu::kWarpThreads};
-}
-
-gpu::LaunchShape choose_row_launch(uint32_t rows, uint32_t cols) {
-  constexpr unsigned kChunksOfWarp = 4;
-  const unsigned warps = (sample_chunks(cols) + kChunksOfWarp - 1) / kChunksOfWarp;
-  return {.grid_x = rows, .threads = (warps < kMostWarps ? warps : kMostWarps) * gpu::kWarpThreads};
-}
-
-uint64_t sample_scratch_bytes(uint32_t rows, uint32_t cols) {
-  constexpr uint64_t kOfChunk = kSampleChunk * sizeof(uint64_t) + 2 * sizeof(uint64_t) + sizeof(uint32_t);
-  return rows * (uint64_t{sample_chunks(cols)} * kOfChunk + sizeof(SampleRow));
+gpu::LaunchShape choose_sample_launch(uint32_t rows, uint32_t cols) {
+  return {.grid_x = rows, .grid_y = static_cast<unsigned>(ceil_div(cols, kSpan)), .threads = device::kSampleThreads};
 }
 
 SampleScratch lay_out_sample(std::byte* memory, uint32_t rows, uint32_t cols) {
-  const uint64_t chunks = uint64_t{rows} * sample_chunks(cols);
   SampleScratch scratch;
+  const auto add = [&]<class T>(T*& place, uint64_t count) {
+    place = memory == nullptr ? nullptr : reinterpret_cast<T*>(memory + scratch.size_bytes);
+    scratch.size_bytes += count * sizeof(T);
+  };
+  const uint64_t buckets = uint64_t{rows} * kSampleBuckets;
+  add(scratch.entries, uint64_t{rows} * cols);  // what is 8-byte aligned comes first
   scratch.chunks = sample_chunks(cols);
-  scratch.weights = reinterpret_cast<uint64_t*>(memory);
-  scratch.sums = scratch.weights + chunks * kSampleChunk;
-  scratch.heaviest = scratch.sums + chunks;
-  scratch.highest = reinterpret_cast<uint32_t*>(scratch.heaviest + chunks);
-  scratch.of_rows = reinterpret_cast<SampleRow*>(scratch.highest + chunks);
+  add(scratch.chunk_sums, uint64_t{rows} * scratch.chunks);
+  add(scratch.sums, buckets);
+  add(scratch.likely_sums, buckets);
+  add(scratch.counts, buckets);
+  add(scratch.placed, buckets);
+  add(scratch.done, rows);
+  add(scratch.highest, uint64_t{rows} * choose_sample_launch(rows, cols).grid_y);
+  add(scratch.of_rows, rows);
+  add(scratch.buckets, uint64_t{rows} * cols);
   return scratch;
+}
+
+uint64_t sample_scratch_bytes(uint32_t rows, uint32_t cols) {
+  return lay_out_sample(nullptr, rows, cols).size_bytes;
 }
 
 void run_sample(gpu::Stream& stream, const SampleTask& task) {
   if (task.rows == 0) return;
-  const gpu::LaunchShape chunks = choose_chunks_launch(task.rows, task.cols);
-  gpu::LaunchShape rows = choose_row_launch(task.rows, task.cols);
-  rows.shared_bytes = sizeof(BoundMemory);
-  gpu::launch(stream, chunks, survey_kernel, task);
-  gpu::launch(stream, rows, bound_kernel, task);
-  gpu::launch(stream, chunks, weigh_kernel, task);
-  launch_choice(stream, task);
+  const gpu::LaunchShape shape = choose_sample_launch(task.rows, task.cols);
+  gpu::LaunchShape survey = shape;
+  survey.shared_bytes = sizeof(SurveyMemory);
+  gpu::LaunchShape choice = shape;
+  choice.shared_bytes = sizeof(ChoiceMemory);
+  gpu::launch_overlapping(stream, survey, survey_kernel, task);
+  gpu::launch_overlapping(stream, shape, weigh_kernel, task);
+  gpu::launch_overlapping(stream, choice, choose_kernel, task);
 }
 
 }  // namespace dspack::kernels::cuda

@@ -28,6 +28,7 @@ set(dspack_cuda_host
   cuda_device.cpp
   cuda_memory.cpp
   cuda_queue.cpp
+  experts_blas.cpp
   index_space.cpp
   linear_blas.cpp
   queue_attention.cpp

@@ -13,9 +13,9 @@
 //             --matrix-rate gives what another program reached. The line says which.
 //   of floor  floor / time; 100 % is as fast as the card.
 // Section prefill times products of precisions bf16 and fp8 twice where there is cuBLASLt: "linear" has it, "linear,
-// own kernels" has not. --profile runs every operation once, for a profiler that is started around it (ncu), and prints
-// no figures. --rows: of a decode step, those that products and experts are timed with. Status 77: no GPU, nothing was
-// measured.
+// own kernels" has not. Section experts does the same with a prompt's tokens, whose calls are not recorded. --profile
+// runs every operation once, for a profiler that is started around it (ncu), and prints no figures. --rows: of a decode
+// step, those that products and experts are timed with. Status 77: no GPU, nothing was measured.
 #include <fmt/format.h>
 
 #include <algorithm>

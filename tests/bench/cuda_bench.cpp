@@ -127,6 +127,11 @@ double CudaBench::seconds_per_launch(uint32_t least_launches, const std::functio
 }
 
 double CudaBench::seconds_per_call(uint32_t calls, const std::function<void()>& call) {
+  if (options_.profile) {
+    call();
+    queue_->synchronize();
+    return 0;
+  }
   const double seconds = median_seconds([&] {
     for (uint32_t i = 0; i < calls; ++i)
       call();

@@ -120,10 +120,12 @@ Routes draw_routes(uint32_t calls, uint32_t tokens, uint32_t top_k, uint32_t exp
   return routes;
 }
 
-void measure_layer(CudaBench& bench, const RoutedExperts& layer, uint32_t tokens) {
-  constexpr uint32_t kCalls = 64;
+/// In a recorded step, as decode passes are; a prompt's are not.
+void measure_layer(CudaBench& bench, const RoutedExperts& layer, uint32_t tokens, bool is_prompt = false,
+                   const char* name = "run_experts") {
+  const uint32_t calls = is_prompt ? 4 : 64;
   const auto top_k = bench.sized<uint32_t>(8, 2);
-  const Routes routes = draw_routes(kCalls, tokens, top_k, layer.count());
+  const Routes routes = draw_routes(calls, tokens, top_k, layer.count());
   Memory memory = bench.memory();
   const Slice ids = memory.upload(std::as_bytes(std::span(routes.ids)));
   kernels::ExpertsArgs args{.table = &layer.table(),
@@ -133,13 +135,16 @@ void measure_layer(CudaBench& bench, const RoutedExperts& layer, uint32_t tokens
                             .top_k = top_k,
                             .scratch = layer.make_scratch(bench, memory, tokens, top_k),
                             .y = memory.rows(tokens, layer.hidden())};
-  const double seconds = bench.seconds_per_launch(kCalls, [&](uint32_t i) {
-    args.ids = ids.at(uint64_t{i % kCalls} * tokens * top_k * sizeof(uint32_t));
+  const auto run = [&](uint32_t i) {
+    args.ids = ids.at(uint64_t{i % calls} * tokens * top_k * sizeof(uint32_t));
     bench.queue().run_experts(args);
-  });
+  };
+  uint32_t next = 0;
+  const double seconds =
+      is_prompt ? bench.seconds_per_call(calls, [&] { run(next++); }) : bench.seconds_per_launch(calls, run);
   const double values = layer.values_of_one();
-  bench.print(fmt::format("run_experts {} x [{}, {}], top {}: {:.1f} a call", layer.count(), layer.inner(),
-                          layer.hidden(), top_k, routes.experts_per_call),
+  bench.print(fmt::format("{} {} x [{}, {}], top {}: {:.1f} a call", name, layer.count(), layer.inner(), layer.hidden(),
+                          top_k, routes.experts_per_call),
               tokens,
               {.bytes = values * routes.experts_per_call + 8.0 * tokens * layer.hidden(),
                .operations = 2 * values * tokens * top_k},
@@ -158,12 +163,37 @@ void measure_products(CudaBench& bench) {
     measure_head_linear(bench, rows);
 }
 
-void measure_experts(CudaBench& bench) {
+namespace {
+
+void measure_prompts(CudaBench& bench, const RoutedExperts& layer, const char* name) {
+  for (const uint32_t tokens : {bench.sized(512U, 9U), bench.sized(4096U, 70U)})
+    measure_layer(bench, layer, tokens, true, name);
+}
+
+void measure_all_experts(CudaBench& bench) {
   Memory memory = bench.memory();
   const RoutedExperts layer(bench, memory);
   for (const uint32_t tokens : decode_rows(bench))
     measure_layer(bench, layer, tokens);
-  measure_layer(bench, layer, bench.sized(512U, 9U));
+  measure_prompts(bench, layer, "run_experts");
+}
+
+/// Without cuBLASLt, where the one before had it.
+void measure_own_experts(CudaBench& bench) {
+  CudaBenchOptions own_options = bench.options();
+  own_options.cuda.cublaslt = kernels::kNoCublasLt;
+  const auto device = device_of(own_options);
+  CudaBench own(*device, own_options);
+  own.set_limits(bench.limits());
+  Memory memory = own.memory();
+  measure_prompts(own, RoutedExperts(own, memory), "run_experts, own kernels");
+}
+
+}  // namespace
+
+void measure_experts(CudaBench& bench) {
+  measure_all_experts(bench);  // whose memory is free afterwards
+  if (bench.has_cublaslt()) measure_own_experts(bench);
 }
 
 void measure_prefill_products(CudaBench& bench) {

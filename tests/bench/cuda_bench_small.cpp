@@ -88,7 +88,7 @@ class Small {
                                    .settings = memory_.upload(std::as_bytes(std::span(&settings, 1))),
                                    .uniforms = memory_.upload(std::as_bytes(std::span(uniforms))),
                                    .ids = memory_.uninitialised(uint64_t{rows} * 4)};
-    time(fmt::format("sample [{}], {}: four launches", vocab, how), rows, 4.0 * rows * vocab,
+    time(fmt::format("sample [{}], {}: three launches", vocab, how), rows, 4.0 * rows * vocab,
          [&] { queue().sample(args); });
   }
 

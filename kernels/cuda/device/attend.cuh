@@ -62,6 +62,17 @@ __device__ __forceinline__ uint32_t row_of(const AttendRun& run, uint32_t query)
   return divide(query, run.by_heads);
 }
 
+/// Positions of a split of a row that sees `positions`: what the value of a row depends on.
+__device__ __forceinline__ uint32_t split_length(const AttendRun& run, uint32_t positions) {
+  const uint32_t even = divide(positions - 1, run.by_splits) + 1;
+  return (even + run.split_unit - 1) & ~(run.split_unit - 1);
+}
+
+/// Splits that a row has.
+__device__ __forceinline__ uint32_t splits_of(const AttendRun& run, uint32_t positions) {
+  return (positions - 1) / split_length(run, positions) + 1;
+}
+
 /// The queries of a block.
 struct BlockQueries {
   uint32_t first;
@@ -82,6 +93,7 @@ struct PositionMap {
   const uint32_t* ids;  // of the row; null: as they come
   __device__ __forceinline__ PositionMap(const AttendRun& run, uint32_t query)
       : ids(run.chosen == nullptr ? nullptr : run.chosen + uint64_t{row_of(run, query)} * run.most_chosen) {}
+  [[nodiscard]] __device__ __forceinline__ bool is_chosen() const { return ids != nullptr; }
   [[nodiscard]] __device__ __forceinline__ uint32_t at(uint32_t position) const {
     return ids == nullptr ? position : ids[position];
   }
@@ -92,12 +104,6 @@ __device__ __forceinline__ uint32_t positions_of(const AttendRun& run, uint32_t 
   if (run.counts != nullptr) return run.counts[row];
   const uint32_t live = run.live == nullptr ? 0 : *run.live;
   return run.first_position + live + row + 1;
-}
-
-/// Positions of a split of a row that sees `positions`: what the value of a row depends on.
-__device__ __forceinline__ uint32_t split_length(const AttendRun& run, uint32_t positions) {
-  const uint32_t even = divide(positions - 1, run.by_splits) + 1;
-  return (even + run.split_unit - 1) & ~(run.split_unit - 1);
 }
 
 __device__ __forceinline__ PositionRange range_of_split(const AttendRun& run, uint32_t positions, uint32_t split) {

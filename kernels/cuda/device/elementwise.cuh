@@ -20,16 +20,21 @@ __device__ __forceinline__ float silu_times(float gate, float up) {
   return gpu::divide(gate, 1.0F + gpu::exponential(-gate)) * up;
 }
 
-/// One value of WeightedSumTask: the sum over experts in the router's order.
-__device__ __forceinline__ void sum_weighted(const WeightedSumTask& task, uint64_t row, uint64_t col) {
+/// One value of WeightedSumTask: the sum over experts in the router's order. place_of(part): the row that it is.
+template <class PlaceOf>
+__device__ __forceinline__ void sum_weighted(const WeightedSumTask& task, uint64_t row, uint64_t col,
+                                             const PlaceOf& place_of) {
   float sum = 0;
   for (uint32_t slot = 0; slot < task.top_k; ++slot) {
     const uint64_t part = row * task.top_k + slot;
-    sum = gpu::fused_multiply_add(task.weights[part], task.parts.data[part * task.parts.stride + col], sum);
+    sum = gpu::fused_multiply_add(task.weights[part], task.parts.data[place_of(part) * task.parts.stride + col], sum);
   }
   if (task.more.data != nullptr) sum += task.more.data[row * task.more.stride + col];
   float& y = task.y.data[row * task.y.stride + col];
   y = task.adds ? y + sum : sum;
+}
+__device__ __forceinline__ void sum_weighted(const WeightedSumTask& task, uint64_t row, uint64_t col) {
+  sum_weighted(task, row, col, [](uint64_t part) { return part; });
 }
 
 // A norm. A thread has four neighbouring values of a row, then four a whole round of threads further on; a warp's are a
@@ -193,6 +198,28 @@ __device__ __forceinline__ void store_as(const StoreRowsTask& task, uint64_t pla
     const uint32_t bits =
         task.dtype == Dtype::bf16 ? gpu::floats_to_bf16s(value, 0.0F) : gpu::floats_to_halves(value, 0.0F);
     static_cast<uint16_t*>(task.to)[place] = static_cast<uint16_t>(bits & 0xffffU);
+  }
+}
+/// Four neighbours, of which there are `count`; at once where they are all there and their place is aligned.
+__device__ __forceinline__ void store_four_as(const StoreRowsTask& task, uint64_t place, const float4& values,
+                                              uint32_t count) {
+  const bool is_half = task.dtype != Dtype::f32;
+  void* to = static_cast<unsigned char*>(task.to) + place * (is_half ? sizeof(uint16_t) : sizeof(float));
+  const bool is_aligned = reinterpret_cast<uintptr_t>(to) % (is_half ? sizeof(uint2) : sizeof(float4)) == 0;
+  if (count < 4 || !is_aligned) {
+    const float each[4] = {values.x, values.y, values.z, values.w};
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+      if (i < count) store_as(task, place + i, each[i]);
+    }
+  } else if (!is_half) {
+    *static_cast<float4*>(to) = values;
+  } else if (task.dtype == Dtype::bf16) {
+    *static_cast<uint2*>(to) =
+        make_uint2(gpu::floats_to_bf16s(values.x, values.y), gpu::floats_to_bf16s(values.z, values.w));
+  } else {
+    *static_cast<uint2*>(to) =
+        make_uint2(gpu::floats_to_halves(values.x, values.y), gpu::floats_to_halves(values.z, values.w));
   }
 }
 /// One value of StoreRowsTask. `first`: rows that row 0 goes behind.

@@ -285,6 +285,7 @@ __device__ inline void route_row(const RouteTask& task, const RoutePlan& plan, u
   }
   for (uint32_t slot = gpu::thread_index(); slot < task.top_k; slot += gpu::block_threads()) {
     float sum = 0;
+#pragma unroll 8
     for (uint32_t i = 0; i < task.top_k; ++i)
       sum += memory.chosen[i];
     const float weight = memory.chosen[slot];
@@ -303,14 +304,12 @@ __device__ __forceinline__ void prefetch_bias(const RouteTask& task) {
 /// Behind a product that wrote logits: the launch's last block to be done routes all rows. Every thread of the block
 /// takes part; nobody needs its shared memory any more. `counter`: zero, and zero again when the launch has run.
 __device__ inline void route_last(const RouteTask& task, uint32_t* counter) {
-  auto* is_last = gpu::shared_memory<uint32_t>();
+  auto* is_last = gpu::shared_memory<uint32_t>();  // where of_warps is, which nobody writes before another barrier
   const RoutePlan plan = plan_route(task);
   gpu::block_barrier();  // all of the block's logits are written
   if (gpu::thread_index() == 0) *is_last = gpu::count_up(counter) == gpu::grid_blocks().x - 1 ? 1 : 0;
   gpu::block_barrier();  // who is last is known, and others' logits can be read
-  const bool routes = *is_last != 0;
-  gpu::block_barrier();  // the word has been read before routing takes its place
-  if (!routes) return;
+  if (*is_last == 0) return;
   for (uint64_t row = 0; row < task.rows; ++row) {
     route_row(task, plan, row);
     gpu::block_barrier();  // the row's memory is free for the next

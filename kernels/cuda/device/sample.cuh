@@ -1,5 +1,5 @@
-// What drawing a token is made of: sums of whole numbers, the chunks of a row of logits, and the place in a row sorted
-// by value. Threads: all lanes of a warp, or all threads of a block, together.
+// What drawing a token is made of: sums of whole numbers, and the place of a sum in a list. Weights are whole numbers,
+// so sums know no order. Threads: all lanes of a warp, or all threads of a block, together.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -8,6 +8,9 @@
 #include "kernels/cuda/sample.h"
 
 namespace dspack::kernels::cuda::device {
+
+inline constexpr unsigned kSampleWarps = 8;  // of every block
+inline constexpr unsigned kSampleThreads = kSampleWarps * gpu::kWarpThreads;
 
 // Sums of whole 64-bit numbers over a warp and a block.
 
@@ -22,16 +25,6 @@ __device__ __forceinline__ uint64_t sum_of_warp(uint64_t value) {
 #pragma unroll
   for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
     value += shuffle_wide(value, gpu::lane_index() ^ apart);
-  return value;
-}
-
-/// In every lane.
-__device__ __forceinline__ uint32_t highest_of_warp(uint32_t value) {
-#pragma unroll
-  for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2) {
-    const uint32_t other = gpu::shuffle_xor(value, apart);
-    value = other > value ? other : value;
-  }
   return value;
 }
 
@@ -52,64 +45,202 @@ __device__ __forceinline__ uint64_t sum_of_block(uint64_t value, uint64_t* of_wa
   if (gpu::lane_index() == 0) of_warps[gpu::warp_index()] = value;
   gpu::block_barrier();  // the warps' sums are there
   uint64_t sum = 0;
-  for (unsigned warp = 0; warp < gpu::block_threads() / gpu::kWarpThreads; ++warp)
+#pragma unroll
+  for (unsigned warp = 0; warp < kSampleWarps; ++warp)
     sum += of_warps[warp];
   return sum;
 }
 
-// The chunks of a row.
+// Buckets.
 
-/// One row's part of everything.
-struct RowView {
-  const float* logits;
-  const uint32_t* highest;   // [chunks]
-  const uint64_t* weights;   // [chunks, kSampleChunk]
-  const uint64_t* sums;      // [chunks]
-  const uint64_t* heaviest;  // [chunks]
-  uint32_t chunks;
-  uint32_t cols;
-};
+inline constexpr unsigned kBucketsOfThread = kSampleBuckets / kSampleThreads;
+static_assert(kBucketsOfThread * kSampleThreads == kSampleBuckets);
 
-__device__ __forceinline__ RowView view_of(const SampleTask& task, uint64_t row) {
-  const uint32_t chunks = task.scratch.chunks;
-  return {.logits = task.logits.data + row * task.logits.stride,
-          .highest = task.scratch.highest + row * chunks,
-          .weights = task.scratch.weights + row * chunks * kSampleChunk,
-          .sums = task.scratch.sums + row * chunks,
-          .heaviest = task.scratch.heaviest + row * chunks,
-          .chunks = chunks,
-          .cols = task.cols};
+/// Sums of what the buckets before each have, and at the end of all.
+using Before = uint64_t[kSampleBuckets + 1];
+
+template <class Number>
+__device__ __forceinline__ void add_up(const Number* of_buckets, Before& before, uint64_t* of_warps) {
+  const unsigned first = gpu::thread_index() * kBucketsOfThread;
+  Number mine[kBucketsOfThread];
+#pragma unroll
+  for (unsigned i = 0; i < kBucketsOfThread; ++i)
+    mine[i] = of_buckets[first + i];
+  uint64_t sum = 0;
+#pragma unroll
+  for (unsigned i = 0; i < kBucketsOfThread; ++i)
+    sum += mine[i];
+  const uint64_t so_far = sum_so_far(sum);
+  gpu::block_barrier();  // earlier sums have been read
+  if (gpu::lane_index() == gpu::kWarpThreads - 1) of_warps[gpu::warp_index()] = so_far;
+  gpu::block_barrier();  // the warps' sums are there
+  uint64_t at = so_far - sum;
+  for (unsigned warp = 0; warp < gpu::warp_index(); ++warp)
+    at += of_warps[warp];
+#pragma unroll
+  for (unsigned i = 0; i < kBucketsOfThread; ++i) {
+    before[first + i] = at;
+    at += mine[i];
+  }
+  if (gpu::thread_index() == kSampleThreads - 1) before[kSampleBuckets] = at;
+  gpu::block_barrier();  // all sums are there
 }
 
-/// visit(i, is_there) for every place of the chunks for which is_relevant(chunk), by the warps of the block in turn.
-template <class IsRelevant, class Visit>
-__device__ void walk_chunks(const RowView& row, IsRelevant is_relevant, Visit visit) {
-  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-  for (uint32_t first = gpu::warp_index(); first < row.chunks; first += warps * gpu::kWarpThreads) {
-    const uint32_t mine = first + gpu::lane_index() * warps;
-    unsigned left = gpu::ballot(mine < row.chunks && is_relevant(mine));
-    for (; left != 0; left &= left - 1) {
-      const uint32_t begin = (first + gpu::lowest_bit(left) * warps) * kSampleChunk;
-      for (uint32_t i = begin + gpu::lane_index(); i < begin + kSampleChunk; i += gpu::kWarpThreads)
-        visit(i, i < row.cols);
+/// The bucket that reaches beyond `place`, which is below the sum of all. `found`: a word of shared memory.
+__device__ __forceinline__ uint32_t bucket_at(const Before& before, uint64_t place, uint32_t* found) {
+  gpu::block_barrier();  // an earlier one has been read
+#pragma unroll
+  for (unsigned i = 0; i < kBucketsOfThread; ++i) {
+    const unsigned bucket = gpu::thread_index() + i * kSampleThreads;
+    if (before[bucket] <= place && place < before[bucket + 1]) *found = bucket;
+  }
+  gpu::block_barrier();  // it is known
+  return *found;
+}
+
+// Where in a list sorted by key, the highest first, the sum of weights reaches beyond a place, found without sorting:
+// digit by digit of the keys, from sums by digit.
+
+inline constexpr unsigned kDigitBits = 8;
+inline constexpr unsigned kDigits = 1U << kDigitBits;
+
+/// Shared memory of a block. A sum is two words, since hardware adds no longer ones there.
+struct SelectMemory {
+  uint32_t low[kDigits];
+  uint32_t high[kDigits];
+  uint32_t lowest[kSampleWarps];
+  uint32_t highest[kSampleWarps];
+  uint64_t place;
+  uint32_t digit;
+};
+
+/// Of an entry; no weight: it takes no part.
+struct Weighed {
+  uint32_t key = 0;
+  uint64_t weight = 0;
+};
+
+/// `place`: what is left of it after all that has a higher key.
+struct Selected {
+  uint32_t key = 0;
+  uint64_t place = 0;
+};
+
+__device__ __forceinline__ void add_to_digit(SelectMemory& memory, uint32_t digit, uint64_t weight) {
+  const auto low = static_cast<uint32_t>(weight);
+  const uint32_t before = gpu::add_together(memory.low + digit, low);
+  const uint32_t carry = before + low < before ? 1 : 0;
+  const uint32_t high = static_cast<uint32_t>(weight >> 32U) + carry;
+  if (high != 0) gpu::add_together(memory.high + digit, high);
+}
+
+/// One warp: in which digit, the highest first, the place lies.
+__device__ __forceinline__ void find_digit(SelectMemory& memory, uint64_t place) {
+  constexpr unsigned kOfLane = kDigits / gpu::kWarpThreads;
+  const unsigned highest = kDigits - 1 - gpu::lane_index() * kOfLane;
+  uint64_t sums[kOfLane];
+  uint64_t sum = 0;
+#pragma unroll
+  for (unsigned i = 0; i < kOfLane; ++i) {
+    sums[i] = uint64_t{memory.high[highest - i]} << 32U | memory.low[highest - i];
+    sum += sums[i];
+  }
+  uint64_t before = sum_so_far(sum) - sum;
+  if (place < before || place - before >= sum) return;  // one lane continues
+  bool is_found = false;
+#pragma unroll
+  for (unsigned i = 0; i < kOfLane; ++i) {
+    if (!is_found && place - before < sums[i]) {
+      is_found = true;
+      memory.digit = highest - i;
+      memory.place = place - before;
     }
+    before += sums[i];
   }
 }
 
-/// One block: the first index at which the sum of weights, in the order of index, reaches beyond `place`, which is
-/// below the sum of all; one lane stores it. sum_of_chunk(chunk, is_there) is called with a chunk for each lane,
-/// weight_at(i, is_there) with a place for each.
+/// Whether the keys that take part differ, and where: digits from this bit on are the same, and `highest` has them.
+struct KeySpan {
+  unsigned bits = 0;
+  uint32_t highest = 0;
+};
+
+__device__ __forceinline__ KeySpan span_of_block(SelectMemory& memory, uint32_t lowest, uint32_t highest) {
+  lowest = gpu::smallest_of_warp(lowest);
+  highest = gpu::largest_of_warp(highest);
+  gpu::block_barrier();  // earlier ones have been read
+  if (gpu::lane_index() == 0) {
+    memory.lowest[gpu::warp_index()] = lowest;
+    memory.highest[gpu::warp_index()] = highest;
+  }
+  gpu::block_barrier();  // the warps' are there
+#pragma unroll
+  for (unsigned warp = 0; warp < kSampleWarps; ++warp) {
+    lowest = memory.lowest[warp] < lowest ? memory.lowest[warp] : lowest;
+    highest = memory.highest[warp] > highest ? memory.highest[warp] : highest;
+  }
+  KeySpan span{.bits = 0, .highest = highest};
+  while (span.bits < 32 && (lowest ^ highest) >> span.bits != 0)
+    span.bits += kDigitBits;
+  return span;
+}
+
+/// Among entries [begin, end), of which weigh(i) is what it says. `place` is below the sum of their weights.
+template <class Weigh>
+__device__ __forceinline__ Selected select_at(SelectMemory& memory, uint32_t begin, uint32_t end, uint64_t place,
+                                              Weigh weigh) {
+  const uint32_t first = begin + gpu::thread_index();
+  const Weighed mine = first < end ? weigh(first) : Weighed{};
+  const auto for_each = [&](auto visit) {
+    if (mine.weight != 0) visit(mine);
+    for (uint32_t i = first + kSampleThreads; i < end; i += kSampleThreads) {
+      const Weighed other = weigh(i);
+      if (other.weight != 0) visit(other);
+    }
+  };
+  uint32_t lowest = UINT32_MAX;
+  uint32_t highest = 0;
+  for_each([&](const Weighed& one) {
+    lowest = one.key < lowest ? one.key : lowest;
+    highest = one.key > highest ? one.key : highest;
+  });
+  const KeySpan span = span_of_block(memory, lowest, highest);
+  unsigned shift = span.bits;
+  uint32_t prefix = shift < 32 ? span.highest >> shift << shift : 0;
+  while (shift > 0) {
+    memory.low[gpu::thread_index()] = 0;
+    memory.high[gpu::thread_index()] = 0;
+    gpu::block_barrier();  // the sums are empty
+    const uint64_t known = uint64_t{prefix} >> shift;
+    shift -= kDigitBits;
+    for_each([&](const Weighed& one) {
+      if (uint64_t{one.key} >> (shift + kDigitBits) == known)
+        add_to_digit(memory, one.key >> shift & (kDigits - 1), one.weight);
+    });
+    gpu::block_barrier();  // they are complete
+    if (gpu::warp_index() == 0) find_digit(memory, place);
+    gpu::block_barrier();  // the digit is known
+    prefix |= memory.digit << shift;
+    place = memory.place;
+  }
+  return {prefix, place};
+}
+static_assert(kDigits == kSampleThreads, "a thread empties one sum");
+
+/// The first index at which the sum of weights, in the order of index, reaches beyond `place`, which is below the sum
+/// of all; one lane stores it. sum_of_chunk(chunk) is called with chunks that there are, weight_at(i) with indices.
 template <class SumOfChunk, class WeightAt>
-__device__ void store_index_at(const RowView& row, uint64_t place, uint64_t* of_warps, uint32_t* id,
-                               SumOfChunk sum_of_chunk, WeightAt weight_at) {
-  const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-  const uint32_t of_warp = (row.chunks + warps - 1) / warps;
+__device__ __forceinline__ void store_index_at(uint32_t cols, uint32_t chunks, uint64_t place, uint64_t* of_warps,
+                                               uint32_t* id, SumOfChunk sum_of_chunk, WeightAt weight_at) {
+  const uint32_t of_warp = (chunks + kSampleWarps - 1) / kSampleWarps;
   const uint32_t begin = gpu::warp_index() * of_warp;
-  const uint32_t end = begin + of_warp < row.chunks ? begin + of_warp : row.chunks;
+  const uint32_t end = begin + of_warp < chunks ? begin + of_warp : chunks;
+  const auto sum_of = [&](uint32_t chunk) { return chunk < end ? sum_of_chunk(chunk) : 0; };
   uint64_t sum = 0;
   for (uint32_t first = begin; first < end; first += gpu::kWarpThreads)
-    sum += sum_of_chunk(first + gpu::lane_index(), first + gpu::lane_index() < end);
+    sum += sum_of(first + gpu::lane_index());
   sum = sum_of_warp(sum);
+  gpu::block_barrier();  // earlier sums have been read
   if (gpu::lane_index() == 0) of_warps[gpu::warp_index()] = sum;
   gpu::block_barrier();  // the warps' sums are there
   uint64_t before = 0;
@@ -119,7 +250,7 @@ __device__ void store_index_at(const RowView& row, uint64_t place, uint64_t* of_
   place -= before;
   uint32_t chunk = begin;
   for (;; chunk += gpu::kWarpThreads) {
-    const uint64_t so_far = sum_so_far(sum_of_chunk(chunk + gpu::lane_index(), chunk + gpu::lane_index() < end));
+    const uint64_t so_far = sum_so_far(sum_of(chunk + gpu::lane_index()));
     const unsigned beyond = gpu::ballot(so_far > place);
     const uint64_t all = shuffle_wide(so_far, gpu::kWarpThreads - 1);
     if (beyond == 0) {
@@ -133,7 +264,7 @@ __device__ void store_index_at(const RowView& row, uint64_t place, uint64_t* of_
     break;
   }
   for (uint32_t i = chunk * kSampleChunk + gpu::lane_index();; i += gpu::kWarpThreads) {
-    const uint64_t so_far = sum_so_far(weight_at(i, i < row.cols));
+    const uint64_t so_far = sum_so_far(i < cols ? weight_at(i) : 0);
     const unsigned beyond = gpu::ballot(so_far > place);
     if (beyond != 0) {
       if (gpu::lane_index() == gpu::lowest_bit(beyond)) *id = i;
@@ -141,79 +272,6 @@ __device__ void store_index_at(const RowView& row, uint64_t place, uint64_t* of_
     }
     place -= shuffle_wide(so_far, gpu::kWarpThreads - 1);
   }
-}
-
-// Where in a row sorted by value, the highest first, the sum of weights reaches beyond a place, found without sorting:
-// digit by digit of the values' order, from sums by digit. One block. Weights are whole numbers, so sums know no order.
-
-inline constexpr unsigned kDigitBits = 8;
-inline constexpr unsigned kDigits = 1U << kDigitBits;
-
-/// Shared memory of a block.
-struct SelectMemory {
-  uint64_t sums[kDigits];
-  uint64_t place;
-  uint32_t digit;
-};
-
-/// `order` is that of the value at the place; `place`, what is left of it after all that is higher.
-struct Selected {
-  uint32_t order = 0;
-  uint64_t place = 0;
-};
-
-/// A warp adds each lane's weight to the sum of its digit, digit by digit: most lanes have one of a few.
-__device__ __forceinline__ void add_by_digit(uint64_t* sums, uint32_t digit, uint64_t weight, bool takes_part) {
-  for (unsigned left = gpu::ballot(takes_part); left != 0;) {
-    const unsigned leader = gpu::lowest_bit(left);
-    const uint32_t of_leader = gpu::shuffle(digit, leader);
-    const bool is_same = takes_part && digit == of_leader;
-    const unsigned same = gpu::ballot(is_same);
-    const bool is_alone = (same & (same - 1)) == 0;
-    const uint64_t sum = is_alone ? weight : sum_of_warp(is_same ? weight : 0);
-    if (gpu::lane_index() == leader) gpu::add_together(sums + digit, sum);
-    left &= ~same;
-  }
-}
-
-/// One warp: in which digit, the highest first, the place lies.
-__device__ __forceinline__ void find_digit(SelectMemory& memory, uint64_t place) {
-  constexpr unsigned kOfLane = kDigits / gpu::kWarpThreads;
-  const unsigned highest = kDigits - 1 - gpu::lane_index() * kOfLane;
-  uint64_t sum = 0;
-  for (unsigned i = 0; i < kOfLane; ++i)
-    sum += memory.sums[highest - i];
-  uint64_t before = sum_so_far(sum) - sum;
-  if (place < before || place - before >= sum) return;  // one lane continues
-  unsigned digit = highest;
-  while (place - before >= memory.sums[digit])
-    before += memory.sums[digit--];
-  memory.digit = digit;
-  memory.place = place - before;
-}
-
-/// `place` is below the sum of all weights. walk(visit) calls visit(order, weight, takes_part) for all values, with all
-/// lanes of a warp together.
-template <class Walk>
-__device__ Selected select_at(SelectMemory& memory, uint64_t place, Walk walk) {
-  uint32_t prefix = 0;
-  for (unsigned shift = 32; shift > 0;) {
-    for (unsigned i = gpu::thread_index(); i < kDigits; i += gpu::block_threads())
-      memory.sums[i] = 0;
-    gpu::block_barrier();  // the sums are empty
-    const uint64_t known = uint64_t{prefix} >> shift;
-    shift -= kDigitBits;
-    walk([&](uint32_t order, uint64_t weight, bool takes_part) {
-      const bool fits = takes_part && uint64_t{order} >> (shift + kDigitBits) == known;
-      add_by_digit(memory.sums, order >> shift & (kDigits - 1), weight, fits);
-    });
-    gpu::block_barrier();  // they are complete
-    if (gpu::warp_index() == 0) find_digit(memory, place);
-    gpu::block_barrier();  // the digit is known
-    prefix |= memory.digit << shift;
-    place = memory.place;
-  }
-  return {prefix, place};
 }
 
 }  // namespace dspack::kernels::cuda::device

@@ -119,24 +119,71 @@ struct CopyKeys {
   }
 };
 
-/// Any other cache of FP32, BF16 or F16, value by value.
+/// Any other cache of FP32, BF16 or F16: eight lanes a row, by 16 bytes where rows begin at multiples of these, else
+/// value by value.
 template <class Stored>
 struct RoundKeys {
   static constexpr bool kStaged = false;
   static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
                                               uint32_t end, const KeyTile& tile) {
-    const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-    for (uint32_t row = gpu::warp_index(); row < kTensorPositions; row += warps) {
+    const bool is_aligned = reinterpret_cast<uint64_t>(run.cache) % 16 == 0;
+    for (uint32_t row = gpu::thread_index() / kLanes; row < kTensorPositions; row += gpu::block_threads() / kLanes) {
       const bool is_there = first + row < end;
-      const uint64_t place = is_there ? map.at(first + row) : 0;
-      for (uint32_t piece = gpu::lane_index(); piece < run.key_dim / kPieceValues; piece += gpu::kWarpThreads) {
-        const uint64_t at = place * run.key_dim + piece * kPieceValues;
+      const uint64_t at = (is_there ? map.at(first + row) : 0) * uint64_t{run.key_dim};
+      if (is_aligned) {
+        round_words(run, at, is_there, row, tile);
+      } else {
+        round_values(run, at, is_there, row, tile);
+      }
+    }
+  }
+
+ private:
+  static constexpr unsigned kLanes = 8;
+  static constexpr unsigned kWords = kPieceValues / Stored::kPer16;  // of 16 bytes, in a piece
+  static constexpr unsigned kTurns = kTensorKeyDim / kPieceValues / kLanes;
+  static constexpr unsigned kAhead = kTurns / 2 + 1;  // pieces under way at once
+
+  /// The row that begins with element `at` of the cache.
+  static __device__ __forceinline__ void round_words(const AttendRun& run, uint64_t at, bool is_there, uint32_t row,
+                                                     const KeyTile& tile) {
+    const auto* words = static_cast<const uint4*>(run.cache) + at / Stored::kPer16;
+    const uint32_t pieces = run.key_dim / kPieceValues;
+#pragma unroll 1
+    for (uint32_t first = gpu::thread_index() % kLanes; first < pieces; first += kAhead * kLanes) {
+      uint4 ahead[kAhead][kWords];
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i) {
+        const uint32_t piece = first + i * kLanes;
+#pragma unroll
+        for (unsigned word = 0; word < kWords; ++word)
+          ahead[i][word] = is_there && piece < pieces ? words[piece * kWords + word] : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i) {
+        const uint32_t piece = first + i * kLanes;
+        if (piece >= pieces) break;
         float values[kPieceValues];
 #pragma unroll
-        for (unsigned i = 0; i < kPieceValues; ++i)
-          values[i] = is_there ? Stored::decode_one(run.cache, at + i) : 0.0F;
+        for (unsigned four = 0; four < 2; ++four) {
+          float decoded[4];
+          Stored::decode(ahead[i][four / Stored::kQuarters], four % Stored::kQuarters, decoded);
+#pragma unroll
+          for (unsigned j = 0; j < 4; ++j)
+            values[four * 4 + j] = decoded[j];
+        }
         *tile.at(row, piece) = round_piece(values);
       }
+    }
+  }
+  static __device__ __forceinline__ void round_values(const AttendRun& run, uint64_t at, bool is_there, uint32_t row,
+                                                      const KeyTile& tile) {
+    for (uint32_t piece = gpu::thread_index() % kLanes; piece < run.key_dim / kPieceValues; piece += kLanes) {
+      float values[kPieceValues];
+#pragma unroll
+      for (unsigned i = 0; i < kPieceValues; ++i)
+        values[i] = is_there ? Stored::decode_one(run.cache, at + piece * kPieceValues + i) : 0.0F;
+      *tile.at(row, piece) = round_piece(values);
     }
   }
 };
@@ -158,6 +205,13 @@ struct Fp8TensorKeys {
     const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
     const auto row_bytes = static_cast<uint32_t>(run.fp8_row.bytes);
     const uint32_t rows = end - first < kTensorPositions ? end - first : kTensorPositions;
+    if (!map.is_chosen()) {  // so they do in the cache
+      const uint8_t* from = static_cast<const uint8_t*>(run.cache) + uint64_t{first} * row_bytes;
+#pragma unroll 4
+      for (uint32_t at = gpu::thread_index() * 16; at < rows * row_bytes; at += gpu::block_threads() * 16)
+        gpu::copy_async(to + at, from + at, true);
+      return;
+    }
     for (uint32_t row = gpu::warp_index(); row < rows; row += warps) {
       const auto* from = static_cast<const uint8_t*>(run.cache) + uint64_t{map.at(first + row)} * row_bytes;
       for (uint32_t at = gpu::lane_index() * 16; at < row_bytes; at += gpu::kWarpThreads * 16)
@@ -170,26 +224,43 @@ struct Fp8TensorKeys {
   }
 
  private:
-  /// The first `count` of a tile's rows, which lie at stored_at(row); the others are zeros.
+  /// The first `count` of a tile's rows, which lie at stored_at(row); the others are zeros. A warp has the codes of
+  /// some rows before it decodes the first; eight lanes copy a row's rotary key.
   template <class StoredAt>
   static __device__ __forceinline__ void decode_rows(const AttendRun& run, uint32_t count, const KeyTile& tile,
                                                      StoredAt stored_at) {
-    const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
-    for (uint32_t row = gpu::warp_index(); row < kTensorPositions; row += warps) {
-      const uint8_t* stored = row < count ? stored_at(row) : nullptr;
-      for (uint32_t column = gpu::lane_index() * StoredF8::kPer16; column < run.latent_dim;
-           column += gpu::kWarpThreads * StoredF8::kPer16)
-        decode_sixteen(run, stored, row < count, column, row, tile);
-      const auto* rope = row < count ? reinterpret_cast<const uint4*>(stored + run.fp8_row.rope_at) : nullptr;
-      const uint32_t first_piece = run.latent_dim / kPieceValues;
-      for (uint32_t i = gpu::lane_index(); first_piece + i < run.key_dim / kPieceValues; i += gpu::kWarpThreads)
-        *tile.at(row, first_piece + i) = row < count ? rope[i] : make_uint4(0, 0, 0, 0);
+    constexpr unsigned kAhead = 4;
+    constexpr unsigned kLanes = 8;
+    static_assert(kTensorColumns <= gpu::kWarpThreads * StoredF8::kPer16);
+    const uint32_t column = gpu::lane_index() * StoredF8::kPer16;
+    const unsigned turn = gpu::block_threads() / gpu::kWarpThreads * kAhead;
+    for (uint32_t first = gpu::warp_index() * kAhead; first < kTensorPositions; first += turn) {
+      uint4 codes[kAhead];
+      float scales[kAhead];
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i) {
+        codes[i] = make_uint4(0, 0, 0, 0);
+        scales[i] = 0;
+        if (first + i >= count || column >= run.latent_dim) continue;
+        const uint8_t* stored = stored_at(first + i);
+        codes[i] = *reinterpret_cast<const uint4*>(stored + column);
+        scales[i] = fp8_row_scale(stored, run.fp8_row, column);
+      }
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i) {
+        if (column < run.latent_dim) store_sixteen(codes[i], scales[i], column, first + i, tile);
+      }
+    }
+    const uint32_t first_piece = run.latent_dim / kPieceValues;
+    for (uint32_t row = gpu::thread_index() / kLanes; row < kTensorPositions; row += gpu::block_threads() / kLanes) {
+      const uint8_t* stored = row < count ? stored_at(row) + run.fp8_row.rope_at : nullptr;
+      for (uint32_t i = gpu::thread_index() % kLanes; first_piece + i < run.key_dim / kPieceValues; i += kLanes)
+        *tile.at(row, first_piece + i) =
+            stored != nullptr ? reinterpret_cast<const uint4*>(stored)[i] : make_uint4(0, 0, 0, 0);
     }
   }
-  static __device__ __forceinline__ void decode_sixteen(const AttendRun& run, const uint8_t* stored, bool is_there,
-                                                        uint32_t column, uint32_t row, const KeyTile& tile) {
-    const uint4 codes = is_there ? *reinterpret_cast<const uint4*>(stored + column) : make_uint4(0, 0, 0, 0);
-    const float scale = is_there ? fp8_row_scale(stored, run.fp8_row, column) : 0.0F;
+  static __device__ __forceinline__ void store_sixteen(const uint4& codes, float scale, uint32_t column, uint32_t row,
+                                                       const KeyTile& tile) {
     uint4 pieces[2];
 #pragma unroll
     for (unsigned i = 0; i < 2; ++i) {

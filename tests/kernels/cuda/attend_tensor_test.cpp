@@ -127,6 +127,22 @@ TEST_CASE("cuda: tensor attention of splits that are several tiles long, in ever
   }
 }
 
+TEST_CASE("cuda: tensor attention: blocks of half the queries, where there are few, have the bits of whole ones") {
+  Random random;
+  CAPTURE(random.seed());
+  // 128 heads are four blocks of 32 queries: 128 blocks of 32 splits for a row of 2048 positions, and 132 for the next.
+  const AttendCase c{3, 128, 16, 16, 32 * 64 - 2, 1, Dtype::bf16};
+  const AttendInput input = random_input(c, random);
+  for (const AttendChoice choice : {AttendChoice::tensor_64x2, AttendChoice::tensor_64x1}) {
+    GpuLab lab(random.seed());
+    check_rows_alone(lab, input, c, choice);
+    check_rounded(run_attend(lab, input, c, {.rows = c.rows, .choice = choice}), input, c);
+  }
+  // 33 splits of two tiles.
+  check_tensor({1, 128, 16, 16, 33 * 128 - 10, 1, Dtype::bf16}, AttendChoice::tensor_64x2, random);
+  check_tensor({1, 128, 16, 16, 33 * 128 - 10, 1, Dtype::f8_e4m3}, AttendChoice::tensor_64x2, random);
+}
+
 TEST_CASE("cuda: tensor attention of so many queries that no row is cut") {
   Random random;
   CAPTURE(random.seed());

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <dspack_gpu.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -34,6 +35,15 @@ __global__ void two_barriers() {
 }
 __global__ void half_a_shuffle(unsigned* out) {
   if (gpu::lane_index() < 16) *out = gpu::shuffle(1U, 0);
+}
+__global__ void half_a_maximum(unsigned* out) {
+  if (gpu::lane_index() < 16) *out = gpu::largest_of_warp(1U);
+}
+__global__ void find_extremes(const unsigned* from, unsigned* out) {
+  const unsigned mine = from[gpu::thread_index()];
+  const unsigned largest = gpu::largest_of_warp(mine);
+  const unsigned smallest = gpu::smallest_of_warp(mine);
+  out[gpu::thread_index()] = largest - smallest;
 }
 __global__ void unaligned(const unsigned char* from, unsigned* out) {
   *out = gpu::load_streaming(from + 4).x;
@@ -100,11 +110,24 @@ TEST_CASE("emulated GPU: barriers that not all reach, half warps, odd addresses 
   CHECK(aborts([] { run({.threads = 64}, some_leave); }));
   CHECK(aborts([] { run({.threads = 64}, two_barriers); }));
   CHECK(aborts([&] { run({.threads = 32}, half_a_shuffle, out.data()); }));
+  CHECK(aborts([&] { run({.threads = 32}, half_a_maximum, out.data()); }));
   CHECK(aborts([&] { run({.threads = 32}, unaligned, kBytes, out.data()); }));
   CHECK(aborts([] { run({.grid_y = 65'536, .threads = 32}, two_barriers); }));
   CHECK(aborts([] { run({.threads = 31}, two_barriers); }));
   CHECK(aborts([&] { run({.threads = 64}, hand_on, out.data(), true); }));  // no shared memory
   CHECK_FALSE(aborts([&] { run({.threads = 64, .shared_bytes = 256}, hand_on, out.data(), true); }));
+}
+
+TEST_CASE("emulated GPU: the largest and the smallest number of a warp, in every lane") {
+  std::vector<unsigned> from(64);
+  for (unsigned i = 0; i < 64; ++i)
+    from[i] = 0xfffffff0U - (i * 7919) % 64 * 3;
+  std::vector<unsigned> out(64);
+  run({.threads = 64}, find_extremes, from.data(), out.data());
+  for (unsigned i = 0; i < 64; ++i) {
+    const auto [low, high] = std::minmax_element(from.begin() + i / 32 * 32, from.begin() + i / 32 * 32 + 32);
+    CHECK(out[i] == *high - *low);
+  }
 }
 
 TEST_CASE("emulated GPU: an asynchronous copy is there after its wait, and before it perhaps") {

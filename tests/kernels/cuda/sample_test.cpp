@@ -52,8 +52,10 @@ std::vector<uint32_t> drawn(const std::vector<float>& logits, uint32_t cols, con
                               .ids = lab.put(std::vector<uint32_t>(rows, 0xdeadbeef)),
                               .rows = rows,
                               .cols = cols,
-                              .scratch = cuda::lay_out_sample(lab.put(scratch), rows, cols)};
+                              .scratch = cuda::lay_out_sample(lab.put(scratch), rows, cols),
+                              .counter = lab.put(std::vector<uint32_t>{0})};
   cuda::run_sample(lab.stream(), task);
+  CHECK(lab.get(task.counter, 1).front() == 0);
   return lab.get(task.ids, rows);
 }
 
@@ -144,14 +146,10 @@ TEST_CASE("cuda: thousands of draws of one distribution are the host's") {
 
 TEST_CASE("cuda: launches that draw fit every vocabulary") {
   for (const uint32_t cols : {1U, 128U, 129U, 4096U, 129'280U, kernels::kMostSampled}) {
-    const auto chunks = cuda::choose_chunks_launch(3, cols);
-    CHECK(uint64_t{chunks.grid_x} * chunks.threads / gpu::kWarpThreads >= cuda::sample_chunks(cols));
-    CHECK(chunks.grid_y == 3);
-    const auto rows = cuda::choose_row_launch(3, cols);
-    CHECK(rows.grid_x == 3);
-    CHECK(rows.threads >= gpu::kWarpThreads);
-    CHECK(rows.threads <= 1024);
-    CHECK(rows.threads % gpu::kWarpThreads == 0);
+    const auto shape = cuda::choose_sample_launch(3, cols);
+    CHECK(shape.grid_x == 3);
+    CHECK(uint64_t{shape.grid_y} * shape.threads / gpu::kWarpThreads >= cuda::sample_chunks(cols));
+    CHECK(shape.grid_y <= 65'535);
   }
 }
 
