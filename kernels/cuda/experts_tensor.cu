@@ -38,7 +38,7 @@ struct TensorTile {
 
   /// The inputs' columns from `first` on.
   __device__ void stage(uint32_t first) const {
-    inputs.template stage<kFp8>(task.rounded, first, tile.count, [&](uint32_t token) {
+    inputs.template stage<kFp8, (kTokenTiles > 1)>(task.rounded, first, tile.count, [&](uint32_t token) {
       return device::assignment_of(task.tiles, tile, token) / task.slots;
     });
   }
@@ -86,8 +86,7 @@ struct TensorTile {
       Sums totals[1] = {};
       const auto multiply = [&](const auto& add_columns) {
         for (uint32_t first = 0; first < task.form.in; first += inputs.columns) {
-          const bool is_first = first == 0 && block_row == turns.first * rows_of_block;
-          if (!is_first) gpu::block_barrier();  // every warp is done with the columns before
+          gpu::block_barrier();  // every warp is done with the columns before
           stage(first);
           gpu::block_barrier();  // the inputs are there
           const uint32_t behind = first + inputs.columns;

@@ -31,9 +31,7 @@ struct TensorPlan {
 constexpr unsigned kDepth = 3;
 constexpr unsigned kRingBytes = device::kTileStreamBytes<1, kDepth>;  // of a warp
 template <unsigned kTokenTiles>
-constexpr bool kHasRing = kTokenTiles == 1;
-template <unsigned kTokenTiles>  // of a block, before its inputs
-constexpr unsigned kRingsBytes = kHasRing<kTokenTiles> ? kWarpsOfBlock* kRingBytes : 0;
+constexpr unsigned kRingsBytes = kTokenTiles == 1 ? kWarpsOfBlock* kRingBytes : 0;  // of a block, before its inputs
 
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
 struct TensorBlock {
@@ -49,7 +47,8 @@ struct TensorBlock {
 
   /// The inputs' columns from `first` on.
   __device__ void stage(uint32_t first) const {
-    inputs.template stage<kFp8>(task.x, first, count, [&](uint32_t token) { return first_token + token; });
+    inputs.template stage<kFp8, (kTokenTiles > 1)>(task.x, first, count,
+                                                   [&](uint32_t token) { return first_token + token; });
   }
 
   __device__ void store(uint32_t first_row, const Sums& totals) const {
@@ -71,35 +70,21 @@ struct TensorBlock {
     }
   }
 
-  /// Adds up what the warps of a row have, in their order, in the first of them. Sums lie where the warp's ring was,
-  /// which it is done with, or where the inputs were.
+  /// Adds up what the warps of a row have, in their order, in the first of them. The inputs are no longer needed.
   __device__ void add_up(unsigned part, Sums& totals) const {
     constexpr unsigned kValues = kRowTiles * kTokenTiles * 4;
-    constexpr unsigned kBytes = kHasRing<kTokenTiles> ? kRingBytes : kValues * gpu::kWarpThreads * sizeof(float);
-    static_assert(kBytes >= kValues * gpu::kWarpThreads * sizeof(float));
-    unsigned char* place = kHasRing<kTokenTiles> ? gpu::shared_memory<unsigned char>() : inputs.shared;
-    const auto sums_of = [&](unsigned warp) {
-      return reinterpret_cast<float*>(place + warp * kBytes) + gpu::lane_index();
-    };
+    auto* sums = reinterpret_cast<float*>(inputs.shared);
     float* flat = &totals[0][0][0];
-    if constexpr (kHasRing<kTokenTiles>) {
-      gpu::warp_barrier();  // the warp is done with its ring
-    } else {
-      gpu::block_barrier();  // every warp is done with the inputs
-    }
+    gpu::block_barrier();  // every warp is done with the inputs, which lie where the sums go
     if (part > 0) {
-#pragma unroll
       for (unsigned i = 0; i < kValues; ++i)
-        sums_of(gpu::warp_index())[i * gpu::kWarpThreads] = flat[i];
+        sums[(gpu::warp_index() * kValues + i) * gpu::kWarpThreads + gpu::lane_index()] = flat[i];
     }
     gpu::block_barrier();  // all sums are there
     if (part > 0) return;
-#pragma unroll(kValues <= 4 ? kWarpsOfBlock - 1 : 1)
-    for (unsigned other = 1; other < kWarpsOfBlock; ++other) {
-      if (other >= plan.warps_a_row) break;
-#pragma unroll
+    for (unsigned other = 1; other < plan.warps_a_row; ++other) {
       for (unsigned i = 0; i < kValues; ++i)
-        flat[i] += sums_of(gpu::warp_index() + other)[i * gpu::kWarpThreads];
+        flat[i] += sums[((gpu::warp_index() + other) * kValues + i) * gpu::kWarpThreads + gpu::lane_index()];
     }
   }
 };
@@ -108,6 +93,7 @@ struct TensorBlock {
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
 __device__ __forceinline__ void multiply_rows(const TensorTask& task, const TensorPlan& plan, uint32_t row_block) {
   using Block = TensorBlock<Stored, kTokenTiles, kRowTiles, kFp8>;
+  constexpr bool kHasRing = kTokenTiles == 1;
   gpu::let_next_begin();
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
   if (token_group * Block::kTokens >= task.rows) return gpu::wait_for_previous();
@@ -132,7 +118,7 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
   typename Block::Sums totals[1] = {};
   const auto multiply = [&](const auto& add_tile) {
     for (uint32_t first = 0; first < task.weight.in; first += plan.tile_columns) {
-      if (first > 0) gpu::block_barrier();  // every warp is done with the tile before
+      gpu::block_barrier();  // every warp is done with the tile before
       block.stage(first);
       gpu::block_barrier();  // the tile is there
       const uint32_t end = task.weight.in - first < plan.tile_columns ? task.weight.in : first + plan.tile_columns;
@@ -144,7 +130,7 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
     for (unsigned tile = 0; tile < kRowTiles; ++tile)
       rows.find(tile, task.weight, first_row + tile * kTileRows);
   };
-  if constexpr (kHasRing<kTokenTiles>) {
+  if constexpr (kHasRing) {
     // Weights depend on nothing that is computed: the first are asked for before the inputs are.
     device::TileStream<Stored, 1, kRowTiles, kDepth> stream(
         shared + gpu::warp_index() * kRingBytes, matrices,
@@ -173,7 +159,7 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
 
 /// Blocks that a multiprocessor's registers are for.
 template <unsigned kTokenTiles>
-constexpr unsigned kBlocks = kHasRing<kTokenTiles> ? 3 : 1;
+constexpr unsigned kBlocks = kTokenTiles == 1 ? 3 : 1;
 
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
 __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTokenTiles>)
