@@ -38,7 +38,7 @@ struct TensorTile {
 
   /// The inputs' columns from `first` on.
   __device__ void stage(uint32_t first) const {
-    inputs.template stage<kFp8>(task.rounded, first, tile.count, [&](uint32_t token) {
+    inputs.template stage<kFp8, (kTokenTiles > 1)>(task.rounded, first, tile.count, [&](uint32_t token) {
       return device::assignment_of(task.tiles, tile, token) / task.slots;
     });
   }

@@ -47,7 +47,8 @@ struct TensorBlock {
 
   /// The inputs' columns from `first` on.
   __device__ void stage(uint32_t first) const {
-    inputs.template stage<kFp8>(task.x, first, count, [&](uint32_t token) { return first_token + token; });
+    inputs.template stage<kFp8, (kTokenTiles > 1)>(task.x, first, count,
+                                                   [&](uint32_t token) { return first_token + token; });
   }
 
   __device__ void store(uint32_t first_row, const Sums& totals) const {

@@ -66,7 +66,7 @@ struct SharedTensorTile {
     for (uint32_t first = 0; first < in; first += inputs.columns) {
       if (!is_staged) {
         gpu::block_barrier();  // every warp is done with what was there before
-        inputs.template stage<kFp8>(task.rounded, first, task.tokens, [](uint32_t token) { return token; });
+        inputs.template stage<kFp8, false>(task.rounded, first, task.tokens, [](uint32_t token) { return token; });
         gpu::block_barrier();  // the inputs are there
         is_staged = in <= inputs.columns;
       }

@@ -110,21 +110,24 @@ struct StagedInputs {
   }
 
   /// Stages the columns from `first` on of `count` rows; every thread of the block takes part, and the rows are there
-  /// behind the next block barrier. row_at: which of the rounded rows an input row is.
-  template <bool kFp8, class RowAt>
+  /// behind the next block barrier. kHasMany: rows, as many as a block has warps and more. row_at: which of the rounded
+  /// rows an input row is.
+  template <bool kFp8, bool kHasMany, class RowAt>
   __device__ __forceinline__ void stage(const RoundedRows& from, uint32_t first, uint32_t count,
                                         const RowAt& row_at) const {
     constexpr uint32_t kPieceValues = 8;  // of 16 bytes
     const uint32_t there = from.columns - first < columns ? from.columns - first : columns;
-    // A warp a row, of few rows more: a row of few columns would leave most of a block idle.
-    const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
-    const uint32_t rows_at_once = count >= warps ? warps : 2 * count <= warps ? 1 : 2;
-    const unsigned threads = warps / rows_at_once * gpu::kWarpThreads;  // of a row
-    for (uint32_t row = gpu::thread_index() / threads; row < count; row += rows_at_once) {
+    const auto copy_row = [&](uint32_t row, uint32_t thread, uint32_t threads) {
       const uint16_t* values = from.values + uint64_t{row_at(row)} * from.columns + first;
-      for (uint32_t value = gpu::thread_index() % threads * kPieceValues; value < there;
-           value += threads * kPieceValues)
+      for (uint32_t value = thread * kPieceValues; value < there; value += threads * kPieceValues)
         gpu::copy_async(at(row, value), values + value, true);
+    };
+    if constexpr (kHasMany) {  // a warp each: a row of few columns would leave most of a block idle
+      for (uint32_t row = gpu::warp_index(); row < count; row += gpu::block_threads() / gpu::kWarpThreads)
+        copy_row(row, gpu::lane_index(), gpu::kWarpThreads);
+    } else {
+      for (uint32_t row = 0; row < count; ++row)
+        copy_row(row, gpu::thread_index(), gpu::block_threads());
     }
     gpu::copy_commit();
     if constexpr (kFp8) {
