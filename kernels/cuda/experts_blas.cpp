@@ -119,19 +119,19 @@ void sum_slots(gpu::Stream& stream, const ExpertsBlasTask& task, const RowsAt<fl
 ExpertsBlasChoice choose_experts_blas(const ExpertForm& form, Precision precision, const BlasCard& card) {
   const BlasPath path = blas_path_of(form.gate_up, precision, card);
   if (path == BlasPath::none || path != blas_path_of(form.down, precision, card)) return {};
-  // On an H200 run_experts_tensor has reached 57 TFLOP/s of 512 tokens of V3, and memory 4.5 TB/s at best; 5 us for
-  // each of the library's three products are assumed beside their memory traffic.
+  // On an H200 run_experts_tensor has reached 57 TFLOP/s with 512 tokens of V3, and memory 4.5 TB/s at best. Of the
+  // library's three products, which overlap, either the calls or the memory's traffic are assumed to take longest.
   constexpr double kOwnRate = 57e12;
   constexpr double kMemoryRate = 3.5e12;
-  constexpr double kCallSeconds = 3 * 5e-6;
+  constexpr double kCallSeconds = 3 * 6e-6;
   const double weights = 3.0 * form.gate_up.in * form.gate_up.out;
   const double bytes_a_weight = path == BlasPath::fp8    ? 1
                                 : path == BlasPath::bf16 ? 2
                                                          : 5;  // read, written, read again
   const double own_seconds = 2 * weights / kOwnRate;           // of a row
   return {.path = path,
-          .least_rows =
-              static_cast<uint32_t>(std::ceil((kCallSeconds + weights * bytes_a_weight / kMemoryRate) / own_seconds))};
+          .least_rows = static_cast<uint32_t>(
+              std::ceil(std::max(kCallSeconds, weights * bytes_a_weight / kMemoryRate) / own_seconds))};
 }
 
 uint32_t choose_piece_rows(BlasPath path, const ExpertsShape& shape, const BlasLimits& limits) {

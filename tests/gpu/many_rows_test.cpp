@@ -4,6 +4,7 @@
 
 #include "tests/gpu/real_gpu.h"
 #include "tests/kernels/linear_on_device.h"
+#include "tests/kernels/put_experts.h"
 #include "tests/support/numeric.h"
 
 namespace dspack::test::many_rows_test {
@@ -40,6 +41,33 @@ TEST_CASE("gpu: products of many rows, by cuBLASLt and by this program's kernels
         MESSAGE(gpu->description() << ": " << shape << ": " << report);
         CHECK((report.not_a_number == 0 && report.nmse <= most_nmse(precision, shape.dtype)));
       }
+    }
+  }
+}
+
+TEST_CASE("gpu: a prompt's experts, by cuBLASLt and by this program's kernels") {
+  Random random;
+  CAPTURE(random.seed());
+  // Rows enough for the library (choose_experts_blas), and scales of down that it wants padded.
+  for (const PartsCase& prompt :
+       {PartsCase{Dtype::f8_e4m3, 3, 1024, 640, 128, 2, 700}, {Dtype::bf16, 3, 1024, 512, 0, 2, 700}}) {
+    for (const Precision precision : {Precision::bf16, Precision::fp8}) {
+      CAPTURE(to_string(precision));
+      std::vector<std::vector<float>> results;
+      for (const char* cublaslt : {"", kernels::kNoCublasLt}) {
+        auto gpu = real_gpu({.precision = precision, .cublaslt = cublaslt});
+        if (gpu == nullptr) return;
+        Lab lab("gpu", std::move(gpu));
+        Random again = random;
+        results.push_back(PutExperts(lab, prompt, again).at_once(lab));
+        MESSAGE(lab.device().description());
+        CHECK(lab.device().description().find("refused") == std::string_view::npos);
+      }
+      // Weights rounded to BF16, sums of FP8 with fewer bits than FP32, roundings of inner values that fall the other
+      // way; a scale or a row at a wrong place would bring 1e-2 and more.
+      const ErrorReport report = compare(results[0], Doubles(results[1].begin(), results[1].end()), prompt.hidden);
+      CHECK_MESSAGE((report.not_a_number == 0 && report.nmse < 1e-4), report);
+      MESSAGE(report);
     }
   }
 }

@@ -268,15 +268,15 @@ TEST_CASE("cuda: which experts are cuBLASLt's, and from how many rows on") {
   CHECK(cuda::choose_experts_blas(v3, Precision::exact, hopper).path == BlasPath::none);
   const auto fp8 = cuda::choose_experts_blas(v3, Precision::fp8, hopper);
   CHECK(fp8.path == BlasPath::fp8);
-  CHECK(fp8.least_rows == 18);
+  CHECK(fp8.least_rows == 12);
   const auto decoded = cuda::choose_experts_blas(v3, Precision::fp8, {});
   CHECK(decoded.path == BlasPath::bf16_decoded);
-  CHECK(decoded.least_rows == 51);
-  CHECK(cuda::choose_experts_blas(v3, Precision::bf16, hopper).least_rows == 51);
+  CHECK(decoded.least_rows == 41);
+  CHECK(cuda::choose_experts_blas(v3, Precision::bf16, hopper).least_rows == 41);
   const auto lite =
       cuda::choose_experts_blas(form_of_experts(kernels::Coding::bf16, 2048, 1408), Precision::fp8, hopper);
   CHECK(lite.path == BlasPath::bf16);
-  CHECK(lite.least_rows == 66);
+  CHECK(lite.least_rows == 60);
   auto mixed = v3;
   mixed.down = form_of_experts(kernels::Coding::bf16, 7168, 2048).down;
   CHECK(cuda::choose_experts_blas(mixed, Precision::fp8, hopper).path == BlasPath::none);
@@ -389,7 +389,7 @@ bool refuse_all(DataType, uint64_t, uint64_t, uint64_t) {
 }
 
 /// So few and small that the emulated GPU computes them, and as many rows as such experts need for the library.
-constexpr uint32_t kPromptTokens = 1140;
+constexpr uint32_t kPromptTokens = 1320;
 
 }  // namespace
 
