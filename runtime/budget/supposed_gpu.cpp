@@ -42,8 +42,8 @@ class SupposedGpu final : public kernels::Device {
   }
   /// Partial results of attention over parts of the cache, in FP32: of so many rows at once as have room.
   [[nodiscard]] uint64_t workspace_bytes(const kernels::WorkspaceShape& largest) const override {
-    constexpr uint64_t kPartPositions = 64;
-    constexpr uint64_t kMostParts = 16;
+    constexpr uint64_t kPartPositions = 32;
+    constexpr uint64_t kMostParts = 32;
     constexpr uint64_t kRoomForParts = 128ULL << 20;
     constexpr uint64_t kOthers = 1ULL << 20;
     const uint64_t parts = std::clamp<uint64_t>(ceil_div(largest.positions, kPartPositions), 1, kMostParts);
