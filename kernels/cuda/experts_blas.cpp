@@ -119,19 +119,21 @@ void sum_slots(gpu::Stream& stream, const ExpertsBlasTask& task, const RowsAt<fl
 ExpertsBlasChoice choose_experts_blas(const ExpertForm& form, Precision precision, const BlasCard& card) {
   const BlasPath path = blas_path_of(form.gate_up, precision, card);
   if (path == BlasPath::none || path != blas_path_of(form.down, precision, card)) return {};
-  // On an H200 run_experts_tensor has reached 57 TFLOP/s with 512 tokens of V3, and memory 4.5 TB/s at best. Of the
-  // library's three products, which overlap, either the calls or the memory's traffic are assumed to take longest.
-  constexpr double kOwnRate = 57e12;
-  constexpr double kMemoryRate = 3.5e12;
+  // Of the library's three products, which overlap, either the calls or the memory's traffic take longest. Calls of few
+  // rows against run_experts_tensor at 57 TFLOP/s; traffic against its time for many: measured on an H200 with 512 and
+  // 4,096 tokens of V3, reading an expert at 3.1 TB/s and then 93 TFLOP/s (fp8) or 129 (bf16), the library's traffic at
+  // 2.4 TB/s with its products hidden behind it.
   constexpr double kCallSeconds = 3 * 6e-6;
+  constexpr double kFewRowsRate = 57e12;
+  constexpr double kOwnMemoryRate = 3.1e12;
+  constexpr double kLibraryMemoryRate = 2.4e12;
+  const double many_rows_rate = path == BlasPath::fp8 ? 93e12 : 129e12;
   const double weights = 3.0 * form.gate_up.in * form.gate_up.out;
-  const double bytes_a_weight = path == BlasPath::fp8    ? 1
-                                : path == BlasPath::bf16 ? 2
-                                                         : 5;  // read, written, read again
-  const double own_seconds = 2 * weights / kOwnRate;           // of a row
-  return {.path = path,
-          .least_rows = static_cast<uint32_t>(
-              std::ceil(std::max(kCallSeconds, weights * bytes_a_weight / kMemoryRate) / own_seconds))};
+  const double stored_bytes = path == BlasPath::bf16 ? 2 : 1;                             // of a weight
+  const double moved_bytes = path == BlasPath::fp8 ? 1 : path == BlasPath::bf16 ? 2 : 5;  // read, written, read again
+  const double of_calls = kCallSeconds / (2 * weights / kFewRowsRate);
+  const double of_traffic = (moved_bytes / kLibraryMemoryRate - stored_bytes / kOwnMemoryRate) / (2 / many_rows_rate);
+  return {.path = path, .least_rows = static_cast<uint32_t>(std::ceil(std::max(of_calls, of_traffic)))};
 }
 
 uint32_t choose_piece_rows(BlasPath path, const ExpertsShape& shape, const BlasLimits& limits) {

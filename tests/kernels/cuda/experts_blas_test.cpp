@@ -271,8 +271,8 @@ TEST_CASE("cuda: which experts are cuBLASLt's, and from how many rows on") {
   CHECK(fp8.least_rows == 12);
   const auto decoded = cuda::choose_experts_blas(v3, Precision::fp8, {});
   CHECK(decoded.path == BlasPath::bf16_decoded);
-  CHECK(decoded.least_rows == 41);
-  CHECK(cuda::choose_experts_blas(v3, Precision::bf16, hopper).least_rows == 41);
+  CHECK(decoded.least_rows == 114);
+  CHECK(cuda::choose_experts_blas(v3, Precision::bf16, hopper).least_rows == 114);
   const auto lite =
       cuda::choose_experts_blas(form_of_experts(kernels::Coding::bf16, 2048, 1408), Precision::fp8, hopper);
   CHECK(lite.path == BlasPath::bf16);
