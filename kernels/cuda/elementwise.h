@@ -14,8 +14,8 @@
 namespace dspack::kernels::cuda {
 
 /// y = x / sqrt(mean(x^2) + epsilon) * gain. y may be x. The sum of squares is added up in an order that `cols` alone
-/// decides: thread t of a block takes 4 t to 4 t + 3, those 4 threads further on, ... by fma; then lanes 16 apart, 8, 4,
-/// 2, 1; then warps likewise. `gain` is a weight: no launch before may have written it.
+/// decides: thread t of a block takes 4 t to 4 t + 3, those 4 threads further on, ... by fma; then lanes 16 apart, 8,
+/// 4, 2, 1; then warps likewise. `gain` is a weight: no launch before may have written it.
 struct RmsNormTask {
   RowsAt<const float> x;
   RowsAt<float> y;
