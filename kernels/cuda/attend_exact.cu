@@ -63,7 +63,7 @@ __device__ __forceinline__ void load_queries(const device::AttendRun& run, const
   }
 }
 
-/// The whole queries, all of a row at once where rows are pieces of 16 bytes; behind the last query that one again,
+/// The whole queries, all of a row at once where rows are pieces of 16 bytes; after the last query that one again,
 /// whose scores there nobody sees.
 __device__ __forceinline__ void load_whole_queries(const device::AttendRun& run, const device::BlockQueries& queries,
                                                    const Shared& shared) {

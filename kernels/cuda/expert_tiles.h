@@ -29,7 +29,7 @@ struct ExpertTiles {
   const uint32_t* ids = nullptr;
 };
 
-/// Rows behind the parts of all assignments that products of whole tiles may write to, unless they are exact.
+/// Rows after the parts of all assignments that products of whole tiles may write to, unless they are exact.
 inline constexpr uint32_t kPartsPadding = 64;
 
 /// Places in a scratch buffer.

@@ -122,7 +122,7 @@ ExpertsBlasChoice choose_experts_blas(const ExpertForm& form, Precision precisio
   // Of the library's three products, which overlap, either the calls or the memory's traffic take longest. Calls of few
   // rows against run_experts_tensor at 57 TFLOP/s; traffic against its time for many: measured on an H200 with 512 and
   // 4,096 tokens of V3, reading an expert at 3.1 TB/s and then 93 TFLOP/s (fp8) or 129 (bf16), the library's traffic at
-  // 2.4 TB/s with its products hidden behind it.
+  // 2.4 TB/s with its products hidden by it.
   constexpr double kCallSeconds = 3 * 6e-6;
   constexpr double kFewRowsRate = 57e12;
   constexpr double kOwnMemoryRate = 3.1e12;

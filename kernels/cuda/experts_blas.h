@@ -3,7 +3,7 @@
 //
 // The host knows the assignments of each expert. Sorted by expert they are cut into pieces, whose inputs have room in
 // the workspace. Of a piece
-//   * the inputs are gathered and rounded, each expert's rows one behind the other;
+//   * the inputs are gathered and rounded, each expert's rows one after the other;
 //   * gate and up of each expert, some of them at once on streams of their own; SiLU and rounding of all rows;
 //   * down of each expert, to rows in the order of the assignments as they are sorted.
 // The number of rows of a product is rounded up, so that there are few shapes; what is too much is zeros, and down's

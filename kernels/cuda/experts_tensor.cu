@@ -138,7 +138,7 @@ struct TensorTiles {
   }
 
   /// 128 values that share a scale are written by up to 128 / rows_of_gate_up() blocks, each of which calls this once
-  /// for them behind its own; the last one rounds them, for `count` rows. `counters`: of each 128 values. meanwhile:
+  /// for them after its own; the last one rounds them, for `count` rows. `counters`: of each 128 values. meanwhile:
   /// what other warps than the one that counts do first.
   template <class RowAt, class Meanwhile>
   static __device__ __forceinline__ void round_written(RowsAt<const float> x, uint32_t in, const RoundedRows& rounded,
@@ -174,7 +174,7 @@ struct TensorTiles {
         });
   }
   /// From the last values of gate and up to the first products with down memory would rest for some 2 us: inner values
-  /// are counted, rounded and counted. So the blocks of gate and up bring what comes behind the first steps of down's
+  /// are counted, rounded and counted. So the blocks of gate and up bring what comes after the first steps of down's
   /// rings near, a share each.
   static __device__ __forceinline__ void prefetch_down(const device::FusedTask& task, const device::TileAt& tile,
                                                        const device::RowTurns& turns) {

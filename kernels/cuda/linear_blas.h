@@ -206,7 +206,7 @@ template <class Float>
   return ceil_div(weight.in, kBlasScaleBlock) % 4 == 0 && reinterpret_cast<uint64_t>(weight.planes[kScales]) % 16 == 0;
 }
 
-/// Rows that one product takes, of several products whose inputs lie one behind the other.
+/// Rows that one product takes, of several products whose inputs lie one after the other.
 struct BlasSegment {
   uint32_t first = 0;  // a multiple of kSegmentUnit, as `rows` is
   uint32_t rows = 0;
@@ -215,13 +215,13 @@ inline constexpr uint32_t kSegmentUnit = 16;
 
 inline constexpr uint32_t kNoSource = UINT32_MAX;
 
-/// Input rows for cuBLASLt, one behind the other: rows of x, or of silu(x) * up.
+/// Input rows for cuBLASLt, one after the other: rows of x, or of silu(x) * up.
 struct RoundInputsTask {
   RowsAt<const float> x;  // [rows, in], or whatever rows `source` names
   uint32_t rows = 0;
   uint32_t in = 0;
   void* to = nullptr;       // BF16 or E4M3 [rows, in]
-  float* scales = nullptr;  // E4M3: what the codes of a block are multiples of: of each segment, one behind the other,
+  float* scales = nullptr;  // E4M3: what the codes of a block are multiples of: of each segment, one after the other,
                             // [ceil(in / 128), rows of the segment]
   RowsAt<const float> up = {};       // null: x alone
   const uint32_t* source = nullptr;  // [rows]: which row of x and up each is; kNoSource: zeros. Null: the same

@@ -129,7 +129,7 @@ double CudaBench::seconds_per_launch(uint32_t least_launches, const std::functio
 double CudaBench::seconds_per_call(uint32_t calls, const std::function<void()>& call) {
   if (options_.profile) {
     call();
-    queue_->synchronize();
+    finish();
     return 0;
   }
   const double seconds = median_seconds([&] {

@@ -79,7 +79,7 @@ struct BlockQueries {
   uint32_t end;
 };
 
-/// Block `block` of `count` queries: with a choice all of one row. None behind the run's last row: the grid of a call
+/// Block `block` of `count` queries: with a choice all of one row. None after the run's last row: the grid of a call
 /// serves its shorter last run, too.
 __device__ __forceinline__ BlockQueries queries_of_block(const AttendRun& run, uint32_t block, uint32_t count) {
   if (run.chosen == nullptr) return {block * count, run.queries};

@@ -113,7 +113,7 @@ __device__ __forceinline__ float sum_of_warps(float of_warp, unsigned warps, flo
 
 /// One row of RmsNormTask, by the first `threads` of a block's threads, whole warps; every thread of the block takes
 /// part in the barrier, and in another before the next row comes. `sums`: as above. store(column, values) is called
-/// with four neighbours of what y becomes, by all lanes of a warp, up to a multiple of their 128; behind the row with
+/// with four neighbours of what y becomes, by all lanes of a warp, up to a multiple of their 128; after the row with
 /// zeros.
 template <bool kFours, class Store>
 __device__ __forceinline__ void normalise_row(const RmsNormTask& task, uint64_t row, unsigned threads, float* sums,
@@ -190,7 +190,7 @@ __device__ __forceinline__ uint64_t first_position(const RotateTask& task) {
   return uint64_t{task.first_position} + (task.live == nullptr ? 0 : *task.live);
 }
 
-/// A value of StoreRowsTask in its type. `place`: values behind the first.
+/// A value of StoreRowsTask in its type. `place`: values after the first.
 __device__ __forceinline__ void store_as(const StoreRowsTask& task, uint64_t place, float value) {
   if (task.dtype == Dtype::f32) {
     static_cast<float*>(task.to)[place] = value;
@@ -222,7 +222,7 @@ __device__ __forceinline__ void store_four_as(const StoreRowsTask& task, uint64_
         make_uint2(gpu::floats_to_halves(values.x, values.y), gpu::floats_to_halves(values.z, values.w));
   }
 }
-/// One value of StoreRowsTask. `first`: rows that row 0 goes behind.
+/// One value of StoreRowsTask. `first`: rows that row 0 goes after.
 __device__ __forceinline__ void store_value(const StoreRowsTask& task, uint64_t first, uint64_t row, uint64_t col) {
   store_as(task, (first + row) * task.cols + col, task.from.data[row * task.from.stride + col]);
 }

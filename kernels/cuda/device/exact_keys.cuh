@@ -38,7 +38,7 @@ __device__ __forceinline__ void store_decoded(const uint4& bytes, float scale, f
   }
 }
 
-/// FP32, BF16 or F16, row behind row, each of whole pieces of 16 bytes at multiples of these.
+/// FP32, BF16 or F16, row after row, each of whole pieces of 16 bytes at multiples of these.
 template <class Stored>
 struct StoredKeys {
   static constexpr bool kWhole = true;

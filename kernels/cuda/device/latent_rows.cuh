@@ -24,7 +24,7 @@ __device__ __forceinline__ uint32_t code_of(float value, float scale) {
   return sign | ((gpu::float_to_bits(rounded) >> 20U) - kRebase);
 }
 
-/// Four neighbouring values of each lane; zeros behind the last.
+/// Four neighbouring values of each lane; zeros after the last.
 __device__ __forceinline__ void store_values(const StoreLatentsTask& task, uint32_t tile, const float (&values)[4],
                                              uint8_t* row) {
   const uint32_t first = tile * kLatentTile + gpu::lane_index() * 4;

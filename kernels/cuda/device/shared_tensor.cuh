@@ -6,7 +6,7 @@
 //
 //   0                what the threads tell each other (experts.cuh)
 //   kFewRingsAt      a ring of weights for each warp (tile_stream.cuh)
-//   kFewInputsAt     staged inputs; behind them the parts' sums
+//   kFewInputsAt     staged inputs; after them the parts' sums
 #pragma once
 
 #include "kernels/cuda/device/experts.cuh"

@@ -23,7 +23,7 @@ __device__ __forceinline__ uint4 round_piece(const float (&values)[kPieceValues]
                     gpu::floats_to_bf16s(values[4], values[5]), gpu::floats_to_bf16s(values[6], values[7]));
 }
 
-/// Places within 128 bytes of a row: of pieces 0, 2, 4 and 6, or where `odd` is 1 of those behind them. What comes 128
+/// Places within 128 bytes of a row: of pieces 0, 2, 4 and 6, or where `odd` is 1 of those after them. What comes 128
 /// bytes further lies at the same places there.
 struct Pieces {
   uint32_t at[4];
@@ -34,7 +34,7 @@ struct Pieces {
   }
 };
 
-/// The queries of a block, rounded; behind the last one that one again, whose scores nobody sees. Some lanes of a warp
+/// The queries of a block, rounded; after the last one that one again, whose scores nobody sees. Some lanes of a warp
 /// share a row, and have asked for half of it or all before they store the first.
 template <unsigned kCount, unsigned kThreads>
 __device__ __forceinline__ void load_tensor_queries(const AttendRun& run, const BlockQueries& queries,

@@ -110,7 +110,7 @@ struct StagedInputs {
   }
 
   /// Stages the columns from `first` on of `count` rows; every thread of the block takes part, and the rows are there
-  /// behind the next block barrier. kHasMany: rows, as many as a block has warps and more. row_at: which of the rounded
+  /// after the next block barrier. kHasMany: rows, as many as a block has warps and more. row_at: which of the rounded
   /// rows an input row is.
   template <bool kFp8, bool kHasMany, class RowAt>
   __device__ __forceinline__ void stage(const RoundedRows& from, uint32_t first, uint32_t count,
@@ -311,14 +311,14 @@ struct TensorRows {
 #pragma unroll
       for (unsigned chunk = 0; chunk < 2; ++chunk) {
         const uint32_t first = column + chunk * kChunk;
-        const uint32_t last = matrices[0].in - 1;  // behind it: any scale, for zeros
+        const uint32_t last = matrices[0].in - 1;  // after it: any scale, for zeros
         take_scales(matrices, block_of((first < last ? first : last) / Stored::kPer16), ahead.values[chunk]);
       }
     }
   }
 
   /// The warp's steps, by turns to each of the first kSums of `totals`. `ahead`: the scales of the first step, and then
-  /// of the one behind the last.
+  /// of the one after the last.
   template <unsigned kSums, unsigned kMatrices, class Stream, unsigned kTotals>
   __device__ __forceinline__ void add_steps(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
                                             const ColumnRange& range, const StagedInputs& inputs, Stream& stream,
@@ -340,7 +340,7 @@ struct TensorRows {
             if (column < range.end)
               add_packed_chunk(matrices, bytes[chunk], block_of, column, inputs, staged, totals[i]);
           } else {
-            // No branch, so that the chunks' products are under way together: behind the row's end both weights and
+            // No branch, so that the chunks' products are under way together: after the row's end both weights and
             // inputs are zeros, since rounded rows are whole steps.
             static_assert(kRoundedBlock % kStepColumns<Stored> == 0);
             add_chunk(bytes[chunk], scale.values[chunk], inputs, staged, totals[i]);

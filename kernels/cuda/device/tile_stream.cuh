@@ -29,7 +29,7 @@ inline constexpr unsigned kTileStreamBytes = kDepth* kRowTiles* kTileRows* kStep
 template <class Stored>
 inline constexpr uint32_t kStepColumns = kStepBytes / 16 * Stored::kPer16;
 
-/// What a warp takes of its matrices: sets of rows, one after the other, and of each row some of the steps. Rows behind
+/// What a warp takes of its matrices: sets of rows, one after the other, and of each row some of the steps. Rows after
 /// the last one, and columns, are zeros.
 struct StreamedRows {
   uint32_t first;         // row of the first set
@@ -39,7 +39,7 @@ struct StreamedRows {
   uint32_t columns_of_turn;  // from a step to the next
 };
 
-/// Row tile t of a set: of matrix t % kMatrices, t / kMatrices * 16 rows behind the set's first.
+/// Row tile t of a set: of matrix t % kMatrices, t / kMatrices * 16 rows after the set's first.
 template <class Stored, unsigned kMatrices, unsigned kRowTiles, unsigned kDepth>
 class TileStream {
  public:

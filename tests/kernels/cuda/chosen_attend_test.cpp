@@ -117,7 +117,7 @@ TEST_CASE("cuda: attention over a choice of all positions has the bits of attent
 TEST_CASE("cuda: attention over a choice by runs: the last one, of fewer rows, reads no row of the next call") {
   Random random;
   CAPTURE(random.seed());
-  // The scratch has room for 15 rows: runs of 15 rows and one. The rows behind these have a list of one position that
+  // The scratch has room for 15 rows: runs of 15 rows and one. The rows after these have a list of one position that
   // no cache has.
   constexpr uint32_t kRows = 16;
   const AttendCase c{2 * kRows - 1, 128, 512, 0, 0, 1, Dtype::bf16};

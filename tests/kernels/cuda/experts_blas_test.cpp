@@ -67,7 +67,7 @@ class ExpertsLab {
 
   [[nodiscard]] const kernels::ExpertsShape& shape() const { return shape_; }
   [[nodiscard]] cuda::BlasUse& use() { return *use_; }
-  /// What is in y before, and is added behind the slots.
+  /// What is in y before, and is added after the slots.
   void add_to(const std::vector<float>& before, const std::vector<float>& more) {
     before_ = before;
     task_.adds = true;
