@@ -109,27 +109,39 @@ void run_experts(gpu::Stream& stream, const ExpertsTask& task);
 /// on its input row and its slots alone.
 void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision);
 
+/// Assignments that an expert may get: one, up to 8, or more.
+enum class TensorTokens { one, few, many };
+[[nodiscard]] constexpr TensorTokens tensor_tokens(uint32_t tokens) {
+  constexpr uint32_t kFew = 8;
+  return tokens <= 1 ? TensorTokens::one : tokens <= kFew ? TensorTokens::few : TensorTokens::many;
+}
+
 /// How a product runs. Pure.
 struct ExpertsTensorChoice {
-  unsigned token_tiles = 1;     // of 8 assignments that a tile may hold: 1 or 8
-  uint32_t staged_columns = 0;  // of the inputs, in shared memory at once, for a full tile
-  gpu::LaunchShape shape;       // x: tiles, y: groups of matrix rows
+  TensorTokens tokens = TensorTokens::one;  // that a tile may hold
+  uint32_t staged_columns = 0;              // of the inputs, in shared memory at once, for a full tile
+  gpu::LaunchShape shape;                   // x: tiles, y: groups of matrix rows
 };
-/// tokens, tiles: as choose_experts. outputs_of_warp: 16 for gate and up, 32 for down.
-[[nodiscard]] ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp,
-                                                        uint32_t tokens, uint64_t tiles);
+/// tokens, tiles: as choose_experts. matrices: 2 for gate and up, 1 for down.
+[[nodiscard]] ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t matrices, uint32_t tokens,
+                                                        uint64_t tiles);
 /// Warps of a block. Few tokens: small blocks, that all multiprocessors get some. Many: large ones, since each stages
 /// its inputs anew; six warps: of two blocks three to a scheduler, 168 registers each.
-[[nodiscard]] constexpr unsigned expert_tensor_warps(unsigned token_tiles) {
+[[nodiscard]] constexpr unsigned expert_tensor_warps(TensorTokens tokens) {
   constexpr unsigned kFew = 4;
   constexpr unsigned kMany = 6;
-  return token_tiles == 1 ? kFew : kMany;
+  return tokens == TensorTokens::many ? kMany : kFew;
+}
+/// Tiles of 16 matrix rows that a warp multiplies at once. One token: one, so that there are more blocks, of which the
+/// last to start end less long after the others. More: two, which share what is read of the inputs.
+[[nodiscard]] constexpr unsigned expert_row_tiles(TensorTokens tokens) {
+  return tokens == TensorTokens::one ? 1 : 2;
 }
 /// Assignments of a tile.
 [[nodiscard]] constexpr uint32_t tensor_tile(uint32_t tokens) {
   constexpr uint32_t kFew = 8;
   constexpr uint32_t kMany = 64;
-  return tokens <= kFew ? kFew : kMany;
+  return tensor_tokens(tokens) == TensorTokens::many ? kMany : kFew;
 }
 
 // One launch, for as few tokens as one tile holds: how it is shaped, and what its blocks count (device/experts.cuh).

@@ -1,7 +1,7 @@
-// A block takes one tile (up to 8 or 64 assignments of one expert); each of its warps two times 16 matrix rows: the
-// same 16 of gate and up, or 32 of down. The tile's rounded inputs lie in shared memory, a part of their columns at a
-// time. Weights for few assignments come through a ring there (device/tile_stream.cuh), for many from global memory
-// straight into the registers of the lanes that multiply them (device/tensor_rows.cuh).
+// A block takes one tile (up to 8 or 64 assignments of one expert); each of its warps 32 matrix rows, of a single token
+// 16: half of them of gate and half of up, or all of down. The tile's rounded inputs lie in shared memory,
+// a part of their columns at a time. Weights for few assignments come through a ring there (device/tile_stream.cuh),
+// for many from global memory straight into the registers of the lanes that multiply them (device/tensor_rows.cuh).
 #include "kernels/cuda/experts.h"
 
 #include <algorithm>
@@ -16,19 +16,24 @@
 namespace dspack::kernels::cuda {
 namespace {
 
-constexpr unsigned kRowTiles = 2;
-constexpr unsigned kFewWarps = expert_tensor_warps(1);  // of a block that runs all steps
-constexpr unsigned kFewDepth = device::kFewDepth<kRowTiles>;
+constexpr unsigned kFewWarps = expert_tensor_warps(TensorTokens::few);  // of a block that runs all steps
+constexpr unsigned kManyTiles = 8;                                      // of 8 assignments
+
+/// Steps of a warp's ring.
+template <TensorTokens kTokens>
+constexpr unsigned kDepth = device::kFewTilesInRing / expert_row_tiles(kTokens);
 
 using device::kTileRows;
 using device::kTileTokens;
 
-/// One tile, up to kTokenTiles * 8 assignments. kHasRings: of a block of kFewWarps, which has them for its weights.
-template <class Product, class Stored, unsigned kTokenTiles, bool kFp8, bool kHasRings>
+/// One tile, up to kTokenTiles * 8 assignments, in a launch for kTokens.
+template <class Product, class Stored, unsigned kTokenTiles, bool kFp8, TensorTokens kTokens>
 struct TensorTile {
+  static constexpr bool kHasRings = kTokens != TensorTokens::many;
+  static constexpr unsigned kRowTiles = expert_row_tiles(kTokens);
   static constexpr unsigned kOutputs = kTileRows * kRowTiles / Product::kMatrices;  // of a warp
 
-  using Rows = device::TensorRows<Stored, kTokenTiles, kRowTiles, kFp8>;
+  using Rows = device::TensorRows<Stored, kTokenTiles, kRowTiles, Product::kMatrices, kFp8>;
   using Sums = typename Rows::Sums;
 
   const device::ExpertProduct& task;
@@ -45,10 +50,7 @@ struct TensorTile {
 
   __device__ __forceinline__ Rows find_rows(uint32_t first_row) const {
     Rows rows;
-#pragma unroll
-    for (unsigned row_tile = 0; row_tile < kRowTiles; ++row_tile)
-      rows.find(row_tile, matrices[row_tile % Product::kMatrices],
-                first_row + row_tile / Product::kMatrices * kTileRows);
+    rows.find(matrices, first_row);
     return rows;
   }
 
@@ -58,17 +60,19 @@ struct TensorTile {
 #pragma unroll
     for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
 #pragma unroll
-      for (unsigned i = 0; i < 4; ++i) {
-        const uint32_t token = tokens * kTileTokens + 2 * quad + i % 2;
+      for (unsigned i = 0; i < 2; ++i) {
+        const uint32_t token = tokens * kTileTokens + 2 * quad + i;
         if (token >= tile.count) continue;
         float* y = task.y.data + device::assignment_of(task.tiles, tile, token) * task.y.stride;
 #pragma unroll
-        for (unsigned part = 0; part < kRowTiles / Product::kMatrices; ++part) {
-          const uint32_t row = first_row + part * kTileRows + i / 2 * 8 + group;
+        for (unsigned eight = 0; eight < kOutputs / 8; ++eight) {
+          const uint32_t row = first_row + eight * 8 + group;
           float sums[Product::kMatrices];
 #pragma unroll
-          for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix)
-            sums[matrix] = totals[part * Product::kMatrices + matrix][tokens][i];
+          for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix) {
+            const unsigned from = eight * Product::kMatrices + matrix;  // as RowsOfTiles counts them
+            sums[matrix] = totals[from / 2][tokens][from % 2 * 2 + i];
+          }
           if (row < task.form.out) y[row] = Product::finish(sums);
         }
       }
@@ -98,7 +102,7 @@ struct TensorTile {
       };
       if constexpr (kHasRings) {
         gpu::warp_barrier();  // the ring is free
-        device::TileStream<Stored, Product::kMatrices, kRowTiles, kFewDepth> stream(
+        device::TileStream<Stored, Product::kMatrices, kRowTiles, kDepth<kTokens>> stream(
             device::few_ring_of_warp(), matrices,
             {.first = first_row,
              .rows_of_turn = 0,
@@ -107,8 +111,7 @@ struct TensorTile {
              .columns_of_turn = device::kStepColumns<Stored>});
         const Rows rows = find_rows(first_row);
         const device::BlockOfRun<Stored> block_of(matrices[0]);
-        typename Rows::StepScales ahead;
-        rows.ask_scales(matrices, block_of, 0, ahead);
+        auto ahead = rows.first_scales(matrices, block_of, 0, device::kStepColumns<Stored>);
         if (block_row == turns.first * rows_of_block) before_inputs();
         multiply([&](const device::ColumnRange& range) {
           rows.template add_steps<1>(matrices, block_of, range, inputs, stream, ahead, totals);
@@ -125,16 +128,15 @@ struct TensorTile {
   }
 };
 
-/// Tiles of up to kMost * 8 assignments.
-template <class Stored, unsigned kMost, bool kFp8>
+template <class Stored, TensorTokens kTokens, bool kFp8>
 struct TensorTiles {
   using Weights = Stored;
   static __device__ __forceinline__ uint32_t rows_of_down() {
-    return gpu::block_threads() / gpu::kWarpThreads * TensorTile<device::Down, Stored, 1, kFp8, true>::kOutputs;
+    return gpu::block_threads() / gpu::kWarpThreads * TensorTile<device::Down, Stored, 1, kFp8, kTokens>::kOutputs;
   }
 
   static constexpr __device__ uint32_t rows_of_gate_up() {
-    return kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8, true>::kOutputs;
+    return kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8, kTokens>::kOutputs;
   }
 
   /// 128 values that share a scale are written by up to 128 / rows_of_gate_up() blocks, each of which calls this once
@@ -146,7 +148,7 @@ struct TensorTiles {
                                                        const device::RowTurns& turns, const Meanwhile& meanwhile) {
     if (gpu::warp_index() != 0) meanwhile();
     constexpr uint32_t kRows = rows_of_gate_up();
-    static_assert(kMost > 1 || device::kRoundedBlock % kRows == 0);
+    static_assert(device::kRoundedBlock % kRows == 0);
     const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
     auto* is_complete = gpu::shared_memory<uint32_t>() + device::kIsCompleteWord;
     for (uint32_t row = turns.first * kRows; row < in; row += turns.step * kRows) {
@@ -178,7 +180,7 @@ struct TensorTiles {
   /// rings near, a share each.
   static __device__ __forceinline__ void prefetch_down(const device::FusedTask& task, const device::TileAt& tile,
                                                        const device::RowTurns& turns) {
-    constexpr uint32_t kFirst = (kFewDepth - 1) * device::kStepBytes;
+    constexpr uint32_t kFirst = (kDepth<kTokens> - 1) * device::kStepBytes;
     constexpr uint32_t kBytes = 256;  // of each row: 15 MB of V3's
     const device::ExpertProduct& down = task.steps.down;
     const uint32_t row_bytes = down.form.in / Stored::kPer16 * 16;
@@ -209,13 +211,12 @@ struct TensorTiles {
   static __device__ __forceinline__ void run(const device::ExpertProduct& task, const device::TileAt& tile,
                                              const device::RowTurns& turns, uint32_t staged_columns,
                                              const BeforeInputs& before_inputs) {
-    constexpr bool kHasRings = kMost == 1;
-    TensorTile<Product, Stored, kTokenTiles, kFp8, kHasRings> work{
-        task,
-        tile,
-        {},
-        {gpu::shared_memory<unsigned char>() + (kHasRings ? device::kFewInputsAt : 0), staged_columns,
-         device::staged_rows<kTokenTiles>(tile.count)}};
+    using Tile = TensorTile<Product, Stored, kTokenTiles, kFp8, kTokens>;
+    Tile work{task,
+              tile,
+              {},
+              {gpu::shared_memory<unsigned char>() + (Tile::kHasRings ? device::kFewInputsAt : 0), staged_columns,
+               device::staged_rows<kTokenTiles>(tile.count)}};
     for (Matrix& matrix : work.matrices)
       matrix = task.form;
     Product::find(task.table[tile.expert], work.matrices);
@@ -226,8 +227,9 @@ struct TensorTiles {
   static __device__ __forceinline__ void multiply(const device::ExpertProduct& task, const device::TileAt& tile,
                                                   const device::RowTurns& turns, uint32_t staged_columns,
                                                   const BeforeInputs& before_inputs) {
-    if constexpr (kMost > 1) {
-      if (tile.count > 4 * kTileTokens) return run<Product, kMost>(task, tile, turns, staged_columns, before_inputs);
+    if constexpr (kTokens == TensorTokens::many) {
+      if (tile.count > 4 * kTileTokens)
+        return run<Product, kManyTiles>(task, tile, turns, staged_columns, before_inputs);
       if (tile.count > 2 * kTileTokens) return run<Product, 4>(task, tile, turns, staged_columns, before_inputs);
       if (tile.count > kTileTokens) return run<Product, 2>(task, tile, turns, staged_columns, before_inputs);
     }
@@ -250,23 +252,23 @@ __global__ void round_tiles_kernel(device::ExpertProduct task) {
 }
 
 // Blocks that share a multiprocessor: one multiplies while another stages its inputs.
-template <unsigned kMost>
-constexpr unsigned kBlocks = kMost == 1 ? 3 : 2;
-template <unsigned kMost>
-constexpr unsigned kThreads = expert_tensor_warps(kMost) * gpu::kWarpThreads;
+template <TensorTokens kTokens>
+constexpr unsigned kBlocks = kTokens == TensorTokens::many ? 2 : 3;
+template <TensorTokens kTokens>
+constexpr unsigned kThreads = expert_tensor_warps(kTokens) * gpu::kWarpThreads;
 
-template <class Product, class Stored, unsigned kMost, bool kFp8>
-__global__ void __launch_bounds__(kThreads<kMost>, kBlocks<kMost>)
+template <class Product, class Stored, TensorTokens kTokens, bool kFp8>
+__global__ void __launch_bounds__(kThreads<kTokens>, kBlocks<kTokens>)
     tensor_kernel(device::ExpertProduct task, uint32_t staged_columns) {
   const device::TileAt tile = device::find_tile(task.tiles, gpu::block_index().x);
   if (tile.count == 0) return;
-  TensorTiles<Stored, kMost, kFp8>::template multiply<Product>(task, tile, {gpu::block_index().y, gpu::grid_blocks().y},
-                                                               staged_columns, [] {});
+  TensorTiles<Stored, kTokens, kFp8>::template multiply<Product>(
+      task, tile, {gpu::block_index().y, gpu::grid_blocks().y}, staged_columns, [] {});
 }
 
-template <class Stored, bool kFp8>
-__global__ void __launch_bounds__(kThreads<1>, kBlocks<1>) fused_tensor_kernel(device::FusedTask task) {
-  device::run_fused_block<TensorTiles<Stored, 1, kFp8>>(task);
+template <class Stored, TensorTokens kTokens, bool kFp8>
+__global__ void __launch_bounds__(kThreads<kTokens>, kBlocks<kTokens>) fused_tensor_kernel(device::FusedTask task) {
+  device::run_fused_block<TensorTiles<Stored, kTokens, kFp8>>(task);
 }
 
 /// Assignments that tiles are cut to, also where a token names an expert twice: few tokens' rows have no place for
@@ -279,15 +281,17 @@ uint32_t tile_of(const ExpertsTask& task) {
 /// How separate launches run.
 template <class Product>
 ExpertsTensorChoice choose(const ExpertsTask& task, const MatrixForm& form) {
-  constexpr uint32_t kOutputs = TensorTile<Product, device::StoredF8, 1, false, true>::kOutputs;
-  return choose_experts_tensor(form, kOutputs, most_tokens(task), expert_tiles_of(task, tile_of(task)));
+  return choose_experts_tensor(form, Product::kMatrices, most_tokens(task), expert_tiles_of(task, tile_of(task)));
 }
 
 template <class Product, class Stored, bool kFp8>
 void run_product(gpu::Stream& stream, const ExpertsTensorChoice& choice, const device::ExpertProduct& task) {
   const auto launch = [&](auto kernel) { gpu::launch(stream, choice.shape, kernel, task, choice.staged_columns); };
-  if (choice.token_tiles == 1) return launch(tensor_kernel<Product, Stored, 1, kFp8>);
-  launch(tensor_kernel<Product, Stored, 8, kFp8>);
+  switch (choice.tokens) {
+    case TensorTokens::one: return launch(tensor_kernel<Product, Stored, TensorTokens::one, kFp8>);
+    case TensorTokens::few: return launch(tensor_kernel<Product, Stored, TensorTokens::few, kFp8>);
+    case TensorTokens::many: return launch(tensor_kernel<Product, Stored, TensorTokens::many, kFp8>);
+  }
 }
 
 template <bool kFp8>
@@ -318,7 +322,7 @@ struct SharedChoice {
   device::SharedProduct product = {};
   uint64_t shared_bytes = 0;
 };
-SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint32_t tokens) {
+SharedChoice choose_shared(const Matrix& matrix, uint32_t tokens) {
   constexpr uint64_t kInputBytes = 40 << 10;  // and the parts' sums make it no more than the routed experts' inputs
   SharedChoice choice;
   choice.product.matrices[0] = matrix;
@@ -332,8 +336,8 @@ SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint32_t tok
   while (choice.product.staged < matrix.in && bytes_of(choice.product.staged + turn) <= kInputBytes)
     choice.product.staged += turn;
   const uint64_t parts = std::max(choice.product.warps_a_row, device::kSharedTensorWarps);  // of all warps
-  choice.shared_bytes =
-      device::kFewInputsAt + bytes_of(choice.product.staged) + parts * matrices * 4 * gpu::kWarpThreads * sizeof(float);
+  choice.shared_bytes = device::kFewInputsAt + bytes_of(choice.product.staged) +
+                        parts * device::kSharedValues * gpu::kWarpThreads * sizeof(float);
   return choice;
 }
 
@@ -358,16 +362,17 @@ std::optional<FusedPlan> plan_fused(const ExpertsTask& task) {
       if (matrix->coding != task.form.gate_up.coding || !fits_tensor_cores(form_of(*matrix))) return std::nullopt;
     }
     if (task.tokens > kMostTensorRows) return std::nullopt;
-    plan.shared_gate_up = choose_shared(shared.gate, device::GateUp::kMatrices, task.tokens);
+    plan.shared_gate_up = choose_shared(shared.gate, task.tokens);
     plan.shared_gate_up.product.matrices[1] = shared.up;
     plan.shared_gate_up.product.x = task.x;
     plan.shared_gate_up.product.y = shared.inner;
-    plan.shared_down = choose_shared(shared.down, device::Down::kMatrices, task.tokens);
+    plan.shared_down = choose_shared(shared.down, task.tokens);
     plan.shared_down.product.x = {.data = shared.inner.data, .stride = shared.inner.stride};
     plan.shared_down.product.y = shared.y;
     plan.shared_down.product.rounded = shared.rounded_inner;
-    constexpr uint32_t kRows = kFewWarps * kTileRows;  // TensorTiles::rows_of_gate_up
-    of_shared = {.gate_up_blocks = static_cast<uint32_t>(ceil_div(shared.gate.out, kRows)),
+    const uint32_t rows =  // TensorTiles::rows_of_gate_up
+        kFewWarps * expert_row_tiles(plan.gate_up.tokens) * device::kRowsOfTile<device::GateUp>;
+    of_shared = {.gate_up_blocks = static_cast<uint32_t>(ceil_div(shared.gate.out, rows)),
                  .inner_blocks = blocks_of(shared.gate.out)};
   }
   const auto shape = choose_fused_experts(plan.gate_up.shape, plan.down.shape, task.tokens, tile_of(task),
@@ -397,7 +402,9 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
                             .counters = lay_out_fused_counters(task.counters, plan->shape, task.tokens)};
     fused.shared_gate_up.rounded = steps.gate_up.rounded;
     if (task.shared != nullptr) fused.steps.sum.more = {.data = task.shared->y.data, .stride = task.shared->y.stride};
-    return gpu::launch_overlapping(stream, plan->shape.launch, fused_tensor_kernel<Stored, kFp8>, fused);
+    const auto launch = [&](auto kernel) { gpu::launch_overlapping(stream, plan->shape.launch, kernel, fused); };
+    if (plan->gate_up.tokens == TensorTokens::one) return launch(fused_tensor_kernel<Stored, TensorTokens::one, kFp8>);
+    return launch(fused_tensor_kernel<Stored, TensorTokens::few, kFp8>);
   }
   run_product<device::GateUp, Stored, kFp8>(stream, choose<device::GateUp>(task, task.form.gate_up), steps.gate_up);
   round_tiles<kFp8>(stream, task, steps.down);
@@ -419,14 +426,14 @@ bool takes_shared_expert_tensor(const ExpertsTask& task) {
   return task.shared != nullptr && experts_fit_tensor_cores(task.form) && plan_fused(task).has_value();
 }
 
-ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outputs_of_warp, uint32_t tokens,
-                                          uint64_t tiles) {
+ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint64_t tiles) {
   const uint32_t tile = tensor_tile(tokens);
   ExpertsTensorChoice choice;
-  choice.token_tiles = static_cast<unsigned>(tile / kTileTokens);
-  const unsigned warps = expert_tensor_warps(choice.token_tiles);
+  choice.tokens = tensor_tokens(tokens);
+  const bool has_rings = choice.tokens != TensorTokens::many;
+  const unsigned warps = expert_tensor_warps(choice.tokens);
   const uint64_t columns = round_up(form.in, device::kRoundedBlock);
-  const uint64_t rows = choice.token_tiles == 1 ? std::clamp(tokens, 1U, tile) : tile;  // staged_rows, at most
+  const uint64_t rows = has_rings ? std::clamp(tokens, 1U, tile) : tile;  // staged_rows, at most
   const auto bytes_of = [&](uint64_t staged) {
     return rows * (staged * 2 + device::kRowPadding + staged / device::kRoundedBlock * sizeof(float));
   };
@@ -434,12 +441,12 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t outpu
   while (staged < columns && bytes_of(staged + device::kRoundedBlock) <= kSharedBytes)
     staged += device::kRoundedBlock;
   choice.staged_columns = static_cast<uint32_t>(staged);
-  const uint64_t row_groups = ceil_div(form.out, uint64_t{outputs_of_warp} * warps);
+  const uint64_t rows_of_warp = uint64_t{expert_row_tiles(choice.tokens)} * kTileRows / matrices;
+  const uint64_t row_groups = ceil_div(form.out, rows_of_warp * warps);
   choice.shape.grid_x = launch_count(tiles);
   choice.shape.grid_y = static_cast<unsigned>(std::min(row_groups, kMostBlocks));
   choice.shape.threads = warps * gpu::kWarpThreads;
-  choice.shape.shared_bytes =
-      static_cast<unsigned>((choice.token_tiles == 1 ? device::kFewInputsAt : 0) + bytes_of(staged));
+  choice.shape.shared_bytes = static_cast<unsigned>((has_rings ? device::kFewInputsAt : 0) + bytes_of(staged));
   return choice;
 }
 

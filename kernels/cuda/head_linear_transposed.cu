@@ -281,6 +281,10 @@ __device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, 
   auto stream = stream_of_share<Stored, kAligned>(stream_place, task, part, place);
   const device::ScaleRows scale_rows(task.weight);
   ChunkScales<Stored> scales(task.weight, place.column);
+  if (place.share < task.rows_used) {  // the first come from memory, as the weights do
+    const uint32_t row = part.head * task.head_rows + task.first_row + place.share;
+    scales.take(task.weight, scale_rows.blocks_a_row, scale_rows.block_of(row));
+  }
   gpu::wait_for_previous();
   float sums[kTokens][Stored::kPer16] = {};
   for (uint32_t first = 0; first < task.rows_used; first += kHeadRowTile) {

@@ -72,6 +72,7 @@ struct TensorChoice {
   unsigned token_tiles = 1;   // of 8 input rows that a block works on: 1, 2, 4 or 8
   unsigned row_tiles = 1;     // of 16 rows that a warp works on: 2 where the inputs' reads would cost most
   uint32_t tile_columns = 0;  // in shared memory at once
+  unsigned ring_steps = 0;    // of a warp's ring of weights: 0 (none), 3, or 5 where blocks are few
   gpu::LaunchShape shape;
 };
 [[nodiscard]] TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint32_t rows);

@@ -27,16 +27,20 @@ struct TensorPlan {
   uint32_t tile_columns;
 };
 
-/// Steps of a ring, where there is one: two are under way, of three blocks 96 KiB.
-constexpr unsigned kDepth = 3;
-constexpr unsigned kRingBytes = device::kTileStreamBytes<1, kDepth>;  // of a warp
-template <unsigned kTokenTiles>
-constexpr unsigned kRingsBytes = kTokenTiles == 1 ? kWarpsOfBlock* kRingBytes : 0;  // of a block, before its inputs
+// Steps of a ring, where there is one. Usually two are under way, of three blocks on a multiprocessor 96 KiB. Where
+// there are blocks for two at most, four are: what a block has to read then comes in fewer of memory's latencies.
+constexpr unsigned kNoRing = 0;
+constexpr unsigned kUsualDepth = 3;
+constexpr unsigned kDeepDepth = 5;
+/// Shared memory of a block's rings, before its inputs.
+__host__ __device__ constexpr uint32_t rings_bytes(unsigned depth) {
+  return kWarpsOfBlock * depth * device::kTileStreamBytes<1, 1>;
+}
 
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
 struct TensorBlock {
   static constexpr unsigned kTokens = kTokenTiles * kTileTokens;
-  using Rows = device::TensorRows<Stored, kTokenTiles, kRowTiles, kFp8>;
+  using Rows = device::TensorRows<Stored, kTokenTiles, kRowTiles, 1, kFp8>;
   using Sums = typename Rows::Sums;
 
   const TensorTask& task;
@@ -90,10 +94,11 @@ struct TensorBlock {
 };
 
 /// Block `row_block` of those that share the rows of the matrix.
-template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
+template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8, unsigned kDepth>
 __device__ __forceinline__ void multiply_rows(const TensorTask& task, const TensorPlan& plan, uint32_t row_block) {
   using Block = TensorBlock<Stored, kTokenTiles, kRowTiles, kFp8>;
-  constexpr bool kHasRing = kTokenTiles == 1;
+  constexpr bool kHasRing = kDepth != kNoRing;
+  static_assert(kHasRing == (kTokenTiles == 1));
   gpu::let_next_begin();
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
   if (token_group * Block::kTokens >= task.rows) return gpu::wait_for_previous();
@@ -104,7 +109,7 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
                     .plan = plan,
                     .first_token = first_token,
                     .count = count,
-                    .inputs = {.shared = shared + kRingsBytes<kTokenTiles>,
+                    .inputs = {.shared = shared + rings_bytes(kDepth),
                                .columns = plan.tile_columns,
                                .rows = device::staged_rows<kTokenTiles>(count)}};
   const unsigned part = gpu::warp_index() & (plan.warps_a_row - 1);  // a power of two
@@ -125,20 +130,14 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
       add_tile({.staged_first = first, .begin = first + first_column, .end = end, .turn = turn});
     }
   };
-  const auto find_rows = [&] {
-#pragma unroll
-    for (unsigned tile = 0; tile < kRowTiles; ++tile)
-      rows.find(tile, task.weight, first_row + tile * kTileRows);
-  };
   if constexpr (kHasRing) {
     // Weights depend on nothing that is computed: the first are asked for before the inputs are.
     device::TileStream<Stored, 1, kRowTiles, kDepth> stream(
-        shared + gpu::warp_index() * kRingBytes, matrices,
+        shared + gpu::warp_index() * device::kTileStreamBytes<kRowTiles, kDepth>, matrices,
         {.first = first_row, .rows_of_turn = 0, .sets = 1, .first_column = first_column, .columns_of_turn = turn});
-    find_rows();
+    rows.find(matrices, first_row);
     const device::BlockOfRun<Stored> block_of(task.weight);
-    typename Block::Rows::StepScales ahead;
-    rows.ask_scales(matrices, block_of, first_column, ahead);
+    auto ahead = rows.first_scales(matrices, block_of, first_column, turn);
     gpu::wait_for_previous();
     multiply([&](const device::ColumnRange& range) {
       rows.template add_steps<1>(matrices, block_of, range, block.inputs, stream, ahead, totals);
@@ -147,7 +146,7 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
     const uint32_t rows_of_block = kWarpsOfBlock / plan.warps_a_row * kRowTiles * kTileRows;
     device::prefetch_rows<Stored>(task.weight, task.weight.planes[kCodes], row_block * rows_of_block, rows_of_block,
                                   device::kEarlyBytes);
-    find_rows();
+    rows.find(matrices, first_row);
     gpu::wait_for_previous();
     multiply([&](const device::ColumnRange& range) {
       rows.template add_columns<2>(matrices, range, block.inputs, totals[0]);
@@ -161,13 +160,13 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
 template <unsigned kTokenTiles>
 constexpr unsigned kBlocks = kTokenTiles == 1 ? 3 : 1;
 
-template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
+template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8, unsigned kDepth>
 __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTokenTiles>)
     tensor_kernel(TensorTask task, TensorPlan plan) {
-  multiply_rows<Stored, kTokenTiles, kRowTiles, kFp8>(task, plan, gpu::block_index().x);
+  multiply_rows<Stored, kTokenTiles, kRowTiles, kFp8, kDepth>(task, plan, gpu::block_index().x);
 }
 
-/// Products of one launch, each with blocks of its own, one behind the other.
+/// Products of one launch, each with blocks of its own, one after the other.
 struct TensorParts {
   struct Part {
     TensorTask task;
@@ -178,20 +177,21 @@ struct TensorParts {
   uint32_t count;
 };
 
-template <class Stored, bool kFp8>
+template <class Stored, bool kFp8, unsigned kDepth>
 __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<1>)
     tensor_each_kernel(TensorParts products) {
   uint32_t which = 0;
   while (which + 1 < products.count && gpu::block_index().x >= products.parts[which + 1].first_block)
     ++which;
   const TensorParts::Part& part = products.parts[which];
-  multiply_rows<Stored, 1, 1, kFp8>(part.task, part.plan, gpu::block_index().x - part.first_block);
+  multiply_rows<Stored, 1, 1, kFp8, kDepth>(part.task, part.plan, gpu::block_index().x - part.first_block);
 }
 
+template <unsigned kDepth>
 __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<1>)
     tensor_route_kernel(TensorTask task, TensorPlan plan, RouteEnd end) {
   device::prefetch_bias(end.task);
-  multiply_rows<device::StoredBf16, 1, 1, false>(task, plan, gpu::block_index().x);
+  multiply_rows<device::StoredBf16, 1, 1, false, kDepth>(task, plan, gpu::block_index().x);
   device::route_last(end.task, end.counter);
 }
 
@@ -199,11 +199,14 @@ template <class Stored, bool kFp8>
 void run(gpu::Stream& stream, const TensorTask& task) {
   const TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
   const TensorPlan plan{.warps_a_row = choice.warps_a_row, .tile_columns = choice.tile_columns};
+  const auto launch = [&](auto kernel) { gpu::launch_overlapping(stream, choice.shape, kernel, task, plan); };
   switch (choice.token_tiles) {
-    case 1: return gpu::launch_overlapping(stream, choice.shape, tensor_kernel<Stored, 1, 1, kFp8>, task, plan);
-    case 2: return gpu::launch_overlapping(stream, choice.shape, tensor_kernel<Stored, 2, 1, kFp8>, task, plan);
-    case 4: return gpu::launch_overlapping(stream, choice.shape, tensor_kernel<Stored, 4, 2, kFp8>, task, plan);
-    default: return gpu::launch_overlapping(stream, choice.shape, tensor_kernel<Stored, 8, 2, kFp8>, task, plan);
+    case 1:
+      if (choice.ring_steps == kDeepDepth) return launch(tensor_kernel<Stored, 1, 1, kFp8, kDeepDepth>);
+      return launch(tensor_kernel<Stored, 1, 1, kFp8, kUsualDepth>);
+    case 2: return launch(tensor_kernel<Stored, 2, 1, kFp8, kNoRing>);
+    case 4: return launch(tensor_kernel<Stored, 4, 2, kFp8, kNoRing>);
+    default: return launch(tensor_kernel<Stored, 8, 2, kFp8, kNoRing>);
   }
 }
 
@@ -213,6 +216,8 @@ constexpr uint32_t kEnoughBlocks = 224;  // more than one and a half on each of 
 // Of the inputs: without rings two blocks share the smallest multiprocessor's memory, with them one has it.
 constexpr uint64_t kSharedBytes = 48 << 10;
 constexpr uint64_t kMostSharedBytes = 68 << 10;  // where a tile has a turn's columns alone
+constexpr uint64_t kDeepSharedBytes = 17 << 10;  // all of the inputs, beside deep rings
+constexpr uint64_t kFewBlocks = 264;             // two on each of 132 multiprocessors
 
 /// Of which a step has two (device/tile_stream.cuh).
 uint32_t chunk_columns(Coding coding) {
@@ -266,10 +271,14 @@ TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint
   choice.shape.grid_y = static_cast<unsigned>(std::min(token_groups, kMostBlocks));
   choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMostBlocks));
   choice.shape.threads = kWarpsOfBlock * gpu::kWarpThreads;
-  const uint64_t rings = choice.token_tiles == 1 ? kRingsBytes<1> : 0;
-  choice.shape.shared_bytes =
-      static_cast<unsigned>(rings + std::max(bytes_of(choice.token_tiles, choice.tile_columns),
-                                             choice.warps_a_row == 1 ? uint64_t{0} : sums_bytes));
+  if (choice.token_tiles == 1) {
+    const bool is_deep = row_groups * token_groups <= kFewBlocks && choice.tile_columns >= in &&
+                         bytes_of(1, choice.tile_columns) <= kDeepSharedBytes;
+    choice.ring_steps = is_deep ? kDeepDepth : kUsualDepth;
+  }
+  choice.shape.shared_bytes = static_cast<unsigned>(
+      rings_bytes(choice.ring_steps) +
+      std::max(bytes_of(choice.token_tiles, choice.tile_columns), choice.warps_a_row == 1 ? uint64_t{0} : sums_bytes));
   return choice;
 }
 
@@ -284,6 +293,7 @@ void linear_tensor(gpu::Stream& stream, const TensorTask& task) {
 void linear_tensor_each(gpu::Stream& stream, std::span<const TensorTask> tasks) {
   TensorParts products = {};
   gpu::LaunchShape shape{.grid_x = 0};
+  bool is_deep = true;
   for (const TensorTask& task : tasks) {
     const TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
     products.parts[products.count++] = {
@@ -292,13 +302,20 @@ void linear_tensor_each(gpu::Stream& stream, std::span<const TensorTask> tasks) 
         .first_block = shape.grid_x};
     shape.grid_x += choice.shape.grid_x;
     shape.threads = choice.shape.threads;
-    shape.shared_bytes = std::max(shape.shared_bytes, choice.shape.shared_bytes);
+    shape.shared_bytes = std::max(shape.shared_bytes, choice.shape.shared_bytes - rings_bytes(choice.ring_steps));
+    is_deep = is_deep && choice.ring_steps == kDeepDepth;
   }
+  is_deep = is_deep && shape.grid_x <= kFewBlocks;
+  shape.shared_bytes += rings_bytes(is_deep ? kDeepDepth : kUsualDepth);
   device::with_common(tasks.front().weight.coding, [&]<class Stored>(Stored) {
     constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
-    if (kIsF8 && tasks.front().x.scales != nullptr)
-      return gpu::launch_overlapping(stream, shape, tensor_each_kernel<Stored, kIsF8>, products);
-    gpu::launch_overlapping(stream, shape, tensor_each_kernel<Stored, false>, products);
+    const auto launch = [&](auto kernel) { gpu::launch_overlapping(stream, shape, kernel, products); };
+    if (kIsF8 && tasks.front().x.scales != nullptr) {
+      if (is_deep) return launch(tensor_each_kernel<Stored, kIsF8, kDeepDepth>);
+      return launch(tensor_each_kernel<Stored, kIsF8, kUsualDepth>);
+    }
+    if (is_deep) return launch(tensor_each_kernel<Stored, false, kDeepDepth>);
+    launch(tensor_each_kernel<Stored, false, kUsualDepth>);
   });
 }
 
@@ -306,7 +323,9 @@ void linear_tensor_route(gpu::Stream& stream, const TensorTask& task, const Rout
   TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
   choice.shape.shared_bytes = std::max(choice.shape.shared_bytes, choose_route_launch(end.task).shared_bytes);
   const TensorPlan plan{.warps_a_row = choice.warps_a_row, .tile_columns = choice.tile_columns};
-  gpu::launch_overlapping(stream, choice.shape, tensor_route_kernel, task, plan, end);
+  const auto launch = [&](auto kernel) { gpu::launch_overlapping(stream, choice.shape, kernel, task, plan, end); };
+  if (choice.ring_steps == kDeepDepth) return launch(tensor_route_kernel<kDeepDepth>);
+  launch(tensor_route_kernel<kUsualDepth>);
 }
 
 }  // namespace dspack::kernels::cuda

@@ -14,13 +14,11 @@
 
 namespace dspack::kernels::cuda::device {
 
-inline constexpr unsigned kSharedTensorWarps = expert_tensor_warps(1);
+inline constexpr unsigned kSharedTensorWarps = expert_tensor_warps(TensorTokens::few);
 inline constexpr unsigned kMostPartsOfWarp = 8 / kSharedTensorWarps;  // linear_tensor has 8 parts at most
 
-/// Steps of a warp's ring: of two row tiles at a time two are under way, of three blocks 96 KiB.
+/// Row tiles that a warp's ring holds: steps of one, or half as many of two at a time. Of three blocks 144 KiB.
 inline constexpr unsigned kFewTilesInRing = 6;
-template <unsigned kRowTiles>
-inline constexpr unsigned kFewDepth = kFewTilesInRing / kRowTiles;
 inline constexpr unsigned kFewRingBytes = kTileStreamBytes<1, kFewTilesInRing>;
 inline constexpr unsigned kFewRingsAt = 128;
 inline constexpr unsigned kFewInputsAt = kFewRingsAt + kSharedTensorWarps * kFewRingBytes;
@@ -36,19 +34,20 @@ __host__ __device__ inline uint32_t shared_tensor_inputs(uint32_t tokens, uint32
   return (tokens * row + 15) / 16 * 16;
 }
 
-/// Values of a lane for one part of a row tile.
+inline constexpr unsigned kSharedValues = 4;  // of a lane for one part of a row tile
+/// Matrix rows of a row tile.
 template <class Product>
-inline constexpr unsigned kSharedValues = Product::kMatrices * 4;
+inline constexpr uint32_t kRowsOfTile = kTileRows / Product::kMatrices;
 
 template <class Product, class Stored, bool kFp8>
 struct SharedTensorTile {
-  using Rows = TensorRows<Stored, 1, Product::kMatrices, kFp8>;
+  using Rows = TensorRows<Stored, 1, 1, Product::kMatrices, kFp8>;
   using Sums = typename Rows::Sums;
 
   const SharedProduct& task;
   Matrix matrices[Product::kMatrices];
   StagedInputs inputs;
-  float* sums;       // [row tiles at once, parts, kSharedValues, 32 lanes], behind the inputs
+  float* sums;       // [row tiles at once, parts, kSharedValues, 32 lanes], after the inputs
   unsigned sharing;  // warps that share a row tile
 
   /// The row tile from `first_row` on, as far as this warp sums it.
@@ -56,13 +55,10 @@ struct SharedTensorTile {
   __device__ __forceinline__ void multiply(uint32_t first_row, Stream& stream, bool& is_staged,
                                            Sums (&totals)[kMostPartsOfWarp]) const {
     Rows rows;
-#pragma unroll
-    for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix)
-      rows.find(matrix, matrices[matrix], first_row);
+    rows.find(matrices, first_row);
     const BlockOfRun<Stored> block_of(matrices[0]);
     const uint32_t in = matrices[0].in;
-    typename Rows::StepScales ahead;
-    rows.ask_scales(matrices, block_of, first_column(), ahead);
+    auto ahead = rows.first_scales(matrices, block_of, first_column(), columns_of_turn());
     for (uint32_t first = 0; first < in; first += inputs.columns) {
       if (!is_staged) {
         gpu::block_barrier();  // every warp is done with what was there before
@@ -84,31 +80,28 @@ struct SharedTensorTile {
   __device__ __forceinline__ uint32_t first_column() const {
     return gpu::warp_index() % sharing * kStepColumns<Stored>;
   }
-  __device__ __forceinline__ uint32_t columns_of_turn() const {
-    return sharing * kStepColumns<Stored>;
-  }
+  __device__ __forceinline__ uint32_t columns_of_turn() const { return sharing * kStepColumns<Stored>; }
 
   /// Adds the parts up in their order and stores what comes of them.
   __device__ __forceinline__ void finish(uint32_t first_row, Sums (&totals)[kMostPartsOfWarp]) const {
-    constexpr unsigned kValues = kSharedValues<Product>;
     const unsigned own = gpu::warp_index() % sharing;
     const unsigned first_part = gpu::warp_index() / sharing * task.warps_a_row;
     const auto place = [&](unsigned part, unsigned i) -> float& {
-      return sums[((first_part + part) * kValues + i) * gpu::kWarpThreads + gpu::lane_index()];
+      return sums[((first_part + part) * kSharedValues + i) * gpu::kWarpThreads + gpu::lane_index()];
     };
 #pragma unroll
     for (unsigned i = 0; i < kMostPartsOfWarp; ++i) {
       const unsigned part = own + i * kSharedTensorWarps;
       if (part == 0 || part >= task.warps_a_row) continue;
 #pragma unroll
-      for (unsigned value = 0; value < kValues; ++value)
-        place(part, value) = totals[i][value / 4][0][value % 4];
+      for (unsigned value = 0; value < kSharedValues; ++value)
+        place(part, value) = totals[i][0][0][value];
     }
     gpu::block_barrier();  // all parts are there
     for (unsigned part = 1; own == 0 && part < task.warps_a_row; ++part) {
 #pragma unroll
-      for (unsigned value = 0; value < kValues; ++value)
-        totals[0][value / 4][0][value % 4] += place(part, value);
+      for (unsigned value = 0; value < kSharedValues; ++value)
+        totals[0][0][0][value] += place(part, value);
     }
     if (own == 0) store(first_row, totals[0]);
     gpu::block_barrier();  // and have been read before those of the next rows come
@@ -116,14 +109,14 @@ struct SharedTensorTile {
 
   __device__ __forceinline__ void store(uint32_t first_row, const Sums& total) const {
 #pragma unroll
-    for (unsigned i = 0; i < 4; ++i) {
+    for (unsigned i = 0; i < 4 / Product::kMatrices; ++i) {
       const uint32_t token = gpu::lane_index() % 4 * 2 + i % 2;
       const uint32_t row = first_row + i / 2 * 8 + gpu::lane_index() / 4;
       if (token >= task.tokens || row >= matrices[0].out) continue;
       float values[Product::kMatrices];
 #pragma unroll
       for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix)
-        values[matrix] = total[matrix][0][i];
+        values[matrix] = total[0][0][matrix * 2 + i];
       task.y.data[token * task.y.stride + row] = Product::finish(values);
     }
   }
@@ -144,21 +137,20 @@ __device__ void multiply_shared_tensor(const SharedProduct& task, const RowTurns
 #pragma unroll
   for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix)
     tile.matrices[matrix] = task.matrices[matrix];
-  const uint32_t rows_at_once = kSharedTensorWarps / tile.sharing * kTileRows;
+  const uint32_t rows_at_once = kSharedTensorWarps / tile.sharing * kRowsOfTile<Product>;
   const uint32_t out = task.matrices[0].out;
   bool is_staged = false;
   for (uint32_t group = turns.first; group * rows_of_group < out; group += turns.step) {
     const uint32_t begin = group * rows_of_group;
     const uint32_t rows = out - begin < rows_of_group ? out - begin : rows_of_group;
-    const uint32_t row_of_warp = begin + gpu::warp_index() / tile.sharing * kTileRows;
+    const uint32_t row_of_warp = begin + gpu::warp_index() / tile.sharing * kRowsOfTile<Product>;
     gpu::warp_barrier();  // the ring is free
-    TileStream<Stored, Product::kMatrices, Product::kMatrices, kFewDepth<Product::kMatrices>> stream(
-        few_ring_of_warp(), tile.matrices,
-        {.first = row_of_warp,
-         .rows_of_turn = rows_at_once,
-         .sets = (rows - 1) / rows_at_once + 1,
-         .first_column = tile.first_column(),
-         .columns_of_turn = tile.columns_of_turn()});
+    TileStream<Stored, Product::kMatrices, 1, kFewTilesInRing> stream(few_ring_of_warp(), tile.matrices,
+                                                                      {.first = row_of_warp,
+                                                                       .rows_of_turn = rows_at_once,
+                                                                       .sets = (rows - 1) / rows_at_once + 1,
+                                                                       .first_column = tile.first_column(),
+                                                                       .columns_of_turn = tile.columns_of_turn()});
     if (group == turns.first) before_inputs();
     for (uint32_t row = 0; row < rows; row += rows_at_once) {
       typename Tile::Sums totals[kMostPartsOfWarp] = {};

@@ -149,10 +149,12 @@ struct ColumnRange {
   uint32_t turn;  // from one step of this warp to its next
 };
 
-template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8>
+/// kMatrices: that the row tiles are of (RowsOfTiles).
+template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, unsigned kMatrices, bool kFp8>
 struct TensorRows {
   static constexpr unsigned kChunk = 4 * Stored::kPer16;  // columns
   using Sums = float[kRowTiles][kTokenTiles][4];          // as gpu::multiply_tile has them
+  using Of = RowsOfTiles<kMatrices>;
 
   // What a lane multiplies: of each row tile its upper and its lower row.
   const uint8_t* data[kRowTiles][2];
@@ -163,26 +165,29 @@ struct TensorRows {
     return kTokenTiles > 1 || token < inputs.rows ? token : inputs.rows - 1;
   }
 
-  /// The tile's rows from `first` on. Rows beyond the last are computed as the last, and not to be stored.
-  __device__ __forceinline__ void find(unsigned row_tile, const Matrix& matrix, uint32_t first) {
+  /// The tiles' rows from `first` on. Rows beyond the last are computed as the last, and not to be stored.
+  __device__ __forceinline__ void find(const Matrix (&matrices)[kMatrices], uint32_t first) {
 #pragma unroll
-    for (unsigned half = 0; half < 2; ++half) {
-      uint32_t row = first + half * 8 + gpu::lane_index() / 4;
-      row = row < matrix.out ? row : matrix.out - 1;
-      data[row_tile][half] = aligned_row<Stored>(matrix, row);
-      scales[row_tile][half].take(matrix, row);
+    for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (unsigned half = 0; half < 2; ++half) {
+        const Matrix& matrix = matrices[Of::matrix(tile, half)];
+        uint32_t row = first + Of::first(tile, half) + gpu::lane_index() / 4;
+        row = row < matrix.out ? row : matrix.out - 1;
+        data[tile][half] = aligned_row<Stored>(matrix, row);
+        scales[tile][half].take(matrix, row);
+      }
     }
   }
 
   /// Scales of the rows' weights of one block.
-  template <unsigned kMatrices>
   __device__ __forceinline__ void take_scales(const Matrix (&matrices)[kMatrices], uint32_t block,
                                               float (&scale)[kRowTiles][2]) const {
 #pragma unroll
     for (unsigned tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half)
-        scale[tile][half] = scales[tile][half].at(matrices[tile % kMatrices], block);
+        scale[tile][half] = scales[tile][half].at(matrices[Of::matrix(tile, half)], block);
     }
   }
 
@@ -222,7 +227,6 @@ struct TensorRows {
 
   /// totals += a chunk of packed codes, that begins with the matrix's `first`, times the staged `column`: one run of 32
   /// columns after the other, which takes its scales where a whole chunk does elsewhere.
-  template <unsigned kMatrices>
   __device__ __forceinline__ void add_packed_chunk(const Matrix (&matrices)[kMatrices],
                                                    const uint4 (&bytes)[kRowTiles][2],
                                                    const BlockOfRun<Stored>& block_of, uint32_t first,
@@ -238,7 +242,7 @@ struct TensorRows {
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half) {
         words[tile][half] = exchange_words(bytes[tile][half]);
-        mine[tile][half] = take_run_scales<Stored>(matrices[tile % kMatrices], scales[tile][half], block_of,
+        mine[tile][half] = take_run_scales<Stored>(matrices[Of::matrix(tile, half)], scales[tile][half], block_of,
                                                    first + quad * kRunColumns, is_halved);
       }
     }
@@ -300,26 +304,67 @@ struct TensorRows {
     }
   }
 
-  /// Scales of a step's chunks, asked for a step ahead. Codes of four bits have more of them, taken when used.
+  /// Scales of four steps' chunks, of which each of the four lanes of a row has asked for a step's; those of the next
+  /// four are on their way, since one that memory has alone takes longer to come than a step to be multiplied. Codes of
+  /// four bits have more scales, taken when used.
   struct StepScales {
-    float values[2][kRowTiles][2];
+    float now[2][kRowTiles][2];
+    float next[2][kRowTiles][2];
+    unsigned step = 0;  // of the four
   };
-  template <unsigned kMatrices>
+  /// Asks for those of the warp's first steps: the first begins at `column`.
+  __device__ __forceinline__ StepScales first_scales(const Matrix (&matrices)[kMatrices],
+                                                     const BlockOfRun<Stored>& block_of, uint32_t column,
+                                                     uint32_t turn) const {
+    StepScales scales_ahead;
+    ask_scales(matrices, block_of, column, turn, scales_ahead.now);
+    ask_scales(matrices, block_of, column + 4 * turn, turn, scales_ahead.next);
+    return scales_ahead;
+  }
+  /// Those of four steps, from the one at `column` on.
   __device__ __forceinline__ void ask_scales(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
-                                             uint32_t column, StepScales& ahead) const {
+                                             uint32_t column, uint32_t turn, float (&values)[2][kRowTiles][2]) const {
     if constexpr (!kIsPacked<Stored>) {
 #pragma unroll
       for (unsigned chunk = 0; chunk < 2; ++chunk) {
-        const uint32_t first = column + chunk * kChunk;
+        const uint32_t first = column + gpu::lane_index() % 4 * turn + chunk * kChunk;
         const uint32_t last = matrices[0].in - 1;  // after it: any scale, for zeros
-        take_scales(matrices, block_of((first < last ? first : last) / Stored::kPer16), ahead.values[chunk]);
+        take_scales(matrices, block_of((first < last ? first : last) / Stored::kPer16), values[chunk]);
       }
     }
   }
+  /// Those of the step at `column`, the next.
+  __device__ __forceinline__ void next_scales(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
+                                              uint32_t column, uint32_t turn, StepScales& ahead,
+                                              float (&values)[2][kRowTiles][2]) const {
+    if constexpr (!kIsPacked<Stored>) {
+      const unsigned holder = gpu::lane_index() / 4 * 4 + ahead.step;
+#pragma unroll
+      for (unsigned chunk = 0; chunk < 2; ++chunk) {
+#pragma unroll
+        for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+          for (unsigned half = 0; half < 2; ++half)
+            values[chunk][tile][half] = gpu::shuffle(ahead.now[chunk][tile][half], holder);
+        }
+      }
+      if (++ahead.step < 4) return;
+      ahead.step = 0;
+#pragma unroll
+      for (unsigned chunk = 0; chunk < 2; ++chunk) {
+#pragma unroll
+        for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+          for (unsigned half = 0; half < 2; ++half)
+            ahead.now[chunk][tile][half] = ahead.next[chunk][tile][half];
+        }
+      }
+      ask_scales(matrices, block_of, column + 5 * turn, turn, ahead.next);
+    }
+  }
 
-  /// The warp's steps, by turns to each of the first kSums of `totals`. `ahead`: the scales of the first step, and then
-  /// of the one after the last.
-  template <unsigned kSums, unsigned kMatrices, class Stream, unsigned kTotals>
+  /// The warp's steps, by turns to each of the first kSums of `totals`. `ahead`: from the first step of the row on.
+  template <unsigned kSums, class Stream, unsigned kTotals>
   __device__ __forceinline__ void add_steps(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
                                             const ColumnRange& range, const StagedInputs& inputs, Stream& stream,
                                             StepScales& ahead, Sums (&totals)[kTotals]) const {
@@ -330,8 +375,8 @@ struct TensorRows {
         if (first >= range.end) break;
         uint4 bytes[2][kRowTiles][2];
         stream.take(bytes);
-        const StepScales scale = ahead;
-        ask_scales(matrices, block_of, first + range.turn, ahead);
+        float scale[2][kRowTiles][2];
+        next_scales(matrices, block_of, first, range.turn, ahead, scale);
 #pragma unroll
         for (unsigned chunk = 0; chunk < 2; ++chunk) {
           const uint32_t column = first + chunk * kChunk;
@@ -343,7 +388,7 @@ struct TensorRows {
             // No branch, so that the chunks' products are under way together: after the row's end both weights and
             // inputs are zeros, since rounded rows are whole steps.
             static_assert(kRoundedBlock % kStepColumns<Stored> == 0);
-            add_chunk(bytes[chunk], scale.values[chunk], inputs, staged, totals[i]);
+            add_chunk(bytes[chunk], scale[chunk], inputs, staged, totals[i]);
           }
         }
       }
@@ -351,8 +396,8 @@ struct TensorRows {
   }
 
   /// totals += this warp's steps, without a ring. kAhead: chunks whose weights are under way before the first is used;
-  /// one only where the warp takes all steps. `matrices`: that the row tiles are of, by turns.
-  template <unsigned kAhead, unsigned kMatrices>
+  /// one only where the warp takes all steps.
+  template <unsigned kAhead>
   __device__ __forceinline__ void add_columns(const Matrix (&matrices)[kMatrices], const ColumnRange& range,
                                               const StagedInputs& inputs, Sums& totals) const {
     const Matrix& matrix = matrices[0];

@@ -39,7 +39,19 @@ struct StreamedRows {
   uint32_t columns_of_turn;  // from a step to the next
 };
 
-/// Row tile t of a set: of matrix t % kMatrices, t / kMatrices * 16 rows after the set's first.
+/// Of the rows that a warp takes at once, eight after eight are of one matrix after the other: eight number h (of row
+/// tile h / 2) are of matrix h % kMatrices, from row h / kMatrices * 8 after the set's first on. So a tile of two
+/// matrices gives a lane the sums of the same row of both.
+template <unsigned kMatrices>
+struct RowsOfTiles {
+  static __device__ __forceinline__ constexpr unsigned matrix(unsigned tile, unsigned half) {
+    return (2 * tile + half) % kMatrices;
+  }
+  static __device__ __forceinline__ constexpr unsigned first(unsigned tile, unsigned half) {
+    return (2 * tile + half) / kMatrices * 8;
+  }
+};
+
 template <class Stored, unsigned kMatrices, unsigned kRowTiles, unsigned kDepth>
 class TileStream {
  public:
@@ -109,10 +121,11 @@ class TileStream {
       for (unsigned tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
         for (unsigned i = 0; i < kTileRows / kRowsAtOnce; ++i) {
-          const uint32_t row = tile / kMatrices * kTileRows + i * kRowsAtOnce;
+          const unsigned half = i * kRowsAtOnce / 8;
+          const unsigned matrix = RowsOfTiles<kMatrices>::matrix(tile, half);
+          const uint32_t row = RowsOfTiles<kMatrices>::first(tile, half) + i * kRowsAtOnce % 8;
           gpu::copy_async_onward(to_ + asked_ + tile * kTileBytes + i * kRowsAtOnce * kStepBytes,
-                                 data_[tile % kMatrices] + at_ + uint64_t{row_bytes_} * row,
-                                 is_column && row_ + row < out_);
+                                 data_[matrix] + at_ + uint64_t{row_bytes_} * row, is_column && row_ + row < out_);
         }
       }
       at_ += bytes_of_turn_;

@@ -153,10 +153,12 @@ __device__ inline void wait_for_count(const uint32_t* counter, uint32_t count) {
   constexpr unsigned kNanoseconds = 100;  // leaves the multiprocessor to blocks that have work
   for (;;) {
     uint32_t now;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-    if (now >= count) return;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    if (now >= count) break;
     __nanosleep(kNanoseconds);
   }
+  // Acquired once, not with every look: each would empty the multiprocessor's first-level cache.
+  asm volatile("fence.acq_rel.gpu;" : : : "memory");
 }
 
 // Between launches that overlap

@@ -229,18 +229,18 @@ TEST_CASE("cuda: launches of routed experts on the tensor cores are within every
     for (const uint32_t tokens : {1U, 8U, 9U, 4096U, 1'000'000U}) {
       const uint64_t tiles = tokens == 1 ? 8 : cuda::most_expert_tiles(8ULL * tokens, 256, cuda::tensor_tile(tokens));
       const auto choice =
-          cuda::choose_experts_tensor({{kernels::coding_of(dtype).value(), out, in}, true}, 16, tokens, tiles);
+          cuda::choose_experts_tensor({{kernels::coding_of(dtype).value(), out, in}, true}, 2, tokens, tiles);
       CHECK(choice.shape.grid_x >= 1);
       CHECK(choice.shape.grid_y >= 1);
       CHECK(choice.shape.grid_y <= 65'535);
       CHECK(choice.shape.threads <= 256);
       CHECK(choice.shape.shared_bytes <= kSharedOfAll);
       CHECK(choice.staged_columns % kInputBlock == 0);
-      CHECK(choice.token_tiles * 8 == cuda::tensor_tile(tokens));
+      CHECK(choice.tokens == cuda::tensor_tokens(tokens));
     }
   }
-  const auto gate_up = cuda::choose_experts_tensor({{kernels::Coding::f8_e4m3, 2048, 7168, 128, 128}, true}, 16, 1, 8);
-  CHECK(gate_up.shape.grid_x * gate_up.shape.grid_y == 256);
+  const auto gate_up = cuda::choose_experts_tensor({{kernels::Coding::f8_e4m3, 2048, 7168, 128, 128}, true}, 2, 1, 8);
+  CHECK(gate_up.shape.grid_x * gate_up.shape.grid_y == 512);
 }
 
 }  // namespace dspack::test::experts_tensor_test

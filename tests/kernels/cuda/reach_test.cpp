@@ -129,7 +129,7 @@ TEST_CASE("cuda: weights of FP8 reach cuBLASLt on every card that has it") {
 
 TEST_CASE("cuda: every way to multiply by experts is reached from dsrun's settings") {
   std::set<unsigned> exact_tokens;
-  std::set<unsigned> tensor_tiles;
+  std::set<cuda::TensorTokens> tensor_tokens;
   std::set<bool> is_fused;
   std::set<bool> is_fused_tensor;
   constexpr uint32_t kExperts = 256;
@@ -150,14 +150,14 @@ TEST_CASE("cuda: every way to multiply by experts is reached from dsrun's settin
       exact_tokens.insert(up.tokens);
       is_fused.insert(cuda::choose_fused_experts(up.shape, low.shape, tokens, tile).has_value());
       const uint32_t on_cores = cuda::tensor_tile(tokens);
-      const auto up_cores = cuda::choose_experts_tensor(gate_up, 16, tokens, tiles_of(on_cores));
-      const auto low_cores = cuda::choose_experts_tensor(down, 32, tokens, tiles_of(on_cores));
-      tensor_tiles.insert(up_cores.token_tiles);
+      const auto up_cores = cuda::choose_experts_tensor(gate_up, 2, tokens, tiles_of(on_cores));
+      const auto low_cores = cuda::choose_experts_tensor(down, 1, tokens, tiles_of(on_cores));
+      tensor_tokens.insert(up_cores.tokens);
       is_fused_tensor.insert(cuda::choose_fused_experts(up_cores.shape, low_cores.shape, tokens, on_cores).has_value());
     }
   }
   CHECK(exact_tokens == std::set{1U, 2U, cuda::kExactTokens});
-  CHECK(tensor_tiles == std::set{1U, 8U});
+  CHECK(tensor_tokens == std::set{cuda::TensorTokens::one, cuda::TensorTokens::few, cuda::TensorTokens::many});
   CHECK(is_fused == std::set{false, true});
   CHECK(is_fused_tensor == std::set{false, true});
 }
