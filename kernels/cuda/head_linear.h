@@ -31,7 +31,7 @@ struct HeadLinearChoice {
   unsigned tokens = 1;         // that a block works on: 1, 2, 4 or 8
   uint32_t blocks_a_head = 1;  // of rows, or of columns (transposed)
   uint32_t tile_groups = 1;    // plain: groups of 32 chunks of an input row in shared memory at once
-  uint32_t lanes = 32;         // transposed: chunks of columns of a block: 8, 16 or 32
+  uint32_t lanes = 32;         // transposed: fours of columns of a block: 16 or 32
   gpu::LaunchShape shape;
 };
 [[nodiscard]] HeadLinearChoice choose_head_linear(const HeadLinearTask& task);

@@ -1,9 +1,12 @@
-// A block takes 8 to 32 chunks of columns of one head, one a lane, and its threads are eight shares that take the
+// A block takes 16 or 32 fours of columns of one head, one a lane, and its threads are eight shares that take the
 // head's rows by turns:
 //
-//   share s   rows s, s + 8, s + 16, ..     sums[token][column of the chunk] += (input * scale) * weight, by fma
+//   share s   rows s, s + 8, s + 16, ..     sums[token][column of the four] += (input * scale) * weight, by fma
 //
-// Then the sums of the eight shares are added in their order.
+// Then the sums of the eight shares are added in their order. A lane has few columns, so that there are many warps:
+// what one has to do, step after step, is what the launch takes.
+#include <type_traits>
+
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/elementwise.cuh"
 #include "kernels/cuda/device/head_part.cuh"
@@ -13,21 +16,45 @@ namespace {
 
 constexpr unsigned kHeadRowTile = 256;  // inputs, each of a matrix row, in shared memory at once
 constexpr unsigned kShares = 8;         // of a head's rows
-constexpr unsigned kRowsOfStep = 2;     // rows that a thread asks for together
-constexpr unsigned kShareDepth = 4;     // such steps under way: 8 rows, 16 KiB of a block of 16 chunks
+constexpr unsigned kColumns = 4;        // of a lane
 
-/// Which columns a thread has: chunk `lane` of the block's `lanes`, in the rows of share `share` of kShares.
+/// Four columns of a row as they are stored.
+template <class Stored>
+struct Four {
+  static constexpr unsigned kBytes = 16 * kColumns / Stored::kPer16;
+  using Word =
+      std::conditional_t<kBytes == 2, uint16_t,
+                         std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 8, uint2, uint4>>>;
+
+  static __device__ __forceinline__ void decode(const Word& word, float (&values)[kColumns]) {
+    uint4 bytes = make_uint4(0, 0, 0, 0);
+    if constexpr (kBytes <= 4) {
+      bytes.x = word;
+    } else if constexpr (kBytes == 8) {
+      bytes.x = word.x;
+      bytes.y = word.y;
+    } else {
+      bytes = word;
+    }
+    Stored::decode(bytes, 0, values);
+  }
+};
+
+/// Rows of a lane whose weights are under way: 64 bytes of a lane, 64 KiB of a multiprocessor that has 32 warps.
+template <class Stored>
+constexpr unsigned kRowsAhead = Four<Stored>::kBytes < 4 ? 16 : 64 / Four<Stored>::kBytes;
+
+/// Which columns a thread has: four `lane` of the block's `lanes`, in the rows of share `share` of kShares.
 struct Place {
   uint32_t lanes;
   uint32_t lane;
   uint32_t share;
-  uint32_t column;  // first of the chunk
+  uint32_t column;  // first of the four
 
-  template <class Stored>
   static __device__ __forceinline__ Place of_thread(uint32_t block, uint32_t lanes) {
     const uint32_t lane = gpu::thread_index() & (lanes - 1);  // a power of two
     const uint32_t share = gpu::thread_index() >> gpu::count_bits(lanes - 1);
-    return {lanes, lane, share, (block * lanes + lane) * Stored::kPer16};
+    return {lanes, lane, share, (block * lanes + lane) * kColumns};
   }
 };
 
@@ -53,32 +80,6 @@ __device__ __forceinline__ void stage_rows(const HeadLinearTask& task, const dev
   }
 }
 
-/// A chunk of a row, as decoded groups of four.
-template <class Stored, bool kAligned>
-struct RowChunk {
-  uint4 bytes;
-
-  __device__ __forceinline__ void decode(unsigned quarter, float (&values)[4]) const {
-    Stored::decode(bytes, quarter, values);
-  }
-};
-template <class Stored>
-struct RowChunk<Stored, false> {
-  float odd[Stored::kPer16];
-
-  __device__ __forceinline__ void load(const Matrix& matrix, uint32_t row, uint32_t column) {
-    const uint64_t at = device::code_index<Stored>(matrix.in, row, column);
-#pragma unroll
-    for (unsigned i = 0; i < Stored::kPer16; ++i)
-      odd[i] = column + i < matrix.in ? Stored::decode_one(matrix.planes[kCodes], at + i) : 0.0F;
-  }
-  __device__ __forceinline__ void decode(unsigned quarter, float (&values)[4]) const {
-#pragma unroll
-    for (unsigned i = 0; i < 4; ++i)
-      values[i] = odd[quarter * 4 + i];
-  }
-};
-
 /// The scale of column `column` in the row of scales `scale_row`.
 template <class Stored>
 __device__ __forceinline__ float scale_at(const Matrix& matrix, uint32_t scale_row, uint32_t column) {
@@ -98,171 +99,151 @@ __device__ __forceinline__ float zero_at(const Matrix& matrix, uint32_t scale_ro
   return device::decode_zero(matrix, uint64_t{scale_row} * across + column / matrix.block_in);
 }
 
-/// The scales and zero points of a chunk in the row of scales that was asked for last: rows of a head mostly share one.
+/// The scale and zero point of a lane's columns in the row of scales that was asked for last: rows of a head mostly
+/// share one.
 template <class Stored>
-struct ChunkScales {
-  uint32_t blocks[device::kRuns<Stored>];  // of the chunk's runs, in a row of scales
-  uint32_t scale_row = 0xffffffffU;        // none yet
-  float scale[device::kRuns<Stored>] = {};
-  float zero[device::kRuns<Stored>] = {};
+struct LaneScale {
+  uint32_t block;                    // of the columns, in a row of scales
+  uint32_t scale_row = 0xffffffffU;  // none yet
+  float scale = 1.0F;
+  float zero = 0.0F;
 
-  __device__ __forceinline__ ChunkScales(const Matrix& matrix, uint32_t column) {
+  __device__ __forceinline__ LaneScale(const Matrix& matrix, uint32_t column) {
     const device::BlockOfRun<Stored> block_of(matrix);
-#pragma unroll
-    for (unsigned run = 0; run < device::kRuns<Stored>; ++run)
-      blocks[run] = column < matrix.in ? block_of(column / Stored::kPerScale + run) : 0;
+    block = column < matrix.in ? block_of(column / Stored::kPerScale) : 0;
   }
 
   __device__ __forceinline__ void take(const Matrix& matrix, uint32_t across, uint32_t row) {
     if (row == scale_row) return;
     scale_row = row;
-#pragma unroll
-    for (unsigned run = 0; run < device::kRuns<Stored>; ++run) {
-      const uint64_t index = uint64_t{row} * across + blocks[run];
-      scale[run] = matrix.planes[kScales] == nullptr ? 1.0F
-                   : device::kIsPacked<Stored>       ? device::decode_scale(matrix, index)
-                                                     : static_cast<const float*>(matrix.planes[kScales])[index];
-      if constexpr (device::kHasZeros<Stored>) zero[run] = device::decode_zero(matrix, index);
-    }
+    const uint64_t index = uint64_t{row} * across + block;
+    if (matrix.planes[kScales] != nullptr)
+      scale = device::kIsPacked<Stored> ? device::decode_scale(matrix, index)
+                                        : static_cast<const float*>(matrix.planes[kScales])[index];
+    if constexpr (device::kHasZeros<Stored>) zero = device::decode_zero(matrix, index);
   }
 };
 
-/// sums[token][i] += (input[token] * scale) * weight[i] for one row.
-template <class Stored, unsigned kTokens>
-__device__ __forceinline__ void add_row(const RowChunk<Stored, true>& chunk, const ChunkScales<Stored>& scales,
-                                        const float* inputs, float (&sums)[kTokens][Stored::kPer16]) {
-  float scaled[kTokens] = {};
+/// A lane's columns in the rows of its share.
+template <class Stored, unsigned kTokens, bool kAligned>
+class ShareOfHead {
+ public:
+  __device__ __forceinline__ ShareOfHead(const HeadLinearTask& task, const device::HeadPart& part, const Place& place,
+                                         const device::ScaleRows& scale_rows)
+      : matrix_(task.weight), place_(place), scale_(task.weight, place.column) {
+    if (place.share >= task.rows_used || place.column >= matrix_.in) return;
+    left_ = (task.rows_used - place.share - 1) / kShares + 1;
+    if constexpr (kAligned) {
+      const uint32_t row = part.head * task.head_rows + task.first_row + place.share;
+      from_ = device::aligned_row<Stored>(matrix_, row) + place.column / kColumns * Four<Stored>::kBytes;
+      ask();
+      scale_.take(matrix_, scale_rows.blocks_a_row, scale_rows.block_of(row));  // comes from memory, as weights do
+    }
+  }
+
+  /// This share's rows of the tile.
+  __device__ __forceinline__ void add(const device::ScaleRows& scale_rows, const RowTile& tile) {
+    if constexpr (kAligned) {
+      static_assert(kHeadRowTile % (kShares * kRowsAhead<Stored>) == 0);
+      for (uint32_t first = place_.share; first < tile.rows && place_.column < matrix_.in;
+           first += kShares * kRowsAhead<Stored>) {
+        Word words[kRowsAhead<Stored>];
 #pragma unroll
-  for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
-    const unsigned run = quarter / (Stored::kPerScale / 4);
-    if (quarter % (Stored::kPerScale / 4) == 0) {
+        for (unsigned i = 0; i < kRowsAhead<Stored>; ++i)
+          words[i] = ahead_[i];
+        ask();
+#pragma unroll
+        for (unsigned i = 0; i < kRowsAhead<Stored>; ++i) {
+          const uint32_t row = first + i * kShares;
+          if (row >= tile.rows) break;
+          scale_.take(matrix_, scale_rows.blocks_a_row, tile.scale_rows[row]);
+          add_row(words[i], tile.inputs + row * kTokens);
+        }
+      }
+    } else {
+      for (uint32_t row = place_.share; row < tile.rows; row += kShares)
+        add_odd_row(tile.first_row + row, tile.scale_rows[row], tile.inputs + row * kTokens);
+    }
+  }
+
+  [[nodiscard]] __device__ __forceinline__ float4 sums(unsigned token) const {
+    const float(&mine)[kColumns] = sums_[token];
+    return make_float4(mine[0], mine[1], mine[2], mine[3]);
+  }
+
+ private:
+  using Word = typename Four<Stored>::Word;
+
+  __device__ __forceinline__ void ask() {
+    const uint64_t step_bytes = uint64_t{kShares} * (matrix_.in / Stored::kPer16 * 16);
+#pragma unroll
+    for (unsigned i = 0; i < kRowsAhead<Stored>; ++i) {
+      if (i < left_) ahead_[i] = *reinterpret_cast<const Word*>(from_ + i * step_bytes);
+    }
+    from_ += kRowsAhead<Stored> * step_bytes;
+    left_ -= left_ < kRowsAhead<Stored> ? left_ : kRowsAhead<Stored>;
+  }
+
+  /// sums[token][i] += (input[token] * scale) * weight[i] for one row.
+  __device__ __forceinline__ void add_row(const Word& word, const float* inputs) {
+    float weights[kColumns];
+    Four<Stored>::decode(word, weights);
+#pragma unroll
+    for (unsigned i = 0; i < kColumns; ++i) {
+      if constexpr (device::kHasZeros<Stored>) weights[i] -= scale_.zero;
+    }
+#pragma unroll
+    for (unsigned token = 0; token < kTokens; ++token) {
+      const float scaled = inputs[token] * scale_.scale;
+#pragma unroll
+      for (unsigned i = 0; i < kColumns; ++i)
+        sums_[token][i] = gpu::fused_multiply_add(scaled, weights[i], sums_[token][i]);
+    }
+  }
+  /// The same where a row begins anywhere, and every value may have a scale of its own.
+  __device__ __forceinline__ void add_odd_row(uint32_t row, uint32_t scale_row, const float* inputs) {
+    const uint64_t at = device::code_index<Stored>(matrix_.in, row, place_.column);
+#pragma unroll
+    for (unsigned i = 0; i < kColumns; ++i) {
+      const uint32_t column = place_.column + i;
+      float weight = column < matrix_.in ? Stored::decode_one(matrix_.planes[kCodes], at + i) : 0.0F;
+      const float scale = scale_at<Stored>(matrix_, scale_row, column);
+      if constexpr (device::kHasZeros<Stored>) weight -= zero_at<Stored>(matrix_, scale_row, column);
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token)
-        scaled[token] = inputs[token] * scales.scale[run];
-    }
-    float weights[4];
-    chunk.decode(quarter, weights);
-#pragma unroll
-    for (unsigned i = 0; i < 4; ++i) {
-      if constexpr (device::kHasZeros<Stored>) weights[i] -= scales.zero[run];
-#pragma unroll
-      for (unsigned token = 0; token < kTokens; ++token) {
-        float& sum = sums[token][quarter * 4 + i];
-        sum = gpu::fused_multiply_add(scaled[token], weights[i], sum);
-      }
+        sums_[token][i] = gpu::fused_multiply_add(inputs[token] * scale, weight, sums_[token][i]);
     }
   }
-}
 
-/// The same where every value may have a scale of its own.
-template <class Stored, unsigned kTokens>
-__device__ __forceinline__ void add_odd_row(const Matrix& matrix, const RowChunk<Stored, false>& chunk,
-                                            uint32_t scale_row, uint32_t column, const float* inputs,
-                                            float (&sums)[kTokens][Stored::kPer16]) {
-#pragma unroll
-  for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter) {
-    float weights[4];
-    chunk.decode(quarter, weights);
-#pragma unroll
-    for (unsigned i = 0; i < 4; ++i) {
-      const uint32_t at = column + quarter * 4 + i;
-      const float scale = scale_at<Stored>(matrix, scale_row, at);
-      if constexpr (device::kHasZeros<Stored>) weights[i] -= zero_at<Stored>(matrix, scale_row, at);
-#pragma unroll
-      for (unsigned token = 0; token < kTokens; ++token) {
-        float& sum = sums[token][quarter * 4 + i];
-        sum = gpu::fused_multiply_add(inputs[token] * scale, weights[i], sum);
-      }
-    }
-  }
-}
-
-/// A share's rows, two at a time, as what a WeightStream asks for: the same chunk of row after row.
-struct ShareRows {
-  const uint8_t* from;  // the chunk in the next row
-  uint64_t step_bytes;  // from a row to the next of the share
-  uint32_t left;
-
-  __device__ __forceinline__ bool next(const uint8_t* (&data)[1][kRowsOfStep]) {
-    if (left == 0) return false;
-#pragma unroll
-    for (unsigned row = 0; row < kRowsOfStep; ++row)
-      data[0][row] = from + (row < left ? row : 0) * step_bytes;  // behind the last one: asked for, and not used
-    from += kRowsOfStep * step_bytes;
-    left -= left < kRowsOfStep ? left : kRowsOfStep;
-    return true;
-  }
+  const Matrix& matrix_;
+  const Place& place_;
+  LaneScale<Stored> scale_;
+  const uint8_t* from_ = nullptr;  // the columns in the row that is asked for next
+  uint32_t left_ = 0;              // rows that are still to be asked for
+  Word ahead_[kRowsAhead<Stored>] = {};
+  float sums_[kTokens][kColumns] = {};
 };
-using ShareStream = device::WeightStream<1, kRowsOfStep, kShareDepth, ShareRows>;
 
-template <class Stored, bool kAligned>
-__device__ __forceinline__ auto stream_of_share(void* shared, const HeadLinearTask& task, const device::HeadPart& part,
-                                                const Place& place) {
-  if constexpr (kAligned) {
-    const uint32_t row = part.head * task.head_rows + task.first_row + place.share;
-    const uint8_t* from = device::aligned_row<Stored>(task.weight, row) + uint64_t{place.column / Stored::kPer16} * 16;
-    const uint64_t row_bytes = uint64_t{task.weight.in} / Stored::kPer16 * 16;
-    const uint32_t rows = task.rows_used > place.share ? (task.rows_used - place.share - 1) / kShares + 1 : 0;
-    // A row has one chunk for this lane, its first; behind the end of a row there is none.
-    return ShareStream(shared, {from, kShares * row_bytes, rows}, 1, place.column < task.weight.in ? 0 : 1, 1);
-  } else {
-    return device::NoStream();
-  }
-}
-
-/// This share's rows of the tile.
-template <class Stored, unsigned kTokens>
-__device__ __forceinline__ void add_rows(const Matrix& matrix, const device::ScaleRows& scale_rows, const RowTile& tile,
-                                         const Place& place, ShareStream& stream, ChunkScales<Stored>& scales,
-                                         float (&sums)[kTokens][Stored::kPer16]) {
-  for (uint32_t first = place.share; first < tile.rows; first += kShares * kRowsOfStep) {
-    uint4 pieces[kRowsOfStep];
-    stream.take(0, pieces);
-#pragma unroll
-    for (unsigned i = 0; i < kRowsOfStep; ++i) {
-      const uint32_t row = first + i * kShares;
-      if (row >= tile.rows) break;
-      scales.take(matrix, scale_rows.blocks_a_row, tile.scale_rows[row]);
-      add_row(RowChunk<Stored, true>{pieces[i]}, scales, tile.inputs + row * kTokens, sums);
-    }
-  }
-}
-template <class Stored, unsigned kTokens>
-__device__ __forceinline__ void add_rows(const Matrix& matrix, const device::ScaleRows& /*scale_rows*/,
-                                         const RowTile& tile, const Place& place, device::NoStream& /*stream*/,
-                                         ChunkScales<Stored>& /*scales*/, float (&sums)[kTokens][Stored::kPer16]) {
-  for (uint32_t row = place.share; row < tile.rows; row += kShares) {
-    RowChunk<Stored, false> chunk;
-    chunk.load(matrix, tile.first_row + row, place.column);
-    add_odd_row(matrix, chunk, tile.scale_rows[row], place.column, tile.inputs + row * kTokens, sums);
-  }
-}
-
-/// Adds the sums of the shares and stores them, token by token. Within a share's sums, groups of four of different
-/// lanes lie side by side.
-template <class Stored, unsigned kTokens>
+/// Adds the sums of the shares and stores them.
+template <unsigned kTokens, class Share>
 __device__ __forceinline__ void store_sums(const HeadLinearTask& task, const device::HeadPart& part, const Place& place,
-                                           const float (&sums)[kTokens][Stored::kPer16], float4* shared) {
-  const uint32_t quads = Stored::kQuarters * place.lanes;  // of a share
-  const uint32_t first_column = part.block * place.lanes * Stored::kPer16;
+                                           const Share& share, float4* shared) {
 #pragma unroll
-  for (unsigned token = 0; token < kTokens; ++token) {
-    const float(&mine)[Stored::kPer16] = sums[token];
+  for (unsigned token = 0; token < kTokens; ++token)
+    shared[(token * kShares + place.share) * place.lanes + place.lane] = share.sums(token);
+  gpu::block_barrier();  // the sums of all shares are there
+  const uint32_t columns = place.lanes * kColumns;
+  const uint32_t first_column = part.block * columns;
+  for (uint32_t i = gpu::thread_index(); i < part.tokens * columns; i += gpu::block_threads()) {
+    const uint32_t token = i >> gpu::count_bits(columns - 1);  // a power of two
+    const uint32_t column = i & (columns - 1);
+    const float* of_shares = reinterpret_cast<const float*>(shared) + token * kShares * columns + column;
+    float total = 0;
 #pragma unroll
-    for (unsigned quarter = 0; quarter < Stored::kQuarters; ++quarter)
-      shared[place.share * quads + quarter * place.lanes + place.lane] =
-          make_float4(mine[quarter * 4], mine[quarter * 4 + 1], mine[quarter * 4 + 2], mine[quarter * 4 + 3]);
-    gpu::block_barrier();  // the sums of all shares are there
-    for (uint32_t i = gpu::thread_index(); i < place.lanes * Stored::kPer16; i += gpu::block_threads()) {
-      const uint32_t quad = i % Stored::kPer16 / 4 * place.lanes + i / Stored::kPer16;
-      float total = 0;
-#pragma unroll
-      for (unsigned share = 0; share < kShares; ++share)
-        total += reinterpret_cast<const float*>(shared + share * quads + quad)[i % 4];
-      const bool is_there = token < part.tokens && first_column + i < task.weight.in;
-      if (is_there) device::output_of(task, part.first_token + token, part.head)[first_column + i] = total;
-    }
-    gpu::block_barrier();  // and have been added
+    for (unsigned other = 0; other < kShares; ++other)
+      total += of_shares[other * columns];
+    if (first_column + column < task.weight.in)
+      device::output_of(task, part.first_token + token, part.head)[first_column + column] = total;
   }
 }
 
@@ -272,30 +253,23 @@ __device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, 
   gpu::let_next_begin();
   const device::HeadPart part = device::part_of_block<kTokens>(task, blocks);
   if (part.tokens == 0) return gpu::wait_for_previous();
-  const Place place = Place::of_thread<Stored>(part.block, lanes);
+  const Place place = Place::of_thread(part.block, lanes);
   auto* shared_sums = gpu::shared_memory<float4>();
-  auto* stream_place = shared_sums + kShares * Stored::kQuarters * lanes;
   RowTile tile;
-  tile.inputs = reinterpret_cast<float*>(stream_place + gpu::block_threads() * ShareStream::kUnderWay);
+  tile.inputs = reinterpret_cast<float*>(shared_sums + kTokens * kShares * lanes);
   tile.scale_rows = reinterpret_cast<uint32_t*>(tile.inputs + kHeadRowTile * kTokens);
-  auto stream = stream_of_share<Stored, kAligned>(stream_place, task, part, place);
   const device::ScaleRows scale_rows(task.weight);
-  ChunkScales<Stored> scales(task.weight, place.column);
-  if (place.share < task.rows_used) {  // the first come from memory, as the weights do
-    const uint32_t row = part.head * task.head_rows + task.first_row + place.share;
-    scales.take(task.weight, scale_rows.blocks_a_row, scale_rows.block_of(row));
-  }
+  ShareOfHead<Stored, kTokens, kAligned> share(task, part, place, scale_rows);
   gpu::wait_for_previous();
-  float sums[kTokens][Stored::kPer16] = {};
   for (uint32_t first = 0; first < task.rows_used; first += kHeadRowTile) {
     tile.first_row = part.head * task.head_rows + task.first_row + first;
     tile.rows = task.rows_used - first < kHeadRowTile ? task.rows_used - first : kHeadRowTile;
-    gpu::block_barrier();  // every thread is done with the tile before
+    if (first > 0) gpu::block_barrier();  // every thread is done with the tile before
     stage_rows<kTokens>(task, part, scale_rows, first, tile);
     gpu::block_barrier();  // the tile is there
-    add_rows(task.weight, scale_rows, tile, place, stream, scales, sums);
+    share.add(scale_rows, tile);
   }
-  store_sums<Stored, kTokens>(task, part, place, sums, shared_sums);
+  store_sums<kTokens>(task, part, place, share, shared_sums);
 }
 
 template <class Stored, unsigned kTokens, bool kAligned>
@@ -332,26 +306,25 @@ void launch(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearCho
 }
 
 constexpr uint64_t kEnoughBlocks = 256;
-constexpr uint32_t kLeastLanes = 8;
+constexpr uint32_t kLeastLanes = 16;  // 64 bytes of a row of FP8
 
 }  // namespace
 
 HeadLinearChoice choose_head_linear_transposed(const HeadLinearTask& task) {
-  const uint64_t chunks = ceil_div(task.weight.in, codes_in_16_bytes(task.weight.coding));
-  // Lanes of a warp that take one row: as few as it takes to keep every current card busy, and 128 bytes at least.
+  const uint64_t fours = ceil_div(task.weight.in, kColumns);
+  // Lanes that take one row: as few as it takes to keep every current card busy.
   uint32_t lanes = gpu::kWarpThreads;
-  HeadLinearChoice choice = device::spread_heads(task, ceil_div(chunks, lanes));
+  HeadLinearChoice choice = device::spread_heads(task, ceil_div(fours, lanes));
   while (lanes > kLeastLanes && uint64_t{choice.shape.grid_x} * choice.shape.grid_y < kEnoughBlocks) {
     lanes /= 2;
-    choice = device::spread_heads(task, ceil_div(chunks, lanes));
+    choice = device::spread_heads(task, ceil_div(fours, lanes));
   }
   choice.lanes = lanes;
   choice.shape.threads = kShares * lanes;
-  // The sums of every share for one token; weights; inputs and the number of its row of scales for each matrix row.
-  const uint64_t sums = uint64_t{kShares} * lanes * codes_in_16_bytes(task.weight.coding);
+  // The sums of every share; inputs, and the number of its row of scales for each matrix row.
+  const uint64_t sums = uint64_t{choice.tokens} * kShares * lanes * kColumns;
   const uint64_t inputs = uint64_t{kHeadRowTile} * (choice.tokens + 1);
-  choice.shape.shared_bytes = static_cast<unsigned>((sums + inputs) * sizeof(float)) +
-                              device::stream_bytes(choice.shape.threads, kRowsOfStep * kShareDepth);
+  choice.shape.shared_bytes = static_cast<unsigned>((sums + inputs) * sizeof(float));
   return choice;
 }
 

@@ -157,11 +157,11 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
 }
 
 /// Blocks that a multiprocessor's registers are for.
-template <unsigned kTokenTiles>
-constexpr unsigned kBlocks = kTokenTiles == 1 ? 3 : 1;
+template <unsigned kDepth>
+constexpr unsigned kBlocks = kDepth == kUsualDepth ? 3 : kDepth == kDeepDepth ? 2 : 1;
 
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8, unsigned kDepth>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTokenTiles>)
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kDepth>)
     tensor_kernel(TensorTask task, TensorPlan plan) {
   multiply_rows<Stored, kTokenTiles, kRowTiles, kFp8, kDepth>(task, plan, gpu::block_index().x);
 }
@@ -178,7 +178,7 @@ struct TensorParts {
 };
 
 template <class Stored, bool kFp8, unsigned kDepth>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<1>)
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kDeepDepth>)
     tensor_each_kernel(TensorParts products) {
   uint32_t which = 0;
   while (which + 1 < products.count && gpu::block_index().x >= products.parts[which + 1].first_block)
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<1>)
 }
 
 template <unsigned kDepth>
-__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<1>)
+__global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kDeepDepth>)
     tensor_route_kernel(TensorTask task, TensorPlan plan, RouteEnd end) {
   device::prefetch_bias(end.task);
   multiply_rows<device::StoredBf16, 1, 1, false, kDepth>(task, plan, gpu::block_index().x);

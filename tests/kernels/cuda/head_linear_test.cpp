@@ -215,7 +215,7 @@ TEST_CASE("cuda: head_linear's launches are within every card's limits and cover
         }
         CHECK(choose_head_linear(task).blocks_a_head == 5);  // of 32 rows
         const auto transposed = choose_head_linear_transposed(task);
-        CHECK(uint64_t{transposed.blocks_a_head} * transposed.lanes * (128 / bits_of(dtype)) >= in);
+        CHECK(uint64_t{transposed.blocks_a_head} * transposed.lanes * 4 >= in);
         CHECK(transposed.shape.threads == 8 * transposed.lanes);
       }
     }
@@ -231,8 +231,8 @@ TEST_CASE("cuda: the blocks of kv_b's halves keep an H100 busy, whatever the mod
       .rows_used = 128,
       .rows = 1};
   CHECK(choose_head_linear(task).shape.grid_x == 512);
-  CHECK(choose_head_linear_transposed(task).lanes == 16);
-  CHECK(choose_head_linear_transposed(task).shape.grid_x == 256);
+  CHECK(choose_head_linear_transposed(task).lanes == 32);
+  CHECK(choose_head_linear_transposed(task).shape.grid_x == 512);
   task.weight.coding = kernels::Coding::bf16;  // DeepSeek-V2-Lite
   task.heads = 16;
   CHECK(choose_head_linear_transposed(task).shape.grid_x == 128);
