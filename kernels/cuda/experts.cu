@@ -186,9 +186,10 @@ void run_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixFo
 
 template <class Stored>
 void run_fused(gpu::Stream& stream, uint32_t tokens, const gpu::LaunchShape& shape, const device::FusedTask& task) {
-  if (tokens == 1) return gpu::launch_overlapping(stream, shape, fused_kernel<ExactTiles<Stored, true, 1>>, task);
-  if (tokens == 2) return gpu::launch_overlapping(stream, shape, fused_kernel<ExactTiles<Stored, true, 2>>, task);
-  gpu::launch_overlapping(stream, shape, fused_kernel<ExactTiles<Stored, true, kExactTokens>>, task);
+  const auto launch = [&](auto kernel) { device::launch_fused(stream, shape, kernel, task); };
+  if (tokens == 1) return launch(fused_kernel<ExactTiles<Stored, true, 1>>);
+  if (tokens == 2) return launch(fused_kernel<ExactTiles<Stored, true, 2>>);
+  launch(fused_kernel<ExactTiles<Stored, true, kExactTokens>>);
 }
 
 constexpr uint64_t kSharedBytes = 32 << 10;  // of inputs; several blocks share a multiprocessor's memory
@@ -229,12 +230,11 @@ std::optional<FusedPlan> plan_fused(const ExpertsTask& task) {
   const Coding coding = task.form.gate_up.coding;
   // Codings and layouts that are rare have no such kernel.
   const auto fits = [&](const MatrixForm& form) { return form.coding == coding && has_aligned_rows(form); };
-  // What was cut is not added up.
-  if (task.counters == nullptr || task.cut.tiles > 0 || !is_common(coding) || !fits(task.form.gate_up) ||
-      !fits(task.form.down))
+  if (task.counters == nullptr || !is_common(coding) || !fits(task.form.gate_up) || !fits(task.form.down))
     return std::nullopt;
+  const uint32_t most = most_tokens(task);
   const auto choose = [&](const MatrixForm& form, uint32_t matrices) {
-    return choose_experts(form, matrices, task.tokens, expert_tiles_of(task, exact_tile(task.tokens)));
+    return choose_experts(form, matrices, most, expert_tiles_of(task, exact_tile(most)));
   };
   FusedPlan plan{.shape = {},
                  .gate_up = choose(task.form.gate_up, device::GateUp::kMatrices),
@@ -254,8 +254,7 @@ std::optional<FusedPlan> plan_fused(const ExpertsTask& task) {
   }
   const FusedSharedShape of_shared{
       .gate_up_blocks = launch_count(std::min(plan.shared_gate_up.row_groups, uint64_t{kFusedCounters}))};
-  const auto shape =
-      choose_fused_experts(plan.gate_up.shape, plan.down.shape, task.tokens, exact_tile(task.tokens), 0, of_shared);
+  const auto shape = choose_fused_experts(plan.gate_up.shape, plan.down.shape, most, exact_tile(most), 0, of_shared);
   if (!shape.has_value()) return std::nullopt;
   plan.shape = *shape;
   plan.shape.launch.shared_bytes = launch_count(std::max(
@@ -270,11 +269,13 @@ void run_fused(gpu::Stream& stream, const ExpertsTask& task, const device::Exper
                           .gate_up_staged = plan.gate_up.staged_groups,
                           .down_staged = plan.down.staged_groups,
                           .assignments = task.tokens * task.top_k,
+                          .gives_parts = task.cut.tiles > 0,
                           .shape = plan.shape,
-                          .counters = lay_out_fused_counters(task.counters, plan.shape, task.tokens)};
+                          .counters = lay_out_fused_counters(task.counters, plan.shape, most_tokens(task))};
   if (task.shared != nullptr) fused.steps.sum.more = {.data = task.shared->y.data, .stride = task.shared->y.stride};
-  device::with_common(task.form.gate_up.coding,
-                      [&]<class Stored>(Stored) { run_fused<Stored>(stream, task.tokens, plan.shape.launch, fused); });
+  device::with_common(task.form.gate_up.coding, [&]<class Stored>(Stored) {
+    run_fused<Stored>(stream, most_tokens(task), plan.shape.launch, fused);
+  });
 }
 
 uint64_t counters_of(const FusedShape& shape, uint32_t tokens) {

@@ -348,7 +348,7 @@ struct FusedPlan {
   SharedChoice shared_gate_up, shared_down;
 };
 std::optional<FusedPlan> plan_fused(const ExpertsTask& task) {
-  if (task.counters == nullptr || task.cut.tiles > 0) return std::nullopt;
+  if (task.counters == nullptr) return std::nullopt;
   const auto blocks_of = [](uint32_t values) { return static_cast<uint32_t>(ceil_div(values, kRoundedBlock)); };
   FusedPlan plan{.shape = {},
                  .gate_up = choose<device::GateUp>(task, task.form.gate_up),
@@ -375,7 +375,7 @@ std::optional<FusedPlan> plan_fused(const ExpertsTask& task) {
     of_shared = {.gate_up_blocks = static_cast<uint32_t>(ceil_div(shared.gate.out, rows)),
                  .inner_blocks = blocks_of(shared.gate.out)};
   }
-  const auto shape = choose_fused_experts(plan.gate_up.shape, plan.down.shape, task.tokens, tile_of(task),
+  const auto shape = choose_fused_experts(plan.gate_up.shape, plan.down.shape, most_tokens(task), tile_of(task),
                                           blocks_of(task.form.down.in), of_shared);
   if (!shape.has_value()) return std::nullopt;
   plan.shape = *shape;
@@ -398,11 +398,12 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
                             .gate_up_staged = plan->gate_up.staged_columns,
                             .down_staged = plan->down.staged_columns,
                             .assignments = task.tokens * task.top_k,
+                            .gives_parts = task.cut.tiles > 0,
                             .shape = plan->shape,
-                            .counters = lay_out_fused_counters(task.counters, plan->shape, task.tokens)};
+                            .counters = lay_out_fused_counters(task.counters, plan->shape, most_tokens(task))};
     fused.shared_gate_up.rounded = steps.gate_up.rounded;
     if (task.shared != nullptr) fused.steps.sum.more = {.data = task.shared->y.data, .stride = task.shared->y.stride};
-    const auto launch = [&](auto kernel) { gpu::launch_overlapping(stream, plan->shape.launch, kernel, fused); };
+    const auto launch = [&](auto kernel) { device::launch_fused(stream, plan->shape.launch, kernel, fused); };
     if (plan->gate_up.tokens == TensorTokens::one) return launch(fused_tensor_kernel<Stored, TensorTokens::one, kFp8>);
     return launch(fused_tensor_kernel<Stored, TensorTokens::few, kFp8>);
   }

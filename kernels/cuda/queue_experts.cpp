@@ -276,7 +276,8 @@ void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
                    .tokens = args.x.rows,
                    .top_k = args.top_k,
                    .scratch = address_of(args.scratch),
-                   .parts = rows_at(args.parts)};
+                   .parts = rows_at(args.parts),
+                   .counters = expert_counters()};
   const std::vector<ExpertGroup> groups = run_large_groups(task, table.entries_on_host(), args.groups);
   const uint32_t most = largest_group(groups);
   if (most == 0) return;

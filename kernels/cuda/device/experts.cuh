@@ -150,9 +150,9 @@ inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& ta
 //             then                 down of the shared expert, likewise
 //             the rest             nothing: the routing has fewer tiles than the worst
 //
-// The last of a token's blocks for some rows of down adds these rows up over the slots; which block that is changes
-// nothing about the sum. While a block of down waits, its first weights are on their way to the second-level cache, so
-// that memory does not rest between the two products.
+// The last of a token's blocks for some rows of down adds these rows up over the slots, unless parts are wanted; which
+// block that is changes nothing about the sum. While a block of down waits, its first weights are on their way to the
+// second-level cache, so that memory does not rest between the two products.
 //
 // Why nobody waits for ever: tickets are drawn by blocks that run, in ascending order, and a GPU takes no running block
 // off a multiprocessor for another of its launch. A block of down waits only for blocks of gate and up; their tickets
@@ -170,9 +170,18 @@ struct FusedTask {
   uint32_t gate_up_staged;  // as the separate launches take it
   uint32_t down_staged;
   uint32_t assignments;
+  bool gives_parts = false;  // what the experts give stays in rows of its own, by assignment: nothing is added up
   FusedShape shape;
   FusedCounters counters;
 };
+
+/// Some experts' launch does not overlap with the one before: their weights may come by copies that the stream waits
+/// for.
+template <class Kernel>
+void launch_fused(gpu::Stream& stream, const gpu::LaunchShape& shape, Kernel kernel, const FusedTask& task) {
+  if (task.gives_parts) return gpu::launch(stream, shape, kernel, task);
+  gpu::launch_overlapping(stream, shape, kernel, task);
+}
 
 // What the threads of a block tell each other, in shared memory. The first words are the inputs' place, too.
 inline constexpr unsigned kTicketWord = 0;
@@ -246,6 +255,7 @@ __device__ __forceinline__ void run_down(const FusedTask& task, uint32_t block) 
     gpu::block_barrier();  // its input can be read
   });
   gpu::block_barrier();  // all of the block's values are written, and nobody reads the inputs' place
+  if (task.gives_parts) return;
   const auto token_at = [&](uint32_t i) { return assignment_of(down.tiles, tile, i) / task.steps.sum.top_k; };
   add_up_parts<Tiles>(task, tile.count, token_at, turns.first);
   gpu::block_barrier();  // all of the block's counting of tokens is done
