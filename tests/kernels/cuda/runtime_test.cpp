@@ -40,7 +40,7 @@ Error refusal() {
 std::string failure_of(const char* call, cudaError_t status, auto operation) {
   const Machine machine;
   REQUIRE(gpu::open_device(kDevice));
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(kDevice);
   cuda_machine().answers[call] = status;
   operation(*stream);
   const auto failure = gpu::failure();
@@ -77,7 +77,7 @@ TEST_CASE("cuda runtime: a machine without a driver, without a GPU, and with a d
 TEST_CASE("cuda runtime: memory that is not there is an error of the call, and of nothing else") {
   const Machine machine({.answers = {{"cudaMalloc", cudaErrorMemoryAllocation}}});
   REQUIRE(gpu::open_device(kDevice));
-  const auto memory = gpu::allocate(1000);
+  const auto memory = gpu::allocate(kDevice, 1000);
   REQUIRE_FALSE(memory);
   CHECK(memory.error().kind == ErrorKind::budget);
   CHECK(memory.error().message == "cannot allocate 1000 bytes of GPU memory");
@@ -113,7 +113,7 @@ TEST_CASE("cuda runtime: what a full or lost card answers is kept, with the plac
 TEST_CASE("cuda runtime: a stream that cannot be made is a failure, and does nothing") {
   const Machine machine({.answers = {{"cudaStreamCreateWithFlags", cudaErrorMemoryAllocation}}});
   REQUIRE(gpu::open_device(kDevice));
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(kDevice);
   CHECK(gpu::has_failed());
   stream->fill(nullptr, 0, 1);
   stream->synchronize();
@@ -122,7 +122,7 @@ TEST_CASE("cuda runtime: a stream that cannot be made is a failure, and does not
 TEST_CASE("cuda runtime: another thread works on the device in use, too") {
   const Machine machine;
   REQUIRE(gpu::open_device(kDevice));
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(kDevice);
   std::jthread([&] {
     CHECK(cuda_device_of_thread() == 0);
     // More than were ever given back, so that events are made here.
@@ -143,7 +143,7 @@ TEST_CASE("cuda runtime: another thread works on the device in use, too") {
   }).join();
   REQUIRE(gpu::open_device(0));
   CHECK(cuda_device_of_thread() == 0);
-  const auto other = gpu::make_stream();
+  const auto other = gpu::make_stream(0);
   CHECK(launch_on_stand_in(other->handle()) == cudaSuccess);
 }
 
