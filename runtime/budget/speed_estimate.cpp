@@ -29,10 +29,6 @@ double share_of(uint64_t slots, uint64_t experts) {
   return experts == 0 ? 1 : std::min(1.0, static_cast<double>(slots) / static_cast<double>(experts));
 }
 
-uint64_t vram_slots(const MemoryPlan& plan) {
-  return plan.vram ? plan.vram->slots.value_or(plan.experts) : 0;
-}
-
 double ways(uint32_t all, uint32_t some) {
   double count = 1;
   for (uint32_t i = 0; i < some; ++i)
@@ -127,20 +123,20 @@ PrefillEstimate estimate_prefill(const SpeedShape& shape, const MemoryPlan& plan
 }
 
 TierRates uniform_tier_rates(const MemoryPlan& plan) {
-  return tier_rates_at(plan, share_of(vram_slots(plan), plan.experts));
+  return tier_rates_at(plan, share_of(plan.vram_slots(), plan.experts));
 }
 
 TierRates tier_rates_at(const MemoryPlan& plan, double vram) {
-  const uint64_t others = plan.experts - std::min(plan.experts, vram_slots(plan));
+  const uint64_t others = plan.experts - std::min(plan.experts, plan.vram_slots());
   return {.vram = vram, .ram = others == 0 ? 0 : (1 - vram) * share_of(plan.slot_count, others)};
 }
 
 TierRates local_tier_rates(const MemoryPlan& plan, const MissOptions& miss) {
   const TierRates uniform = uniform_tier_rates(plan);
   const auto local = [](double rate) { return kReusedShare + (1 - kReusedShare) * rate; };
-  if (vram_slots(plan) >= plan.experts_per_token && miss.effective() != MissMode::compute)
+  if (plan.vram_slots() >= plan.experts_per_token && miss.effective() != MissMode::compute)
     return {.vram = local(uniform.vram), .ram = (1 - kReusedShare) * uniform.ram};
-  if (vram_slots(plan) + plan.slot_count < plan.experts_per_token) return uniform;
+  if (plan.vram_slots() + plan.slot_count < plan.experts_per_token) return uniform;
   return {.vram = uniform.vram, .ram = local(uniform.vram + uniform.ram) - uniform.vram};
 }
 
@@ -173,7 +169,7 @@ DecodeEstimate estimate_tiered_decode(const SpeedShape& shape, const TierTimes& 
 
 DecodeEstimate estimate_cold_decode(const SpeedShape& shape, const MemoryPlan& plan, const TierTimes& times,
                                     const MissOptions& miss) {
-  const bool has_room = vram_slots(plan) >= plan.experts_per_token;
+  const bool has_room = plan.vram_slots() >= plan.experts_per_token;
   return estimate_tiered_decode(shape, times,
                                 has_room ? MissOptions{.mode = MissMode::move, .is_deterministic = false} : miss, {});
 }
@@ -183,7 +179,7 @@ PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& 
   PrefillEstimate estimate{.tokens = tokens};
   const bool holds_all = plan.vram && plan.vram->holds_all();
   const double slots_a_layer =
-      shape.moe_layers == 0 ? 0 : static_cast<double>(vram_slots(plan)) / static_cast<double>(shape.moe_layers);
+      shape.moe_layers == 0 ? 0 : static_cast<double>(plan.vram_slots()) / static_cast<double>(shape.moe_layers);
   for (uint32_t done = 0; done < tokens;) {
     const uint32_t rows = std::min(plan.rows.chunk, tokens - done);
     const double longer = static_cast<double>(rows) / measured_rows;
@@ -192,7 +188,7 @@ PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& 
     // it has room in both.
     const double before = distinct_experts(shape, done);
     const bool all_fit =
-        before * shape.moe_layers <= static_cast<double>(plan.slot_count) + static_cast<double>(vram_slots(plan));
+        before * shape.moe_layers <= static_cast<double>(plan.slot_count) + static_cast<double>(plan.vram_slots());
     const double in_vram = holds_all ? 1 : std::min(before, slots_a_layer) / std::max(1U, shape.experts);
     const double in_memory = holds_all ? 1 : std::max(in_vram, all_fit ? before / std::max(1U, shape.experts) : 0);
     const double moved = distinct * (1 - in_vram);

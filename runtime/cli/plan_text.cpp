@@ -46,6 +46,18 @@ std::string layers_text(const LayerPlan& plan, size_t layers, std::string_view b
               fmt::format("{} layers, {}, are {}", plan.streamed.size(), size_words(plan.streamed_bytes), becomes));
 }
 
+// Of a GPU that computes experts alone.
+std::string further_text(const MemoryPlan& plan, const VramPlan& vram) {
+  std::string text = fmt::format("a further GPU: {}", of_allowed(vram.total_bytes(), vram.limit_bytes));
+  text += line("driver, allocation", size_words(vram.reserve_bytes),
+               fmt::format("the card has {}, {} free", size_words(vram.card_bytes), size_words(vram.free_bytes)));
+  text += line("activations", size_words(vram.activation_bytes), "of its experts");
+  text += line("workspace", size_words(vram.workspace_bytes), "of kernels");
+  return text + line("experts", size_words(vram.expert_bytes),
+                     fmt::format("{} of {} ({}), and {} that pass through", *vram.slots, plan.experts,
+                                 share(*vram.slots, plan.experts), kVramWindow));
+}
+
 // Where a GPU computes.
 std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   const MemoryPlan& plan = outlook.plan.memory;
@@ -68,6 +80,8 @@ std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
         line("experts", size_words(vram.expert_bytes),
              fmt::format("{}; a token goes to {} ({})", kept, plan.experts_per_token, size_words(plan.token_bytes)));
   }
+  for (const VramPlan& further : plan.further)
+    text += further_text(plan, further);
   text += fmt::format("memory: {}", of_allowed(plan.total_bytes(), plan.limit_bytes));
   text += line("process, tokenizer, buffers", size_words(plan.process_bytes + plan.reserve_bytes), "");
   if (plan.decompression_bytes > 0) text += line("decompression", size_words(plan.decompression_bytes), "");

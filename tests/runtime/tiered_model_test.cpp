@@ -24,7 +24,7 @@ LoadOptions on_device(const Sizes& sizes, MissMode miss, uint64_t seed) {
   if (sizes.ram) options.memory.experts = Amount{.number = *sizes.ram, .percent = {}};
   options.device.miss = {.mode = miss, .is_deterministic = miss != MissMode::automatic};
   options.device.kind = DeviceKind::cuda;
-  options.device.open_gpu = [seed]() -> Result<std::unique_ptr<kernels::Device>> {
+  options.device.open_gpu = [seed](size_t) -> Result<std::unique_ptr<kernels::Device>> {
     TRY_ASSIGN(auto inner, kernels::make_cpu_device({.threads = 2, .instruction_set = {}}));
     return std::unique_ptr<kernels::Device>(std::make_unique<test::DeferredDevice>(std::move(inner), UINT64_MAX, seed));
   };
