@@ -24,8 +24,13 @@ constexpr uint32_t kGpuTrialRows = 256;
 constexpr uint32_t kLeastTrialRows = 4;
 constexpr double kTrialTurnSeconds = 0.1;
 
-SpeedShape speed_shape(const ModelConfig& config, const format::LayerMap& layers) {
-  SpeedShape shape{.dense_layers = 0, .moe_layers = 0, .top_k = config.top_k, .experts = config.experts};
+SpeedShape speed_shape(const ModelConfig& config, const format::LayerMap& layers, const MemoryPlan& memory) {
+  SpeedShape shape{.dense_layers = 0,
+                   .moe_layers = 0,
+                   .top_k = config.top_k,
+                   .experts = config.experts,
+                   .shares = gpu_shares(memory, config.top_k),
+                   .row_bytes = uint64_t{config.hidden} * sizeof(float)};
   for (const LayerId layer : layers)
     ++(config.is_moe(layer) ? shape.moe_layers : shape.dense_layers);
   return shape;
@@ -206,7 +211,7 @@ class Measurement {
 /// Fills in shape and everything that is measured and expected. Errors: those of the trials.
 Result<void> measure(ChosenDevice& chosen, CheckpointAccess& access, const PlanOptions& options, Outlook& outlook,
                      const std::stop_token& stop) {
-  outlook.shape = speed_shape(outlook.config, outlook.plan.model.layer_map);
+  outlook.shape = speed_shape(outlook.config, outlook.plan.model.layer_map, outlook.plan.memory);
   return Measurement(chosen, access, options, outlook, stop).run();
 }
 

@@ -64,6 +64,11 @@ class ExpertBackend {
   /// Waits for the oldest work that holds a lease and gives the lease back; false: there is none.
   virtual bool release_oldest() { return false; }
 
+  /// Copies an expert that belongs here to memory of its own, in a prompt's pass, and then takes the lease. False: it
+  /// does not belong here.
+  [[nodiscard]] virtual bool keep(LayerId /*layer*/, const ExpertDemand& /*demand*/, ExpertLease& /*lease*/) {
+    return false;
+  }
   [[nodiscard]] virtual bool holds(ExpertKey /*key*/) const { return false; }
   /// The experts in memory of its own, in no order.
   [[nodiscard]] virtual std::vector<ExpertKey> held() const { return {}; }

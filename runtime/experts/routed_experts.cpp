@@ -10,6 +10,7 @@
 #include "runtime/experts/backends/cpu_backend.h"
 #include "runtime/experts/backends/device_backend.h"
 #include "runtime/experts/backends/further_device.h"
+#include "runtime/experts/expert_filling.h"
 #include "runtime/experts/pinned_slots.h"
 #include "runtime/weights/scratch.h"
 
@@ -82,6 +83,7 @@ Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make(const Target& target,
                                     options.miss));
   made->pinned_ = std::move(pinned);
   made->own_store_ = std::move(store);
+  if (options.fills_devices) TRY(fill_devices(*made->store_, made->backends_, experts, options.progress, stop));
   return made;
 }
 
@@ -114,22 +116,15 @@ Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make_tiered(const Target& 
   TRY(made->allocate(ExpertPlacement::tiered));
   made->backends_.push_back(std::make_unique<DeviceBackend>(
       target.queue, kernels::Slice{.buffer = made->scratch_.get(), .offset_bytes = 0}, *made->cache_, miss, share));
-  TRY(made->add_further(checkpoint, cache, miss));
+  for (const Target::Further& further : target.further) {
+    share.number = made->backends_.size();
+    TRY_ASSIGN(auto one, FurtherDevice::make({.device = target.device, .queue = target.queue}, *further.device, share,
+                                             checkpoint, store, shape, share.own(cache, further.vram_slots), miss));
+    made->backends_.push_back(std::move(one));
+  }
   TRY_ASSIGN(auto beside, CpuBackend::beside(target.device, target.queue, *target.host, shape, miss));
   made->backends_.push_back(std::move(beside));
   return made;
-}
-
-Result<void> RoutedExperts::add_further(const format::Checkpoint& checkpoint, const DeviceCacheOptions& first,
-                                        const MissOptions& miss) {
-  for (const Target::Further& further : target_.further) {
-    const DeviceBackend::Share share{.homes = &homes_, .number = backends_.size()};
-    TRY_ASSIGN(auto made,
-               FurtherDevice::make({.device = target_.device, .queue = target_.queue}, *further.device, share,
-                                   checkpoint, *store_, shape_, share.own(first, further.vram_slots), miss));
-    backends_.push_back(std::move(made));
-  }
-  return {};
 }
 
 Result<void> RoutedExperts::allocate(ExpertPlacement placement) {

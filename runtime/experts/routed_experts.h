@@ -53,7 +53,8 @@ class RoutedExperts final : public ExpertExecutor {
     ExecutorShape shape;
     uint64_t vram_slots = 0;               // of tiered ones, on the first device
     MissOptions miss = {};                 // likewise
-    format::Progress* progress = nullptr;  // of loading resident ones; nullptr: not wanted
+    bool fills_devices = false;            // tiered ones have room for all, which are read and copied first
+    format::Progress* progress = nullptr;  // of loading all experts; nullptr: not wanted
   };
   /// With a store of its own over `tier`, or all experts loaded from there.
   [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> make(const Target& target, Tier& tier,
@@ -87,6 +88,7 @@ class RoutedExperts final : public ExpertExecutor {
   void add_listener(RouteListener& listener) { listeners_.push_back(&listener); }
   /// The store of its own; nullptr: there is none.
   [[nodiscard]] StreamedStore* store() { return own_store_.get(); }
+  [[nodiscard]] std::span<const std::unique_ptr<ExpertBackend>> backends() const { return backends_; }
   [[nodiscard]] ExpertStoreStats stats() const;
   /// Which experts are in memory now.
   [[nodiscard]] ExpertResidence places() const;
@@ -104,9 +106,6 @@ class RoutedExperts final : public ExpertExecutor {
  private:
   RoutedExperts(const Target& target, const ExecutorShape& shape) : target_(target), shape_(shape) {}
   Result<void> allocate(ExpertPlacement placement);
-  /// The target's further devices.
-  Result<void> add_further(const format::Checkpoint& checkpoint, const DeviceCacheOptions& first,
-                           const MissOptions& miss);
   [[nodiscard]] bool is_resident() const { return cache_ != nullptr && cache_->holds_all(); }
   [[nodiscard]] Result<void> begin_trace(const RoutedTokens& tokens);
   [[nodiscard]] Result<void> run_resident(const RoutedTokens& tokens, const kernels::Rows& y,

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "runtime/experts/expert_filling.h"
 #include "runtime/experts/pinned_slots.h"
 #include "runtime/experts/policy/lru.h"
 #include "tests/runtime/support/expert_place.h"
@@ -143,6 +144,29 @@ TEST_CASE("several devices: where all experts have room together, none is read o
   CHECK(cards.counts().returned + cards.counts().evictions == 0);
   CHECK(stats.vram->cards[0].used + stats.vram->cards[1].used == stats.vram->used);
   CHECK(cards.executor->places().device.size() == stats.vram->used);
+}
+
+TEST_CASE("several devices: all experts are brought before a run where they have room, and nothing is read in it") {
+  Reference reference;
+  ExpertPlace place(test::tiny_folder(), true);
+  place.add_device(64);
+  Cards cards(place, 64, 6, {.mode = MissMode::move});
+  REQUIRE(fill_devices(*cards.store, cards.executor->backends(), place.options({kFirst, kSecond}), nullptr, {}));
+  const auto filled = cards.executor->stats();
+  CHECK(filled.vram->used == 128);
+  CHECK(filled.misses() == 128);
+  check_some_passes(reference, place, cards);
+  CHECK(cards.executor->stats().misses() == 128);
+  CHECK(cards.counts().moved == 0);
+  std::stop_source stopped;
+  stopped.request_stop();
+  ExpertPlace again(test::tiny_folder(), true);
+  again.add_device(64);
+  Cards empty(again, 64, 6, {.mode = MissMode::move});
+  const auto given_up = fill_devices(*empty.store, empty.executor->backends(), again.options({kFirst, kSecond}),
+                                     nullptr, stopped.get_token());
+  REQUIRE_FALSE(given_up);
+  CHECK(given_up.error().kind == ErrorKind::cancelled);
 }
 
 TEST_CASE("several devices: experts belong to each in proportion to its slots, a layer's lie spread") {

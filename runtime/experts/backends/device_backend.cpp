@@ -120,6 +120,12 @@ void DeviceBackend::offer(const ExpertWave& wave, Computed computed) {
                           miss_.mode == MissMode::automatic);
 }
 
+bool DeviceBackend::keep(LayerId layer, const ExpertDemand& demand, ExpertLease& lease) {
+  if (!is_home(layer, demand.expert)) return false;
+  (void)cache_.move(layer, demand, std::move(lease), true);
+  return true;
+}
+
 void DeviceBackend::expect(LayerId layer, std::span<const ExpertId> experts) {
   std::vector<ExpertId> own;
   std::ranges::copy_if(experts, std::back_inserter(own), [&](ExpertId expert) { return is_home(layer, expert); });

@@ -39,6 +39,7 @@ class DeviceBackend final : public ExpertBackend {
   void enqueue_taken(const ExpertWave& wave) override;
   void offer(const ExpertWave& wave, Computed computed) override;
   bool release_oldest() override { return cache_.reap_oldest(); }
+  [[nodiscard]] bool keep(LayerId layer, const ExpertDemand& demand, ExpertLease& lease) override;
   [[nodiscard]] bool holds(ExpertKey key) const override { return cache_.holds(key); }
   [[nodiscard]] std::vector<ExpertKey> held() const override { return cache_.held(); }
   [[nodiscard]] bool wants_forecast() const override { return cache_.is_prefetching(); }

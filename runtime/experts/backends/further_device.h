@@ -40,6 +40,9 @@ class FurtherDevice final : public ExpertBackend {
   void end_wave(const ExpertWave& wave) override;
   void offer(const ExpertWave& wave, Computed computed) override { inner_->offer(wave, std::move(computed)); }
   bool release_oldest() override { return inner_->release_oldest(); }
+  [[nodiscard]] bool keep(LayerId layer, const ExpertDemand& demand, ExpertLease& lease) override {
+    return inner_->keep(layer, demand, lease);
+  }
   [[nodiscard]] bool holds(ExpertKey key) const override { return inner_->holds(key); }
   [[nodiscard]] std::vector<ExpertKey> held() const override { return inner_->held(); }
   [[nodiscard]] bool wants_forecast() const override { return inner_->wants_forecast(); }

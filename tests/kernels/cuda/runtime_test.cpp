@@ -147,6 +147,42 @@ TEST_CASE("cuda runtime: another thread works on the device in use, too") {
   CHECK(launch_on_stand_in(other->handle()) == cudaSuccess);
 }
 
+TEST_CASE("cuda runtime: two devices at once, from one thread and from others") {
+  const Machine machine;
+  REQUIRE(gpu::open_device(0));
+  REQUIRE(gpu::open_device(1));
+  const std::unique_ptr<gpu::Stream> streams[] = {gpu::make_stream(0), gpu::make_stream(1)};
+  const auto use_both = [&] {
+    for (const unsigned device : {0U, 1U, 1U, 0U}) {
+      gpu::Stream& stream = *streams[device];
+      CHECK(stream.device() == device);
+      CHECK(launch_on_stand_in(stream.handle()) == cudaSuccess);
+      CHECK(cuda_device_of_thread() == static_cast<int>(device));
+      std::vector<std::shared_ptr<gpu::Event>> events;
+      for (int i = 0; i < 3; ++i)
+        events.push_back(stream.mark());
+      streams[1 - device]->wait(*events.front());
+      stream.begin_recording();
+      const auto graph = stream.end_recording();
+      stream.run(*graph);
+      CHECK_FALSE(gpu::has_failed());
+      const auto memory = gpu::allocate(1 - device, 100);
+      REQUIRE(memory);
+      CHECK(cuda_device_of_thread() == static_cast<int>(1 - device));
+    }
+  };
+  use_both();
+  std::jthread(use_both).join();
+  // What is every device's sets up none that nobody uses.
+  REQUIRE(gpu::open_device(1));
+  std::jthread([] {
+    const auto pinned = gpu::allocate_pinned(4096);
+    REQUIRE(pinned);
+    CHECK(cuda_device_of_thread() == 1);
+    gpu::release_pinned(*pinned);
+  }).join();
+}
+
 TEST_CASE("cuda runtime: large pieces of the host's memory are registered, others and what that refuses CUDA's own") {
   constexpr uint64_t kLarge = (96ULL << 20) + 4096;
   const Machine machine;
