@@ -94,6 +94,7 @@ struct MemoryPlan {
   uint64_t token_bytes = 0;            // of experts_per_token
   std::optional<VramPlan> vram;        // a GPU computes: layers and experts are there as it says
   std::vector<VramPlan> further = {};  // of further GPUs, with experts alone
+  bool fills_gpus = false;             // several have room for all experts, and read them before the first token
   /// Experts that GPUs keep.
   [[nodiscard]] uint64_t vram_slots() const;
 };

@@ -215,7 +215,7 @@ DecodeEstimate estimate_cold_decode(const SpeedShape& shape, const MemoryPlan& p
 PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& plan, const TierTimes& times,
                                      uint32_t measured_rows, uint32_t tokens) {
   PrefillEstimate estimate{.tokens = tokens};
-  const bool holds_all = plan.vram && plan.vram->holds_all();
+  const bool holds_all = plan.fills_gpus || (plan.vram && plan.vram->holds_all());
   const double slots_a_layer =
       shape.moe_layers == 0 ? 0 : static_cast<double>(plan.vram_slots()) / static_cast<double>(shape.moe_layers);
   for (uint32_t done = 0; done < tokens;) {
@@ -255,8 +255,9 @@ PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& 
 double estimate_loading(const MemoryPlan& plan, const TierTimes& times) {
   if (!plan.vram) return 0;
   const VramPlan& vram = *plan.vram;
-  const auto bytes =
-      static_cast<double>(vram.head_bytes + vram.mtp_bytes + vram.layers.resident_bytes + vram.expert_bytes);
+  auto bytes = static_cast<double>(vram.head_bytes + vram.mtp_bytes + vram.layers.resident_bytes + vram.expert_bytes);
+  for (const VramPlan& card : plan.further)
+    bytes += static_cast<double>(card.expert_bytes);
   const double slower = std::min(times.reads.rate(), times.link.rate());
   return slower > 0 ? bytes / slower : 0;
 }

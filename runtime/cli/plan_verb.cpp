@@ -66,7 +66,9 @@ class Measurement {
     switch (outlook_.placement()) {
       case ExpertPlacement::streamed: expect_on_host(of_prompt, rows); break;
       case ExpertPlacement::resident: expect_on_gpu(of_prompt, rows); break;
-      case ExpertPlacement::tiered: expect_on_tiers(of_prompt, rows); break;
+      case ExpertPlacement::tiered:
+        outlook_.plan.memory.fills_gpus ? expect_on_gpu(of_prompt, rows) : expect_on_tiers(of_prompt, rows);
+        break;
     }
     return {};
   }

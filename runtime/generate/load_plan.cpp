@@ -97,7 +97,7 @@ Result<void> check_prompt(const LoadPlan& plan, const ModelConfig& config, const
 }
 
 Result<void> check_max_fetch(const LoadPlan& plan, const LoadOptions& options) {
-  const bool reads_all = plan.fills_gpus || (plan.memory.vram && plan.memory.vram->holds_all());
+  const bool reads_all = plan.memory.fills_gpus || (plan.memory.vram && plan.memory.vram->holds_all());
   if (!reads_all || !options.max_fetch || plan.needs.resident_expert_bytes <= *options.max_fetch) return {};
   return Error{ErrorKind::budget,
                fmt::format("the GPU is to hold all experts: reading them ({}) is more than --max-fetch allows ({}); "
@@ -164,9 +164,9 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
                               : make_memory_plan(plan.needs, limits));
   if (plan.memory.further.empty()) chosen.drop_further("the first has room for all that it could do");
   const bool have_room = !plan.memory.further.empty() && plan.memory.vram_slots() == plan.memory.experts;
-  plan.fills_gpus = have_room && plan.needs.may_be_resident && (!on_gpu.as_they_come || on_gpu.vram);
+  plan.memory.fills_gpus = have_room && plan.needs.may_be_resident && (!on_gpu.as_they_come || on_gpu.vram);
   TRY(check_max_fetch(plan, options));
-  if (!plan.fills_gpus && !(plan.memory.vram && plan.memory.vram->holds_all()))
+  if (!plan.memory.fills_gpus && !(plan.memory.vram && plan.memory.vram->holds_all()))
     TRY(check_prompt(plan, config, context.access.weights(), options));
   model.max_rows = plan.memory.rows.chunk;
   model.wave_rows = plan.memory.rows.wave;

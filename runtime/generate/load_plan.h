@@ -15,7 +15,6 @@ struct LoadPlan {
   std::set<LayerId> expert_layers;  // whose experts a run may want; empty where it wants none
   MemoryNeeds needs;
   MemoryPlan memory;
-  bool fills_gpus = false;  // several have room for all experts together, and read them before the first token
 };
 
 /// The memory that the system says it has now counts where no --ram is given. Where nobody has asked for the GPU that

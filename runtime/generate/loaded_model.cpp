@@ -143,7 +143,7 @@ Result<void> LoadedModel::make_experts(const LoadContext& context, const ModelCo
   } else if (vram) {
     routed.placement = ExpertPlacement::tiered;
     routed.vram_slots = *vram->slots;
-    routed.fills_devices = plan.fills_gpus;
+    routed.fills_devices = plan.memory.fills_gpus;
   }
   RoutedExperts::Target target{.device = chosen_->device(), .queue = chosen_->queue(), .host = &chosen_->host()};
   for (size_t i = 0; i < plan.memory.further.size(); ++i) {
