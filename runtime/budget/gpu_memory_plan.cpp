@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "format/base/size.h"
+#include "runtime/experts/device_cache.h"
 
 namespace dspack::runtime {
 
@@ -59,7 +60,18 @@ Result<MemoryPlan> plan_tiered(const MemoryNeeds& needs, const MemoryLimits& lim
   of_host.head_bytes = of_host.mtp_bytes = of_host.kv_bytes = 0;
   of_host.longest = {};
   of_host.activation_bytes = [bytes = needs.host_scratch_bytes](PassRows) { return bytes; };
-  TRY_ASSIGN(MemoryPlan plan, make_memory_plan(of_host, limits));
+  uint64_t held = of_device.slots.value_or(0);
+  for (const VramPlan& card : further)
+    held += card.slots.value_or(0);
+  const bool is_filled = !further.empty() && held == all_experts(needs) && needs.may_be_resident &&
+                         (!experts.as_they_come || experts.vram);
+  MemoryLimits host_limits = limits;
+  if (is_filled && !limits.experts) {  // they only pass through
+    const uint64_t least = least_slots(needs.top_k) * needs.layouts.size();
+    host_limits.experts = Amount{.number = std::max(kReaderSlots, least), .percent = {}};
+  }
+  TRY_ASSIGN(MemoryPlan plan, make_memory_plan(of_host, host_limits));
+  plan.fills_gpus = is_filled;
   plan.rows = of_device.rows;
   plan.vram = of_device;
   plan.further = std::move(further);

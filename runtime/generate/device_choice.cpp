@@ -29,7 +29,7 @@ Result<std::unique_ptr<kernels::Device>> open_gpu(const DeviceOptions& options, 
 
 Error no_device(std::string_view text) {
   static const std::vector<std::string> kNames{"auto", "cpu", "cuda", "cuda:0", "cuda:0,1"};
-  return {ErrorKind::invalid, fmt::format("{} is no device; there are auto, cpu, cuda, cuda:N and cuda:N,M,...{}",
+  return {ErrorKind::invalid, fmt::format("{} is no device; there are auto, cpu, cuda, cuda:N and cuda:N,M{}",
                                           quote(text), format::did_you_mean(text, kNames))};
 }
 
@@ -96,8 +96,11 @@ void ChosenDevice::drop_further(std::string_view reason) {
 
 std::string ChosenDevice::description() const {
   std::string text(device().description());
+  const bool are_alike = std::ranges::all_of(
+      further_, [&](const Further& further) { return further.device->description() == device().description(); });
+  if (are_alike && !further_.empty()) return text + fmt::format("; {} more like it for experts", further_.size());
   for (const Further& further : further_)
-    text += fmt::format("; experts also on {}", further.device->description());
+    text += fmt::format("; for experts {}", further.device->description());
   return text;
 }
 

@@ -163,8 +163,6 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
                               ? make_gpu_memory_plan(plan.needs, limits, chosen.vram_limits(), on_gpu, further)
                               : make_memory_plan(plan.needs, limits));
   if (plan.memory.further.empty()) chosen.drop_further("the first has room for all that it could do");
-  const bool have_room = !plan.memory.further.empty() && plan.memory.vram_slots() == plan.memory.experts;
-  plan.memory.fills_gpus = have_room && plan.needs.may_be_resident && (!on_gpu.as_they_come || on_gpu.vram);
   TRY(check_max_fetch(plan, options));
   if (!plan.memory.fills_gpus && !(plan.memory.vram && plan.memory.vram->holds_all()))
     TRY(check_prompt(plan, config, context.access.weights(), options));

@@ -131,6 +131,20 @@ TEST_CASE("several devices: bit for bit the CPU's result at every size of each, 
   }
 }
 
+TEST_CASE("several devices: rows of a long prompt pass in pieces, none of which is written before it was read") {
+  Reference reference;
+  constexpr uint32_t kRows = 700;  // three pieces there, five or six back
+  const auto wanted = reference.run(kFirst, kRows, 3);
+  for (uint64_t seed = 1; seed < 9; ++seed) {
+    CAPTURE(seed);
+    ExpertPlace place(test::tiny_folder(), true, UINT64_MAX, seed);
+    place.add_device(20);
+    Cards cards(place, 20, 12, {.mode = MissMode::move}, kRows);
+    RoutedRows rows(place, kFirst, kRows, 3);
+    CHECK(rows.run(*cards.executor, Phase::prefill) == wanted);
+  }
+}
+
 TEST_CASE("several devices: where all experts have room together, none is read or copied twice, and none comes back") {
   Reference reference;
   ExpertPlace place(test::tiny_folder(), true);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "runtime/budget/gpu_memory_plan.h"
+#include "runtime/experts/device_cache.h"
 
 namespace dspack::runtime::vram_plan_test {
 namespace {
@@ -434,6 +435,9 @@ TEST_CASE("gpu memory plan: several cards keep as many experts as each has room 
       make_gpu_memory_plan(needs, ram({}), card(24 * kGB), {.vram = percent(100)}, std::vector{card(24 * kGB)});
   REQUIRE(all);
   CHECK(all->vram_slots() == 1664);
+  CHECK(all->fills_gpus);
+  CHECK(all->slot_count == kReaderSlots);  // experts only pass through the host's memory
+  CHECK_FALSE(plan->fills_gpus);
   // The first has room for all: the others have nothing to do.
   const auto one = make_gpu_memory_plan(needs, ram({}), card(84 * kGB), {}, others);
   REQUIRE(one);
