@@ -30,7 +30,11 @@ Result<void> fill_devices(ExpertStore& store, std::span<const std::unique_ptr<Ex
     if (!made) filled = made.error();
     if (!made) break;
     ExpertRequest& request = **made;
-    for (size_t taken = 0; taken < demands.size() && filled; ++taken) {
+    for (size_t taken = 0; taken < demands.size(); ++taken) {
+      if (stop.stop_requested()) {  // experts may be ready before anybody would wait for them
+        filled = Error{ErrorKind::cancelled, "loading was interrupted"};
+        break;
+      }
       // Slots that copies hold are what reading waits for.
       while (!request.is_ready() && request.is_starved() && release_oldest()) {
       }

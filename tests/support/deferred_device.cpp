@@ -90,9 +90,9 @@ using Operations = std::vector<Operation>;
 
 class DeferredEvent final : public Event {
  public:
-  DeferredEvent(std::shared_ptr<DeferredCounts> counts, std::shared_ptr<StreamOrder> order,
-                std::shared_ptr<StreamOrder::Event> event)
-      : counts_(std::move(counts)), order_(std::move(order)), event_(std::move(event)) {}
+  DeferredEvent(const DeferredDevice& device, std::shared_ptr<DeferredCounts> counts,
+                std::shared_ptr<StreamOrder> order, std::shared_ptr<StreamOrder::Event> event)
+      : device_(&device), counts_(std::move(counts)), order_(std::move(order)), event_(std::move(event)) {}
   bool is_reached() override {
     if (!event_->is_reached) order_->run_some();
     return event_->is_reached;
@@ -102,6 +102,7 @@ class DeferredEvent final : public Event {
     order_->run_until(*event_);
   }
   [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    DSPACK_CHECK(dynamic_cast<const DeferredEvent&>(earlier).device_ == device_, "times of two devices");
     const auto& other = *dynamic_cast<const DeferredEvent&>(earlier).event_;
     DSPACK_CHECK(event_->is_reached && other.is_reached, "the time of an event that is not reached");
     return std::chrono::duration<double>(event_->when - other.when).count();
@@ -109,6 +110,7 @@ class DeferredEvent final : public Event {
   [[nodiscard]] const std::shared_ptr<StreamOrder::Event>& event() const { return event_; }
 
  private:
+  const DeferredDevice* device_;
   std::shared_ptr<DeferredCounts> counts_;
   std::shared_ptr<StreamOrder> order_;
   std::shared_ptr<StreamOrder::Event> event_;
@@ -168,7 +170,7 @@ class DeferredQueue final : public Queue {
   }
   std::shared_ptr<Event> mark() override {
     check_not_recording();
-    return std::make_shared<DeferredEvent>(counts_, order_, order_->mark(stream_));
+    return std::make_shared<DeferredEvent>(device_, counts_, order_, order_->mark(stream_));
   }
   void wait(const Event& event) override {
     check_not_recording();

@@ -115,7 +115,8 @@ class EmulatedGraph final : public Graph {
 
 class EmulatedEvent final : public Event {
  public:
-  explicit EmulatedEvent(std::shared_ptr<test::StreamOrder::Event> event) : event_(std::move(event)) {}
+  EmulatedEvent(unsigned device, std::shared_ptr<test::StreamOrder::Event> event)
+      : device_(device), event_(std::move(event)) {}
   [[nodiscard]] bool is_reached() override {
     const std::lock_guard lock(state().mutex);
     if (!event_->is_reached) state().order.run_some();
@@ -126,6 +127,7 @@ class EmulatedEvent final : public Event {
     state().order.run_until(*event_);
   }
   [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    DSPACK_CHECK(static_cast<const EmulatedEvent&>(earlier).device_ == device_, "times of two devices");
     const auto& other = *static_cast<const EmulatedEvent&>(earlier).event_;
     DSPACK_CHECK(event_->is_reached && other.is_reached, "the time of an event that is not reached");
     return std::chrono::duration<double>(event_->when - other.when).count();
@@ -133,6 +135,7 @@ class EmulatedEvent final : public Event {
   [[nodiscard]] const std::shared_ptr<test::StreamOrder::Event>& event() const { return event_; }
 
  private:
+  unsigned device_;
   std::shared_ptr<test::StreamOrder::Event> event_;
 };
 
@@ -173,7 +176,7 @@ class EmulatedStream final : public Stream {
   std::shared_ptr<Event> mark() override {
     DSPACK_CHECK(recording_ == nullptr, "an event of a recording");
     const std::lock_guard lock(state().mutex);
-    return std::make_shared<EmulatedEvent>(state().order.mark(id_));
+    return std::make_shared<EmulatedEvent>(device_, state().order.mark(id_));
   }
   void wait(const Event& event) override {
     DSPACK_CHECK(recording_ == nullptr, "a recording that waits for an event");
