@@ -69,8 +69,8 @@ class Queue {
   }
   /// What was enqueued so far. Not while recording.
   [[nodiscard]] virtual std::shared_ptr<Event> mark() = 0;
-  /// What is enqueued from now on runs after the event, which may be of another queue of this device. Not while
-  /// recording.
+  /// What is enqueued from now on runs after the event, which may be of another queue, also of another device of this
+  /// kind. Not while recording.
   virtual void wait(const Event& event) = 0;
 
   /// y[r, o] = sum over i of x[r, i] * weight[o, i]. x [rows, in], y [rows, out].
@@ -122,9 +122,9 @@ class Queue {
   /// behind.
   virtual void store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live = {}) = 0;
 
-  /// to[i] = from[rows[i]] for every i.
+  /// to[i] = from[rows[i]] for every i. As of `copy`, one of the places may be the host's memory.
   virtual void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) = 0;
-  /// to[rows[i]] = from[i] for every i; no row appears twice.
+  /// to[rows[i]] = from[i] for every i; no row appears twice. One of the places may be the host's memory.
   virtual void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) = 0;
   /// y[r] = sum over slot < top_k, in this order, of weights[r, slot] * parts[r * top_k + slot].
   virtual void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) = 0;
@@ -221,7 +221,7 @@ class Device {
   /// Uninitialised memory, aligned to at least 64 bytes. Errors: budget.
   [[nodiscard]] virtual Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes) = 0;
   /// Memory of the host, page-aligned, from and to which this device copies without a detour and while it computes
-  /// (pinned), and which it addresses itself (Queue::copy). Errors: budget.
+  /// (pinned), and which it addresses itself (Queue::copy), as other devices of this kind do. Errors: budget.
   [[nodiscard]] virtual Result<std::unique_ptr<Buffer>> allocate_host(uint64_t bytes) = 0;
   [[nodiscard]] virtual std::unique_ptr<Queue> make_queue() = 0;
   /// Whether buffers lie in the host's memory (Buffer::host).

@@ -48,6 +48,7 @@ class CudaDevice final : public Device {
         precision_(options.precision),
         blas_(std::move(blas)),
         budget_(std::make_shared<cuda::Budget>()) {
+    budget_->device = properties_.index;
     budget_->limit_bytes = options.vram_bytes;
   }
 
@@ -64,7 +65,7 @@ class CudaDevice final : public Device {
   }
   [[nodiscard]] bool is_host() const override { return false; }
   [[nodiscard]] DeviceMemory memory() const override {
-    const uint64_t free = gpu::free_bytes();
+    const uint64_t free = gpu::free_bytes(properties_.index);
     if (budget_->limit_bytes == 0) return {.total_bytes = properties_.total_bytes, .free_bytes = free};
     const uint64_t left = budget_->limit_bytes - std::min(budget_->limit_bytes, budget_->used_bytes.load());
     return {.total_bytes = properties_.total_bytes, .free_bytes = std::min(free, left)};
@@ -119,7 +120,7 @@ Result<std::unique_ptr<Device>> make_cuda_device(const CudaOptions& options) {
   TRY_ASSIGN(Blas blas, find_blas(options));
   if (blas.use != nullptr) {
     const auto& library = *blas.use->library;
-    cuda::warm_linear_blas(library, options.precision, cuda::blas_card(properties, library.version()));
+    cuda::warm_linear_blas(library, options.precision, properties);
     if (const auto failed = gpu::failure()) return *failed;
   }
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(properties), options, std::move(blas)));

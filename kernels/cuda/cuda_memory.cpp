@@ -27,7 +27,7 @@ Result<std::unique_ptr<CudaBuffer>> CudaBuffer::make(uint64_t bytes, std::shared
   const uint64_t before = budget->used_bytes.fetch_add(bytes);
   const bool is_within =
       budget->limit_bytes == 0 || (before <= budget->limit_bytes && bytes <= budget->limit_bytes - before);
-  auto memory = is_within ? gpu::allocate(bytes)
+  auto memory = is_within ? gpu::allocate(budget->device, bytes)
                           : Error{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) +
                                                          " bytes of GPU memory: --vram allows " +
                                                          std::to_string(budget->limit_bytes) + ", of which " +
@@ -92,8 +92,8 @@ Result<std::unique_ptr<ExpertTable>> CudaExpertTable::make(std::span<const Exper
       entry.down[plane] = address_of(expert.down.planes[plane]);
     }
   }
+  const auto stream = gpu::make_stream(budget->device);
   TRY_ASSIGN(auto memory, CudaBuffer::make(entries.size() * sizeof(ExpertEntry), std::move(budget)));
-  const auto stream = gpu::make_stream();
   stream->copy_to_device(memory->address(), entries.data(), entries.size() * sizeof(ExpertEntry));
   stream->synchronize();
   return std::unique_ptr<ExpertTable>(

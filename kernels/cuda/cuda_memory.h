@@ -15,6 +15,7 @@ namespace dspack::kernels::cuda {
 
 /// Bytes that a device may allocate, and has.
 struct Budget {
+  unsigned device = 0;       // gpu::Properties::index
   uint64_t limit_bytes = 0;  // 0: what the card has
   std::atomic<uint64_t> used_bytes{0};
 };

@@ -261,17 +261,21 @@ const uint32_t* CudaQueue::on_device(std::span<const uint32_t> rows) {
 void CudaQueue::gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) {
   check_indexed_rows(to, from, rows, IndexUse::gather);
   if (is_empty(to)) return;
-  run_gather_rows(
-      stream(),
-      {.to = rows_at(to), .from = inputs_at(from), .index = on_device(rows), .rows = to.rows, .cols = to.cols});
+  run_gather_rows(stream(), {.to = visible_rows_at(to),
+                             .from = visible_inputs_at(from),
+                             .index = on_device(rows),
+                             .rows = to.rows,
+                             .cols = to.cols});
 }
 
 void CudaQueue::scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) {
   check_indexed_rows(to, from, rows, IndexUse::scatter);
   if (is_empty(from)) return;
-  run_scatter_rows(
-      stream(),
-      {.to = rows_at(to), .from = inputs_at(from), .index = on_device(rows), .rows = from.rows, .cols = from.cols});
+  run_scatter_rows(stream(), {.to = visible_rows_at(to),
+                              .from = visible_inputs_at(from),
+                              .index = on_device(rows),
+                              .rows = from.rows,
+                              .cols = from.cols});
 }
 
 void CudaQueue::combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) {

@@ -1,8 +1,10 @@
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -15,17 +17,54 @@
 namespace dspack::gpu {
 namespace {
 
-// The device of this process; each thread has to be told before it allocates or makes streams.
-std::atomic<int> device_in_use{0};
-std::atomic<bool> can_overlap{false};  // its launches
+// Each thread has to be told its device before it allocates, launches or makes streams.
+thread_local int told_device = -1;
 
-void use_device() {
-  thread_local int told = -1;
-  const int device = device_in_use;
-  if (told == device) return;
-  const cudaError_t status = cudaSetDevice(device);
-  if (status == cudaSuccess) told = device;
-  check(status);
+cudaError_t tell(unsigned device) {
+  if (told_device == static_cast<int>(device)) return cudaSuccess;
+  const cudaError_t status = cudaSetDevice(static_cast<int>(device));
+  if (status == cudaSuccess) told_device = static_cast<int>(device);
+  return status;
+}
+
+void use_device(unsigned device) {
+  check(tell(device));
+}
+
+/// The devices that were opened.
+class OpenDevices {
+ public:
+  struct Facts {
+    bool can_overlap = false;          // launches
+    bool addresses_registered = true;  // memory of the host as the host does
+  };
+  void add(unsigned device, const Facts& facts) {
+    const std::lock_guard lock(mutex_);
+    devices_.insert_or_assign(device, facts);
+    latest_ = device;
+  }
+  [[nodiscard]] Facts of(unsigned device) {
+    const std::lock_guard lock(mutex_);
+    return devices_[device];
+  }
+  [[nodiscard]] bool all_address_registered() {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::all_of(devices_, [](const auto& device) { return device.second.addresses_registered; });
+  }
+  /// For what is every device's: a thread that has none would set up the machine's first one, which may be another's.
+  void use_any() {
+    if (told_device < 0) use_device(latest_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<unsigned, Facts> devices_;  // guarded by mutex_
+  std::atomic<unsigned> latest_{0};
+};
+
+OpenDevices& open_devices() {
+  static OpenDevices devices;
+  return devices;
 }
 
 std::string words(cudaError_t status) {
@@ -34,9 +73,9 @@ std::string words(cudaError_t status) {
 
 class CudaGraph final : public Graph {
  public:
-  explicit CudaGraph(cudaGraph_t recorded) {
+  CudaGraph(cudaGraph_t recorded, unsigned device) {
     if (recorded == nullptr) return;  // the recording has failed
-    use_device();
+    use_device(device);
     check(cudaGraphInstantiate(&ready_, recorded, 0));
     check(cudaGraphDestroy(recorded));
   }
@@ -49,30 +88,31 @@ class CudaGraph final : public Graph {
   cudaGraphExec_t ready_ = nullptr;
 };
 
-// Events that nobody uses any more, for those who want one next: a pass marks hundreds of points, and making an event
-// takes longer than recording it. Never destroyed: at the end of the process the driver may have gone first.
+// Events that nobody uses any more, by device, for those who want one next: a pass marks hundreds of points, and making
+// an event takes longer than recording it. Never destroyed: at the end of the process the driver may have gone first.
 class EventPool {
  public:
-  [[nodiscard]] cudaEvent_t take() {
+  [[nodiscard]] cudaEvent_t take(unsigned device) {
     const std::lock_guard lock(mutex_);
     cudaEvent_t event = nullptr;
-    if (free_.empty()) {
-      use_device();
+    std::vector<cudaEvent_t>& free = free_[device];
+    if (free.empty()) {
+      use_device(device);
       check(cudaEventCreate(&event));
     } else {
-      event = free_.back();
-      free_.pop_back();
+      event = free.back();
+      free.pop_back();
     }
     return event;
   }
-  void give_back(cudaEvent_t event) {
+  void give_back(unsigned device, cudaEvent_t event) {
     const std::lock_guard lock(mutex_);
-    free_.push_back(event);
+    free_[device].push_back(event);
   }
 
  private:
   std::mutex mutex_;
-  std::vector<cudaEvent_t> free_;  // guarded by mutex_
+  std::map<unsigned, std::vector<cudaEvent_t>> free_;  // guarded by mutex_
 };
 
 EventPool& event_pool() {
@@ -88,12 +128,7 @@ class RegisteredMemory {
   [[nodiscard]] void* make(uint64_t bytes) {
     constexpr uint64_t kHugePageBytes = 2 << 20;
     constexpr uint64_t kLeastBytes = 64 << 20;
-    int is_addressed_alike = 0;  // by kernels and the host
-    if (bytes < kLeastBytes ||
-        cudaDeviceGetAttribute(&is_addressed_alike, cudaDevAttrCanUseHostPointerForRegisteredMem, device_in_use) !=
-            cudaSuccess ||
-        is_addressed_alike == 0)
-      return nullptr;
+    if (bytes < kLeastBytes || !open_devices().all_address_registered()) return nullptr;
     const uint64_t whole = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
     void* const memory = std::aligned_alloc(kHugePageBytes, whole);
     if (memory == nullptr) return nullptr;
@@ -131,9 +166,9 @@ RegisteredMemory& registered_memory() {
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent() : event_(event_pool().take()) {}
+  explicit CudaEvent(unsigned device) : device_(device), event_(event_pool().take(device)) {}
   ~CudaEvent() override {
-    if (event_ != nullptr) event_pool().give_back(event_);
+    if (event_ != nullptr) event_pool().give_back(device_, event_);
   }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
@@ -156,21 +191,27 @@ class CudaEvent final : public Event {
   [[nodiscard]] cudaEvent_t event() const { return event_; }
 
  private:
+  unsigned device_;
   cudaEvent_t event_;
 };
 
 class CudaStream final : public Stream {
  public:
-  CudaStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  explicit CudaStream(unsigned device) : device_(device), can_overlap_(open_devices().of(device).can_overlap) {
+    use_device(device);
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
   ~CudaStream() override {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
   }
   // Whoever asks for it launches on it, which takes the thread's device to be the stream's.
   void* handle() override {
-    use_device();
+    use_device(device_);
     return stream_;
   }
+  [[nodiscard]] unsigned device() const override { return device_; }
+  [[nodiscard]] bool can_overlap_launches() const override { return can_overlap_; }
   void copy_to_device(void* to, const void* from, uint64_t bytes) override {
     copy(to, from, bytes, cudaMemcpyHostToDevice);
   }
@@ -181,6 +222,7 @@ class CudaStream final : public Stream {
     copy(to, from, bytes, cudaMemcpyDeviceToDevice);
   }
   void fill(void* to, uint8_t value, uint64_t bytes) override {
+    use_device(device_);
     if (!has_failed()) check(cudaMemsetAsync(to, value, bytes, stream_));
   }
   void synchronize() override {
@@ -189,7 +231,7 @@ class CudaStream final : public Stream {
     if (!has_failed()) check(status);
   }
   std::shared_ptr<Event> mark() override {
-    auto event = std::make_shared<CudaEvent>();
+    auto event = std::make_shared<CudaEvent>(device_);
     if (!has_failed()) check(cudaEventRecord(event->event(), stream_));
     return event;
   }
@@ -205,9 +247,10 @@ class CudaStream final : public Stream {
     cudaGraph_t recorded = nullptr;
     if (is_recording_) check(cudaStreamEndCapture(stream_, &recorded));
     is_recording_ = false;
-    return std::make_unique<CudaGraph>(recorded);
+    return std::make_unique<CudaGraph>(recorded, device_);
   }
   void run(Graph& graph) override {
+    use_device(device_);
     if (!has_failed()) check(cudaGraphLaunch(static_cast<CudaGraph&>(graph).ready(), stream_));
   }
 
@@ -215,6 +258,8 @@ class CudaStream final : public Stream {
   void copy(void* to, const void* from, uint64_t bytes, cudaMemcpyKind kind) {
     if (!has_failed()) check(cudaMemcpyAsync(to, from, bytes, kind, stream_));
   }
+  unsigned device_;
+  bool can_overlap_;
   cudaStream_t stream_ = nullptr;
   bool is_recording_ = false;
 };
@@ -268,11 +313,10 @@ Result<Properties> open_device(unsigned index) {
                  "there is no GPU " + std::to_string(index) + ": the driver shows " + std::to_string(count)};
   }
   const int device = static_cast<int>(index);
-  if (const cudaError_t status = cudaSetDevice(device); status != cudaSuccess) {
+  if (const cudaError_t status = tell(index); status != cudaSuccess) {
     cudaGetLastError();
     return Error{ErrorKind::not_found, "GPU " + std::to_string(index) + " cannot be used: " + words(status)};
   }
-  device_in_use = device;
   cudaDeviceProp properties = {};
   if (const cudaError_t status = cudaGetDeviceProperties(&properties, device); status != cudaSuccess) {
     cudaGetLastError();
@@ -281,8 +325,13 @@ Result<Properties> open_device(unsigned index) {
   // Driver 12.3 and later record such launches.
   int driver = 0;
   check(cudaDriverGetVersion(&driver));
-  can_overlap = properties.major >= 9 && driver >= 12'030;
-  return Properties{.name = properties.name,
+  int is_addressed_alike = 0;  // registered memory, by kernels and the host
+  const bool is_told =
+      cudaDeviceGetAttribute(&is_addressed_alike, cudaDevAttrCanUseHostPointerForRegisteredMem, device) == cudaSuccess;
+  open_devices().add(index, {.can_overlap = properties.major >= 9 && driver >= 12'030,
+                             .addresses_registered = is_told && is_addressed_alike != 0});
+  return Properties{.index = index,
+                    .name = properties.name,
                     .major = static_cast<unsigned>(properties.major),
                     .minor = static_cast<unsigned>(properties.minor),
                     .multiprocessors = static_cast<unsigned>(properties.multiProcessorCount),
@@ -290,20 +339,16 @@ Result<Properties> open_device(unsigned index) {
                     .total_bytes = properties.totalGlobalMem};
 }
 
-bool can_overlap_launches() {
-  return can_overlap;
-}
-
-uint64_t free_bytes() {
-  use_device();
+uint64_t free_bytes(unsigned device) {
+  use_device(device);
   size_t free = 0;
   size_t total = 0;
   if (!has_failed()) check(cudaMemGetInfo(&free, &total));
   return free;
 }
 
-Result<void*> allocate(uint64_t bytes) {
-  use_device();
+Result<void*> allocate(unsigned device, uint64_t bytes) {
+  use_device(device);
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, bytes == 0 ? 1 : bytes);
   if (status == cudaSuccess) return memory;
@@ -319,7 +364,7 @@ void release(void* memory) {
 }
 
 Result<void*> allocate_pinned(uint64_t bytes) {
-  use_device();
+  open_devices().use_any();
   if (void* const memory = registered_memory().make(bytes); memory != nullptr) return memory;
   void* memory = nullptr;
   const cudaError_t status = cudaMallocHost(&memory, bytes == 0 ? 1 : bytes);
@@ -334,9 +379,8 @@ void release_pinned(void* memory) {
   if (status != cudaErrorCudartUnloading && !has_failed()) check(status);
 }
 
-std::unique_ptr<Stream> make_stream() {
-  use_device();
-  return std::make_unique<CudaStream>();
+std::unique_ptr<Stream> make_stream(unsigned device) {
+  return std::make_unique<CudaStream>(device);
 }
 
 }  // namespace dspack::gpu

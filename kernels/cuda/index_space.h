@@ -19,7 +19,7 @@ inline constexpr uint64_t kIndexSpaceBytes = 1 << 20;
 
 class IndexSpace {
  public:
-  IndexSpace() = default;
+  explicit IndexSpace(unsigned device) : on_device_(device) {}
   ~IndexSpace();
   IndexSpace(const IndexSpace&) = delete;
   IndexSpace& operator=(const IndexSpace&) = delete;

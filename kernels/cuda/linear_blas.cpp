@@ -55,13 +55,13 @@ uint32_t part_of(uint32_t total, uint64_t most) {
 namespace {
 
 /// One product, of zeros.
-void multiply_once(const gpu::cublaslt::Library& library, DataType type) {
+void multiply_once(const gpu::cublaslt::Library& library, unsigned device, DataType type) {
   constexpr uint64_t kSide = kBlasScaleBlock;
   constexpr uint64_t kMatrixBytes = kSide * kSide * sizeof(float);  // as the widest
   constexpr uint64_t kScaleBytes = kSide * sizeof(float);           // one for each input row; of the weight, four
   const uint64_t library_bytes = BlasLimits{}.library_bytes;
   constexpr uint64_t kBefore = 3 * kMatrixBytes + 2 * kScaleBytes;
-  const auto memory = gpu::allocate(kBefore + library_bytes);
+  const auto memory = gpu::allocate(device, kBefore + library_bytes);
   if (!memory) return;
   auto* const begin = static_cast<std::byte*>(*memory);
   auto* const scales = reinterpret_cast<float*>(begin + 3 * kMatrixBytes);
@@ -72,7 +72,7 @@ void multiply_once(const gpu::cublaslt::Library& library, DataType type) {
                                            .a_scale = is_scaled ? scales : nullptr,
                                            .b_scale = is_scaled ? scales + kSide : nullptr};
   {
-    const auto stream = gpu::make_stream();
+    const auto stream = gpu::make_stream(device);
     stream->fill(begin, 0, kBefore);
     const auto matmul = Matmul::plan(
         library, {.type = type, .m = kSide, .n = kSide, .k = kSide, .lda = kSide, .ldb = kSide, .ldd = kSide}, places,
@@ -86,10 +86,11 @@ void multiply_once(const gpu::cublaslt::Library& library, DataType type) {
 
 }  // namespace
 
-void warm_linear_blas(const gpu::cublaslt::Library& library, Precision precision, const BlasCard& card) {
+void warm_linear_blas(const gpu::cublaslt::Library& library, Precision precision, const gpu::Properties& properties) {
   if (precision == Precision::exact) return;
-  multiply_once(library, DataType::bf16);
-  if (precision == Precision::fp8 && card.has_block_scaling) multiply_once(library, DataType::f8_e4m3);
+  multiply_once(library, properties.index, DataType::bf16);
+  const bool has_block_scaling = blas_card(properties, library.version()).has_block_scaling;
+  if (precision == Precision::fp8 && has_block_scaling) multiply_once(library, properties.index, DataType::f8_e4m3);
 }
 
 uint64_t linear_blas_workspace_bytes(Precision precision, bool has_library) {
@@ -146,7 +147,7 @@ LinearBlas::~LinearBlas() {
 bool LinearBlas::has_workspace(bool is_recording) {
   if (workspace_ != nullptr) return true;
   if (is_recording || use_->has_no_memory) return false;
-  auto memory = gpu::allocate(limits_.total());
+  auto memory = gpu::allocate(device_, limits_.total());
   use_->has_no_memory = !memory.has_value();
   if (memory) workspace_ = static_cast<std::byte*>(*memory);
   return memory.has_value();
@@ -156,7 +157,7 @@ std::vector<LinearBlas::Lane> LinearBlas::lanes(gpu::Stream& stream, size_t coun
   const uint64_t weight_bytes = share_of(limits_.weight_bytes, count);
   const uint64_t own_bytes = share_of(limits_.library_bytes, count);
   while (beside_.size() + 1 < count)
-    beside_.push_back(gpu::make_stream());
+    beside_.push_back(gpu::make_stream(device_));
   std::vector<Lane> lanes;
   for (size_t i = 0; i < count; ++i) {
     lanes.push_back({.stream = i == 0 ? &stream : beside_[i - 1].get(),
@@ -203,6 +204,7 @@ LinearBlas::Part LinearBlas::part_of(const Lane& lane, const BlasProduct& produc
 LinearBlas::Plan& LinearBlas::plan(const Lane& lane, const Part& part) {
   const PlanKey key(part.shape, lane.own_bytes);
   if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+  (void)lane.stream->handle();  // the library asks the thread's device which kernels it has
   Plan made{.matmul = Matmul::plan(*use_->library, part.shape, part.places, lane.own_bytes)};
   if (made.matmul == nullptr) ++use_->refused_shapes;
   return plans_.emplace(key, std::move(made)).first->second;

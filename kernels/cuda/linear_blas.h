@@ -54,7 +54,7 @@ struct BlasCard {
 /// Has the library multiply once in each type that the precision asks it for: it loads code when that is first wanted,
 /// which a plan cannot count and a card that the plan has filled has no memory for. To be called before free memory is
 /// asked for. A type that it refuses, or has no memory for now, is left out; a failure of the device is kept.
-void warm_linear_blas(const gpu::cublaslt::Library& library, Precision precision, const BlasCard& card);
+void warm_linear_blas(const gpu::cublaslt::Library& library, Precision precision, const gpu::Properties& properties);
 
 enum class BlasPath { none, bf16, bf16_decoded, fp8 };
 
@@ -103,6 +103,7 @@ class LinearBlas {
   LinearBlas(std::shared_ptr<BlasUse> use, const gpu::Properties& properties, Precision precision,
              const BlasLimits& limits = {})
       : use_(std::move(use)),
+        device_(properties.index),
         card_(blas_card(properties, use_->library->version())),
         precision_(precision),
         limits_(limits) {}
@@ -160,6 +161,7 @@ class LinearBlas {
   void run_rest(gpu::Stream& stream, const LinearTask& task, uint32_t first);
 
   std::shared_ptr<BlasUse> use_;
+  unsigned device_;
   BlasCard card_;
   Precision precision_;
   BlasLimits limits_;

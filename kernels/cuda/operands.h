@@ -23,6 +23,13 @@ namespace dspack::kernels::cuda {
 [[nodiscard]] inline RowsAt<const float> inputs_at(const Rows& rows) {
   return {.data = floats(rows.data), .stride = rows.stride};
 }
+/// Of rows that may be in the host's pinned memory.
+[[nodiscard]] inline RowsAt<float> visible_rows_at(const Rows& rows) {
+  return {.data = reinterpret_cast<float*>(visible_address(rows.data)), .stride = rows.stride};
+}
+[[nodiscard]] inline RowsAt<const float> visible_inputs_at(const Rows& rows) {
+  return {.data = reinterpret_cast<const float*>(visible_address(rows.data)), .stride = rows.stride};
+}
 [[nodiscard]] inline RowPairTask pair(const Rows& to, const Rows& from) {
   return {.to = rows_at(to), .from = inputs_at(from), .rows = to.rows, .cols = to.cols};
 }

@@ -20,7 +20,7 @@ inline constexpr uint32_t kMostFusedRows = 8;
 class CudaQueue final : public Queue {
  public:
   CudaQueue(gpu::Properties properties, Precision precision, std::shared_ptr<BlasUse> blas)
-      : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream()) {
+      : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream(properties_.index)) {
     if (blas != nullptr) blas_ = std::make_unique<LinearBlas>(std::move(blas), properties_, precision_);
   }
 
@@ -116,13 +116,13 @@ class CudaQueue final : public Queue {
   std::unique_ptr<LinearBlas> blas_;  // null: there is no cuBLASLt
   bool is_recording_ = false;
   std::unique_ptr<gpu::Stream> stream_;
-  Workspace workspace_;
-  RoundedInputs rounded_{kMostRoundedBytes};  // in workspace_, or what it was before
-  uint64_t expected_bytes_ = 0;               // of workspace_, for the largest call
-  Workspace counter_space_;                   // ExpertsTask::counters
-  Workspace choose_counter_space_;            // ChooseTask::counters
+  Workspace workspace_{properties_.index};
+  RoundedInputs rounded_{kMostRoundedBytes};           // in workspace_, or what it was before
+  uint64_t expected_bytes_ = 0;                        // of workspace_, for the largest call
+  Workspace counter_space_{properties_.index};         // ExpertsTask::counters
+  Workspace choose_counter_space_{properties_.index};  // ChooseTask::counters
   bool expects_choices_ = false;
-  IndexSpace index_space_;
+  IndexSpace index_space_{properties_.index};
 };
 
 }  // namespace dspack::kernels::cuda

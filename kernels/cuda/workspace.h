@@ -15,7 +15,7 @@ namespace dspack::kernels::cuda {
 /// still use it.
 class Workspace {
  public:
-  Workspace() = default;
+  explicit Workspace(unsigned device) : device_(device) {}
   ~Workspace() {
     for (void* memory : memory_)
       gpu::release(memory);
@@ -26,7 +26,7 @@ class Workspace {
   /// 256-byte aligned.
   [[nodiscard]] std::byte* at_least(uint64_t bytes) {
     if (bytes > size_bytes_) {
-      auto memory = gpu::allocate(bytes);
+      auto memory = gpu::allocate(device_, bytes);
       if (memory) {
         memory_.push_back(*memory);
         size_bytes_ = bytes;
@@ -39,6 +39,7 @@ class Workspace {
   [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
 
  private:
+  unsigned device_;
   std::vector<void*> memory_;
   uint64_t size_bytes_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "format/base/size.h"
+#include "runtime/experts/device_cache.h"
 
 namespace dspack::runtime {
 
@@ -46,25 +47,41 @@ Result<MemoryPlan> plan_resident(const MemoryNeeds& needs, const MemoryLimits& l
 
 // The GPU holds everything but some experts, or layers that stream; of the model this process holds those alone.
 Result<MemoryPlan> plan_tiered(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram,
-                               const GpuExperts& experts) {
-  TRY_ASSIGN(const VramPlan of_device,
+                               const GpuExperts& experts, std::span<const VramLimits> others) {
+  TRY_ASSIGN(VramPlan of_device,
              needs.layouts.empty() ? make_vram_plan(needs, vram) : make_tiered_vram_plan(needs, vram, experts.vram));
+  std::vector<VramPlan> further;
+  if (!needs.layouts.empty() && !others.empty()) {
+    TRY_ASSIGN(further, make_further_vram_plans(needs, of_device, others, experts.vram));
+  }
   MemoryNeeds of_host = needs;
   of_host.layers = among(needs.layers, of_device.layers.streamed);
   of_host.least_buffers = of_device.layers.buffers;
   of_host.head_bytes = of_host.mtp_bytes = of_host.kv_bytes = 0;
   of_host.longest = {};
   of_host.activation_bytes = [bytes = needs.host_scratch_bytes](PassRows) { return bytes; };
-  TRY_ASSIGN(MemoryPlan plan, make_memory_plan(of_host, limits));
+  uint64_t held = of_device.slots.value_or(0);
+  for (const VramPlan& card : further)
+    held += card.slots.value_or(0);
+  const bool is_filled = !further.empty() && held == all_experts(needs) && needs.may_be_resident &&
+                         (!experts.as_they_come || experts.vram);
+  MemoryLimits host_limits = limits;
+  if (is_filled && !limits.experts) {  // they only pass through
+    const uint64_t least = least_slots(needs.top_k) * needs.layouts.size();
+    host_limits.experts = Amount{.number = std::max(kReaderSlots, least), .percent = {}};
+  }
+  TRY_ASSIGN(MemoryPlan plan, make_memory_plan(of_host, host_limits));
+  plan.fills_gpus = is_filled;
   plan.rows = of_device.rows;
   plan.vram = of_device;
+  plan.further = std::move(further);
   return plan;
 }
 
 }  // namespace
 
 Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram,
-                                        const GpuExperts& experts) {
+                                        const GpuExperts& experts, std::span<const VramLimits> further) {
   const uint64_t all = all_experts(needs);
   const bool are_all_asked = !experts.vram || experts.vram->of(all) >= all;
   const bool is_streamed = experts.as_they_come && !experts.vram;
@@ -72,12 +89,18 @@ Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLi
     VramLimits without_streaming = vram;
     without_streaming.may_stream = false;
     auto resident = plan_resident(needs, limits, without_streaming);
-    return resident || !vram.may_stream ? resident : plan_tiered(needs, limits, vram, experts);
+    return resident || !vram.may_stream ? resident : plan_tiered(needs, limits, vram, experts, {});
   }
-  if (!are_all_asked || is_streamed || !needs.may_be_resident) return plan_tiered(needs, limits, vram, experts);
+  if (!are_all_asked || is_streamed || !needs.may_be_resident)
+    return plan_tiered(needs, limits, vram, experts, further);
   auto resident = plan_resident(needs, limits, vram);
-  if (resident || experts.vram) return resident;
-  return plan_tiered(needs, limits, vram, experts);
+  if (resident || (experts.vram && further.empty())) return resident;
+  TRY_ASSIGN(MemoryPlan plan, plan_tiered(needs, limits, vram, {}, further));
+  if (!experts.vram || plan.vram_slots() == all) return plan;
+  return Error{ErrorKind::budget,
+               fmt::format("the GPUs have no room for all {} experts together: {} fit. Leave out --vram-experts, then "
+                           "they keep what fits",
+                           all, plan.vram_slots())};
 }
 
 }  // namespace dspack::runtime

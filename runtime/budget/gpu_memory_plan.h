@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "runtime/budget/memory_plan.h"
 
@@ -10,13 +11,15 @@ namespace dspack::runtime {
 
 /// What a user says of a GPU's experts.
 struct GpuExperts {
-  std::optional<Amount> vram;  // in its memory; unset: all if they fit, else as many as do
+  std::optional<Amount> vram;  // in the memory of each; unset: all if they fit, else as many as do
   bool as_they_come = false;   // not all are to be read before the first token, though they may fit
 };
 
-/// For a model that a GPU computes: all of it lies there, or all but experts that its memory does not hold. Errors:
-/// also a GPU without room for the rest of the model.
+/// For a model that a GPU computes: all of it lies there, or all but experts that its memory does not hold, of which
+/// `further` GPUs hold some. Where the first has room for all, the others have nothing to do. Errors: also a GPU
+/// without room for the rest of the model; a further one without room for its share of a wave.
 [[nodiscard]] Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits,
-                                                      const VramLimits& vram, const GpuExperts& experts = {});
+                                                      const VramLimits& vram, const GpuExperts& experts = {},
+                                                      std::span<const VramLimits> further = {});
 
 }  // namespace dspack::runtime

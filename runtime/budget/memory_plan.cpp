@@ -177,6 +177,14 @@ uint64_t MemoryPlan::total_bytes() const {
   return total;
 }
 
+uint64_t MemoryPlan::vram_slots() const {
+  if (!vram) return 0;
+  uint64_t count = vram->slots.value_or(experts);
+  for (const VramPlan& card : further)
+    count += card.slots.value_or(0);
+  return count;
+}
+
 uint64_t least_slots(uint32_t top_k) {
   return top_k + kSlotsOnTheirWay;
 }
@@ -195,7 +203,7 @@ std::string memory_note(const MemoryPlan& plan, std::string_view policy) {
     note += fmt::format("{}{} of the always-needed layers do not fit and are read in every pass ({})",
                         note.empty() ? "" : "; ", plan.layers.streamed.size(), size_words(plan.layers.streamed_bytes));
   }
-  const uint64_t held = plan.slot_count + (plan.vram ? plan.vram->slots.value_or(0) : 0);
+  const uint64_t held = plan.slot_count + (plan.vram && plan.vram->slots ? plan.vram_slots() : 0);
   if (held < plan.experts_per_token && held < plan.experts) {
     note += fmt::format(
         "{}memory holds {} experts, below one token's {} ({}): least recently used would never hit; "
@@ -237,6 +245,8 @@ format::Json to_json(const MemoryPlan& plan) {
                        {"chunk_rows", plan.rows.chunk},
                        {"wave_rows", plan.rows.wave}};
   if (plan.vram) json["vram"] = to_json(*plan.vram);
+  for (const VramPlan& card : plan.further)
+    json["further_vram"].push_back(to_json(card));
   return json;
 }
 

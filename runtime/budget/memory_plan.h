@@ -57,6 +57,9 @@ struct MemoryNeeds {
   std::function<uint64_t(PassRows rows)> activation_bytes;
   /// The same on a device that holds some of the experts.
   std::function<uint64_t(PassRows rows)> tiered_activation_bytes;
+  /// The same on a further device, which computes some of the experts and nothing else.
+  std::function<uint64_t(PassRows rows)> further_activation_bytes;
+  uint64_t further_workspace_bytes = 0;  // of its queue
   /// What the device's queue takes for itself with such waves; grows with them. Empty: nothing.
   std::function<uint64_t(uint32_t wave)> workspace_bytes;
 };
@@ -88,8 +91,12 @@ struct MemoryPlan {
   uint64_t slot_count = 0;      // their sum
   uint64_t experts = 0;         // of the checkpoint
   uint64_t experts_per_token = 0;
-  uint64_t token_bytes = 0;      // of experts_per_token
-  std::optional<VramPlan> vram;  // a GPU computes: layers and experts are there as it says
+  uint64_t token_bytes = 0;            // of experts_per_token
+  std::optional<VramPlan> vram;        // a GPU computes: layers and experts are there as it says
+  std::vector<VramPlan> further = {};  // of further GPUs, with experts alone
+  bool fills_gpus = false;             // several have room for all experts, and read them before the first token
+  /// Experts that GPUs keep.
+  [[nodiscard]] uint64_t vram_slots() const;
 };
 
 /// Slots that each layout has at least: one row's experts of one layer, and two that are on their way.
@@ -104,7 +111,7 @@ struct MemoryPlan {
 [[nodiscard]] uint64_t default_limit(uint64_t physical_bytes, uint64_t available_bytes, uint64_t resident_bytes);
 
 /// Bytes of every part, slots, streamed layers and the length of a chunk. "limit": null where there is none. "vram":
-/// only where a GPU holds the model.
+/// only where a GPU holds the model. "further_vram": of further ones, if there are any.
 [[nodiscard]] format::Json to_json(const MemoryPlan& plan);
 
 }  // namespace dspack::runtime

@@ -6,6 +6,7 @@
 #include "format/base/size.h"
 #include "format/compressed/expanding_repository.h"
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/experts/backends/further_device.h"
 #include "runtime/experts/routed_experts.h"
 #include "runtime/model/mtp.h"
 
@@ -137,9 +138,13 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
     return of_model(rows) +
            RoutedExperts::scratch_bytes_for(device, executor_shape(config, rows.chunk), ExpertPlacement::tiered);
   };
+  needs.further_activation_bytes = [config, &device](PassRows rows) {
+    return FurtherDevice::scratch_bytes_for(device, executor_shape(config, rows.chunk));
+  };
+  needs.further_workspace_bytes = device.workspace_bytes({});
   if (options.host != nullptr && config.top_k > 0) {
     needs.host_scratch_bytes =
-        RoutedExperts::host_bytes_for(*options.host, executor_shape(config, options.model.max_rows)) +
+        RoutedExperts::host_bytes_for(*options.host, executor_shape(config, options.model.max_rows), options.further) +
         kernels::most_product_bytes(computing, options.model.max_rows, widest_row(config));
   }
   needs.workspace_bytes = [config, model = options.model, &device](uint32_t wave) mutable {

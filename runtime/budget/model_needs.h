@@ -19,6 +19,7 @@ struct NeedsOptions {
   uint64_t text_bytes = 0;          // of the tokenizer's file
   uint64_t process_bytes = 0;       // resident now
   const kernels::Device* host = nullptr;  // the CPU's, where another device computes
+  size_t further = 0;                     // devices beside that one, for experts
 };
 
 /// Rows of a pass that are worth it on a device, where memory allows. `context`: positions of a sequence.

@@ -14,11 +14,22 @@
 namespace dspack::runtime {
 
 /// The pass, as far as speed depends on it.
+/// How a layer's experts are divided among several GPUs; of one GPU as it is here.
+struct GpuShares {
+  double busiest_of_token = 1;  // of a token's experts, those of the GPU that has most of them, on average
+  double busiest = 1;           // of all experts
+  double further = 0;           // of all experts, those of the further GPUs, to which rows cross the link
+};
+/// In proportion to their slots, where a token's experts fall on GPUs at random.
+[[nodiscard]] GpuShares gpu_shares(const MemoryPlan& plan, uint32_t top_k);
+
 struct SpeedShape {
   uint32_t dense_layers = 0;  // of the pass, repetitions counted
   uint32_t moe_layers = 0;
   uint32_t top_k = 0;
   uint32_t experts = 0;  // of a layer
+  GpuShares shares = {};
+  uint64_t row_bytes = 0;  // of a row that crosses the link
 };
 
 /// One token's decode.

@@ -7,6 +7,7 @@
 #include "format/base/size.h"
 #include "runtime/budget/memory_plan.h"
 #include "runtime/experts/device_cache.h"
+#include "runtime/experts/expert_homes.h"
 
 namespace dspack::runtime {
 
@@ -113,11 +114,45 @@ bool stream_some_layers(const MemoryNeeds& needs, VramPlan& plan, const std::fun
   return some.has_value();
 }
 
+void set_slots(const MemoryNeeds& needs, VramPlan& plan, uint64_t slots) {
+  const std::vector<uint64_t> shares = share_slots(needs.device_layouts, slots, 0);
+  plan.slots = 0;
+  plan.expert_bytes = 0;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    *plan.slots += shares[i];
+    plan.expert_bytes =
+        saturating_add(plan.expert_bytes, DeviceCache::bytes_for(needs.device_layouts[i].slot_bytes, shares[i]));
+  }
+}
+
+/// As many slots as there is room for, of so many experts.
+void add_slots(const MemoryNeeds& needs, VramPlan& plan, uint64_t experts) {
+  uint64_t low = 0;
+  uint64_t high = experts;
+  while (low < high) {
+    const uint64_t middle = low + (high - low + 1) / 2;
+    set_slots(needs, plan, middle);
+    if (fits(plan)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  for (set_slots(needs, plan, low); !fits(plan) && low > 0;)
+    set_slots(needs, plan, --low);
+}
+
+uint64_t all_experts(const MemoryNeeds& needs) {
+  uint64_t experts = 0;
+  for (const SlotLayout& layout : needs.device_layouts)
+    experts += layout.experts;
+  return experts;
+}
+
 class TieredPlanner {
  public:
-  TieredPlanner(const MemoryNeeds& needs, const VramPlan& plan) : needs_(needs), plan_(plan) {
-    for (const SlotLayout& layout : needs.device_layouts)
-      experts_ += layout.experts;
+  TieredPlanner(const MemoryNeeds& needs, const VramPlan& plan)
+      : needs_(needs), plan_(plan), experts_(all_experts(needs)) {
     set_slots(0);
   }
 
@@ -125,16 +160,7 @@ class TieredPlanner {
   [[nodiscard]] uint64_t experts() const { return experts_; }
   [[nodiscard]] bool fits() const { return runtime::fits(plan_); }
 
-  void set_slots(uint64_t slots) {
-    const std::vector<uint64_t> shares = share_slots(needs_.device_layouts, slots, 0);
-    plan_.slots = 0;
-    plan_.expert_bytes = 0;
-    for (size_t i = 0; i < shares.size(); ++i) {
-      *plan_.slots += shares[i];
-      plan_.expert_bytes =
-          saturating_add(plan_.expert_bytes, DeviceCache::bytes_for(needs_.device_layouts[i].slot_bytes, shares[i]));
-    }
-  }
+  void set_slots(uint64_t slots) { runtime::set_slots(needs_, plan_, slots); }
 
   /// The most whose activations stay within their share of what is left. `leaves_slots`: what they do not take is for
   /// experts.
@@ -152,22 +178,7 @@ class TieredPlanner {
     return stream_some_layers(needs_, plan_, [this](PassRows rows) { set_rows(rows); });
   }
 
-  /// As many slots as there is room for.
-  void add_slots() {
-    uint64_t low = 0;
-    uint64_t high = experts_;
-    while (low < high) {
-      const uint64_t middle = low + (high - low + 1) / 2;
-      set_slots(middle);
-      if (fits()) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    for (set_slots(low); !fits() && low > 0;)
-      set_slots(--low);
-  }
+  void add_slots() { runtime::add_slots(needs_, plan_, experts_); }
 
  private:
   /// Whether a chunk saves more copies than the slots that one of half its length would leave room for. A prompt as
@@ -193,7 +204,7 @@ class TieredPlanner {
 
   const MemoryNeeds& needs_;
   VramPlan plan_;
-  uint64_t experts_ = 0;
+  uint64_t experts_;
 };
 
 }  // namespace
@@ -251,6 +262,41 @@ Result<VramPlan> make_tiered_vram_plan(const MemoryNeeds& needs, const VramLimit
     return too_little_for_layers(planner.plan(), limits);
   if (!experts) planner.add_slots();
   return planner.plan();
+}
+
+Result<std::vector<VramPlan>> make_further_vram_plans(const MemoryNeeds& needs, VramPlan& first,
+                                                      std::span<const VramLimits> further,
+                                                      const std::optional<Amount>& experts) {
+  const uint64_t all = all_experts(needs);
+  std::vector<VramPlan> plans;
+  std::vector<uint64_t> room = {*first.slots};
+  for (const VramLimits& limits : further) {
+    VramPlan plan{.card_bytes = limits.card_bytes,
+                  .free_bytes = limits.free_bytes,
+                  .limit_bytes = limit_of(limits),
+                  .reserve_bytes = reserve(needs, limits.card_bytes),
+                  .activation_bytes = needs.further_activation_bytes(first.rows),
+                  .workspace_bytes = needs.further_workspace_bytes};
+    plan.rows = first.rows;
+    set_slots(needs, plan, experts ? std::min(experts->of(all), all) : 0);
+    if (!fits(plan)) {
+      return Error{ErrorKind::budget,
+                   fmt::format("{} is too little for a further GPU's {} experts; it takes at least {} bytes ({}): {} "
+                               "for rows of {} tokens, {} for experts, {} in reserve. Allow that much, or leave the "
+                               "GPU out of --device",
+                               source_of(limits), *plan.slots, plan.total_bytes(), size_words(plan.total_bytes()),
+                               size_words(plan.activation_bytes), plan.rows.chunk, size_words(plan.expert_bytes),
+                               size_words(plan.reserve_bytes))};
+    }
+    if (!experts) add_slots(needs, plan, all);
+    room.push_back(*plan.slots);
+    plans.push_back(std::move(plan));
+  }
+  const std::vector<uint64_t> slots = level_slots(room, all);
+  set_slots(needs, first, slots.front());
+  for (size_t i = 0; i < plans.size(); ++i)
+    set_slots(needs, plans[i], slots[i + 1]);
+  return plans;
 }
 
 format::Json to_json(const VramPlan& plan) {

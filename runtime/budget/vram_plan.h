@@ -3,12 +3,18 @@
 //
 //   limit = reserve + head + MTP + KV cache + activations + workspace + layers (or buffers to stream them) + experts
 //
+// Further GPUs, which have experts alone:
+//
+//   limit = reserve + activations + workspace + experts
+//
 // Threads: pure functions on plain values. Errors: budget, with the number that would do and the remedy.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "format/base/result.h"
 #include "format/json.h"
@@ -53,6 +59,13 @@ struct VramPlan {
 /// All but some experts: of these so many as are asked for, else as many as fit. Where none fits, layers may stream.
 [[nodiscard]] Result<VramPlan> make_tiered_vram_plan(const MemoryNeeds& needs, const VramLimits& limits,
                                                      const std::optional<Amount>& experts);
+
+/// Experts of further GPUs beside that of `first`, whose rows they take: of all GPUs each keeps so many as are asked
+/// for, else as many as fit, but all together no more than there are; then the first and they have as equal shares as
+/// their room allows (`first` is changed). Errors: budget, also a GPU without room for its activations.
+[[nodiscard]] Result<std::vector<VramPlan>> make_further_vram_plans(const MemoryNeeds& needs, VramPlan& first,
+                                                                    std::span<const VramLimits> further,
+                                                                    const std::optional<Amount>& experts);
 
 /// "limit": null where there is none; "slots": null where all experts are there; "streamed_layers", "streamed_bytes":
 /// as of the host's memory (memory_plan.h).

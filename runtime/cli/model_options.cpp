@@ -81,21 +81,17 @@ Error for_a_gpu(std::string_view option) {
 
 void add_device_options(format::OptionTable& table, DeviceOptions& device) {
   device.kind = DeviceKind::automatic;
-  const auto take_device = [&device](const std::string& text) -> Result<void> {
-    if (parse_device(text, device)) return {};
-    static const std::vector<std::string> kNames{"auto", "cpu", "cuda", "cuda:0"};
-    return invalid(fmt::format("{} is no device; there are auto, cpu, cuda and cuda:N{}", quote(text),
-                               format::did_you_mean(text, kNames)));
-  };
+  const auto take_device = [&device](const std::string& text) { return parse_device(text, device); };
   table.heading("Device");
   table.take("--device", "NAME", take_device,
-             "What computes: cpu, cuda (the first GPU), cuda:N, or auto (default: a GPU that has room for a token's "
-             "layers, else the CPU; docs/cuda.md)");
+             "What computes: cpu, cuda (the first GPU), cuda:N, several GPUs as cuda:0,1 (name all that may be used: "
+             "the first has the layers, all have experts), or auto (default: a GPU that has room for a token's layers, "
+             "else the CPU; docs/cuda.md)");
   table.add("--vram", "BYTES|%", device.vram, parse_memory_option,
-            "Upper bound on the GPU's memory for this run: 24GB, 50% of the card's (default: what is free)");
+            "Upper bound on the memory of each GPU for this run: 24GB, 50% of the card's (default: what is free)");
   table.add(
       "--vram-experts", "N|%", device.vram_experts, parse_vram_experts,
-      "Routed experts that the GPU's memory keeps: a number, 25% of all (default: as many as fit; of a model over a "
+      "Routed experts that each GPU's memory keeps: a number, 25% of all (default: as many as fit; of a model over a "
       "network those that routers pick)");
   table.add("--precision", "NAME", device.precision, precision_named,
             "How exactly products are computed: exact (default); bf16, inputs rounded to BF16; fp8, on a GPU, to FP8 "

@@ -46,6 +46,18 @@ std::string layers_text(const LayerPlan& plan, size_t layers, std::string_view b
               fmt::format("{} layers, {}, are {}", plan.streamed.size(), size_words(plan.streamed_bytes), becomes));
 }
 
+// Of a GPU that computes experts alone.
+std::string further_text(const MemoryPlan& plan, const VramPlan& vram) {
+  std::string text = fmt::format("a further GPU: {}", of_allowed(vram.total_bytes(), vram.limit_bytes));
+  text += line("driver, allocation", size_words(vram.reserve_bytes),
+               fmt::format("the card has {}, {} free", size_words(vram.card_bytes), size_words(vram.free_bytes)));
+  text += line("activations", size_words(vram.activation_bytes), "of its experts");
+  text += line("workspace", size_words(vram.workspace_bytes), "of kernels");
+  return text + line("experts", size_words(vram.expert_bytes),
+                     fmt::format("{} of {} ({}), and {} that pass through", *vram.slots, plan.experts,
+                                 share(*vram.slots, plan.experts), kVramWindow));
+}
+
 // Where a GPU computes.
 std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   const MemoryPlan& plan = outlook.plan.memory;
@@ -68,6 +80,8 @@ std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
         line("experts", size_words(vram.expert_bytes),
              fmt::format("{}; a token goes to {} ({})", kept, plan.experts_per_token, size_words(plan.token_bytes)));
   }
+  for (const VramPlan& further : plan.further)
+    text += further_text(plan, further);
   text += fmt::format("memory: {}", of_allowed(plan.total_bytes(), plan.limit_bytes));
   text += line("process, tokenizer, buffers", size_words(plan.process_bytes + plan.reserve_bytes), "");
   if (plan.decompression_bytes > 0) text += line("decompression", size_words(plan.decompression_bytes), "");
@@ -160,18 +174,16 @@ std::string rates_text(const Outlook& outlook) {
 
 // What a token of such hit rates costs.
 std::string decode_cost(const Outlook& outlook, const DecodeEstimate& estimate) {
+  if (outlook.are_all_on_gpus())
+    return outlook.plan.memory.fills_gpus ? "all of its experts on the GPUs" : "all of its experts on the GPU";
   const double in_memory = 100 * estimate.hit_rate;
-  switch (outlook.placement()) {
-    case ExpertPlacement::streamed:
-      return fmt::format("{} read for a token, {:.0f} % of its experts in memory", words(estimate.bytes), in_memory);
-    case ExpertPlacement::resident: return "all of its experts on the GPU";
-    default:
-      return fmt::format(
-          "for a token {} copied, {} computed by the CPU, {} read; {:.0f} % of its experts on the GPU, "
-          "{:.0f} % in memory",
-          words(estimate.link_bytes), words(estimate.host_bytes), words(estimate.bytes), 100 * estimate.vram_hit_rate,
-          in_memory - 100 * estimate.vram_hit_rate);
-  }
+  if (outlook.placement() == ExpertPlacement::streamed)
+    return fmt::format("{} read for a token, {:.0f} % of its experts in memory", words(estimate.bytes), in_memory);
+  return fmt::format(
+      "for a token {} copied, {} computed by the CPU, {} read; {:.0f} % of its experts on the GPU{}, "
+      "{:.0f} % in memory",
+      words(estimate.link_bytes), words(estimate.host_bytes), words(estimate.bytes), 100 * estimate.vram_hit_rate,
+      outlook.plan.memory.further.empty() ? "" : "s", in_memory - 100 * estimate.vram_hit_rate);
 }
 
 std::string speed_text(const Outlook& outlook, const PlanOptions& options) {
@@ -181,7 +193,7 @@ std::string speed_text(const Outlook& outlook, const PlanOptions& options) {
     const DecodeEstimate& estimate = outlook.decodes[number];
     text += line(name, fmt::format("{:.3g}/s", estimate.tokens_per_second()), decode_cost(outlook, estimate));
   };
-  if (outlook.placement() == ExpertPlacement::resident) {
+  if (outlook.are_all_on_gpus()) {
     if (outlook.loading_seconds > 0)
       text += line("loading", seconds_words(outlook.loading_seconds), "before the first token");
     decode("tokens", 0);
@@ -197,14 +209,14 @@ std::string speed_text(const Outlook& outlook, const PlanOptions& options) {
   const PrefillEstimate& prefill = outlook.prefill;
   std::string cost = fmt::format("{} read, {:.0f} experts", words(prefill.bytes), prefill.experts);
   if (outlook.placement() == ExpertPlacement::tiered) cost += fmt::format("; {} copied", words(prefill.link_bytes));
-  if (outlook.placement() == ExpertPlacement::resident) cost.clear();
+  if (outlook.are_all_on_gpus()) cost.clear();
   if (outlook.compute_origin != RateOrigin::measured)
     cost += fmt::format("{}at least: what arithmetic takes is not known", cost.empty() ? "" : "; ");
   return text + line(fmt::format("a prompt of {} tokens", prefill.tokens), seconds_words(prefill.seconds), cost);
 }
 
 std::vector<std::string_view> assumptions(const Outlook& outlook, const PlanOptions& options) {
-  if (outlook.placement() == ExpertPlacement::resident) return {"resident"};
+  if (outlook.are_all_on_gpus()) return {"resident"};
   if (options.hit_rate) return {"cold", "given"};
   return {"cold", "uniform", "local"};
 }
@@ -274,7 +286,7 @@ format::Json to_json(const Outlook& outlook, const PlanOptions& options) {
                          {"seconds", outlook.prefill.seconds},
                          {"bytes", outlook.prefill.bytes},
                          {"experts", outlook.prefill.experts}}}};
-  if (outlook.placement() == ExpertPlacement::resident) json["loading_seconds"] = outlook.loading_seconds;
+  if (outlook.are_all_on_gpus()) json["loading_seconds"] = outlook.loading_seconds;
   if (outlook.placement() == ExpertPlacement::tiered) json["prefill"]["link_bytes"] = outlook.prefill.link_bytes;
   if (const auto& absent = outlook.absent) {
     json["absent"] = {{"experts", absent->experts},

@@ -36,11 +36,15 @@ struct Outlook {
   // Expected: the first token, if anything has to be read for it, then by what is assumed.
   std::vector<DecodeEstimate> decodes;
   PrefillEstimate prefill;
-  double loading_seconds = 0;  // of a GPU that holds all
+  double loading_seconds = 0;  // of GPUs that hold all
 
   [[nodiscard]] ExpertPlacement placement() const {
     if (!plan.memory.vram) return ExpertPlacement::streamed;
     return plan.memory.vram->holds_all() ? ExpertPlacement::resident : ExpertPlacement::tiered;
+  }
+  /// Whether one GPU, or several together, have all experts before the first token.
+  [[nodiscard]] bool are_all_on_gpus() const {
+    return plan.memory.fills_gpus || placement() == ExpertPlacement::resident;
   }
 };
 

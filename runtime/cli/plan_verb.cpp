@@ -24,8 +24,13 @@ constexpr uint32_t kGpuTrialRows = 256;
 constexpr uint32_t kLeastTrialRows = 4;
 constexpr double kTrialTurnSeconds = 0.1;
 
-SpeedShape speed_shape(const ModelConfig& config, const format::LayerMap& layers) {
-  SpeedShape shape{.dense_layers = 0, .moe_layers = 0, .top_k = config.top_k, .experts = config.experts};
+SpeedShape speed_shape(const ModelConfig& config, const format::LayerMap& layers, const MemoryPlan& memory) {
+  SpeedShape shape{.dense_layers = 0,
+                   .moe_layers = 0,
+                   .top_k = config.top_k,
+                   .experts = config.experts,
+                   .shares = gpu_shares(memory, config.top_k),
+                   .row_bytes = uint64_t{config.hidden} * sizeof(float)};
   for (const LayerId layer : layers)
     ++(config.is_moe(layer) ? shape.moe_layers : shape.dense_layers);
   return shape;
@@ -61,7 +66,9 @@ class Measurement {
     switch (outlook_.placement()) {
       case ExpertPlacement::streamed: expect_on_host(of_prompt, rows); break;
       case ExpertPlacement::resident: expect_on_gpu(of_prompt, rows); break;
-      case ExpertPlacement::tiered: expect_on_tiers(of_prompt, rows); break;
+      case ExpertPlacement::tiered:
+        outlook_.plan.memory.fills_gpus ? expect_on_gpu(of_prompt, rows) : expect_on_tiers(of_prompt, rows);
+        break;
     }
     return {};
   }
@@ -89,7 +96,7 @@ class Measurement {
   }
 
   /// Whether the device that computes is not there.
-  [[nodiscard]] bool is_supposed() const { return options_.what_if.gpu_memory.has_value(); }
+  [[nodiscard]] bool is_supposed() const { return !options_.what_if.gpu_memory.empty(); }
 
   Result<ComputeTimes> compute(uint32_t rows, uint32_t position) {
     if (is_supposed()) {
@@ -206,7 +213,7 @@ class Measurement {
 /// Fills in shape and everything that is measured and expected. Errors: those of the trials.
 Result<void> measure(ChosenDevice& chosen, CheckpointAccess& access, const PlanOptions& options, Outlook& outlook,
                      const std::stop_token& stop) {
-  outlook.shape = speed_shape(outlook.config, outlook.plan.model.layer_map);
+  outlook.shape = speed_shape(outlook.config, outlook.plan.model.layer_map, outlook.plan.memory);
   return Measurement(chosen, access, options, outlook, stop).run();
 }
 
@@ -248,7 +255,7 @@ Result<int> run_plan(const PlanOptions& options, format::Process& process) {
     TRY(open_weights(*access, chosen, options, outlook, stop));
   }
   TRY_ASSIGN(outlook.plan, plan_load(chosen, *access, outlook.config, options.load, stop));
-  outlook.device = chosen.device().description();
+  outlook.device = chosen.description();
   outlook.precision = chosen.precision();
   note(chosen.note());
   TRY(measure(chosen, *access, options, outlook, stop));
@@ -272,12 +279,23 @@ Result<uint64_t> parse_network_rate(std::string_view text) {
   return std::max<uint64_t>(1, bits / kBitsOfAByte);
 }
 
+/// "24GB" or "24GB,16GB"
+Result<std::vector<uint64_t>> parse_sizes(std::string_view text) {
+  std::vector<uint64_t> sizes;
+  while (true) {
+    const size_t comma = text.find(',');
+    TRY_ASSIGN(sizes.emplace_back(), format::parse_some_size(std::string(text.substr(0, comma))));
+    if (comma == std::string_view::npos) return sizes;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 void add_what_if_options(format::OptionTable& table, WhatIf& what_if) {
   table.heading("What if (a number that is given is not measured)");
   table.flag("--config-only", what_if.config_only,
              "Compute all sizes from config.json and read nothing else, as of a folder that holds nothing else");
-  auto gpu = table.add("--gpu-memory", "SIZE", what_if.gpu_memory, format::parse_some_size,
-                       "As if there were a GPU of so much memory, as 24GB");
+  auto gpu = table.add("--gpu-memory", "SIZE", what_if.gpu_memory, parse_sizes,
+                       "As if there were a GPU of so much memory, as 24GB; or several, as 24GB,24GB");
   table
       .add("--gpu-rate", "RATE", what_if.rates.gpu, format::parse_some_size,
            "Bytes a second of that memory, as its data sheet has it (default: 1TB)")
@@ -323,10 +341,11 @@ Result<void> PlanOptions::complete() {
     return invalid("--mtp: what an MTP module takes is not computed; leave it out, or --config-only");
   if (what_if.config_only && !load.remote.absent_from.empty())
     return invalid("--absent-from: with --config-only no place has weights; leave one of them out");
-  if (what_if.gpu_memory) {
+  if (!what_if.gpu_memory.empty()) {
     if (load.device.kind == DeviceKind::cpu) return invalid("--gpu-memory supposes a GPU; leave --device cpu out");
     load.device.kind = DeviceKind::cuda;
-    load.device.open_gpu = [bytes = *what_if.gpu_memory] { return suppose_gpu(bytes); };
+    load.device.gpus.resize(what_if.gpu_memory.size());
+    load.device.open_gpu = [sizes = what_if.gpu_memory](size_t place) { return suppose_gpu(sizes[place]); };
   }
   return check_model_options(load);
 }

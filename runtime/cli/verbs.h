@@ -137,8 +137,8 @@ struct ReplayOptions {
 
 /// What a plan supposes instead of what is here.
 struct WhatIf {
-  bool config_only = false;            // sizes follow from config.json alone
-  std::optional<uint64_t> gpu_memory;  // of a GPU that is not there
+  bool config_only = false;               // sizes follow from config.json alone
+  std::vector<uint64_t> gpu_memory = {};  // of each GPU that is supposed; empty: none is
   SupposedRates rates;
 
   [[nodiscard]] Medium medium() const { return rates.network ? Medium::network : Medium::disk; }

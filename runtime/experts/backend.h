@@ -12,16 +12,11 @@
 
 #include "runtime/experts/expert_store.h"
 #include "runtime/experts/layer_course.h"
+#include "runtime/experts/routed_groups.h"
 
 namespace dspack::runtime {
 
 class ExpertTracer;
-
-/// The assignments of one expert within a wave.
-struct RoutedGroup {
-  ExpertDemand demand;
-  std::vector<uint32_t> parts;  // token * top_k + slot, ascending
-};
 
 /// Some tokens of one layer, and which experts they go to.
 struct ExpertWave {
@@ -46,12 +41,16 @@ class ExpertBackend {
   virtual void before_routes(const kernels::Rows& /*x*/) {}
   /// Begins to compute the experts that it has, and takes them out of `missing` (places in wave.groups, ascending).
   virtual void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) = 0;
-  /// When it would have computed a missing expert that is in the host's memory.
+  /// Whether a missing expert may be this backend's at all: an expert belongs to one of several devices.
+  [[nodiscard]] virtual bool may_take(const ExpertWave& /*wave*/, size_t /*group*/) const { return true; }
+  /// When it would have computed a missing expert that is in the host's memory, and that it may take.
   [[nodiscard]] virtual Eta eta(const ExpertWave& wave, size_t group) = 0;
   /// Computes such an expert, or begins what is to be done first.
   virtual void take(const ExpertWave& wave, size_t group, ExpertLease lease) = 0;
   /// Enqueues the computing of what was taken and is on its way.
   virtual void enqueue_taken(const ExpertWave& /*wave*/) {}
+  /// All of the wave's experts are computed or enqueued: what the backend has computed elsewhere comes to wave.parts.
+  virtual void end_wave(const ExpertWave& /*wave*/) {}
 
   /// An expert that was computed on this thread.
   struct Computed {
@@ -65,7 +64,14 @@ class ExpertBackend {
   /// Waits for the oldest work that holds a lease and gives the lease back; false: there is none.
   virtual bool release_oldest() { return false; }
 
+  /// Copies an expert that belongs here to memory of its own, in a prompt's pass, and then takes the lease. False: it
+  /// does not belong here.
+  [[nodiscard]] virtual bool keep(LayerId /*layer*/, const ExpertDemand& /*demand*/, ExpertLease& /*lease*/) {
+    return false;
+  }
   [[nodiscard]] virtual bool holds(ExpertKey /*key*/) const { return false; }
+  /// The experts in memory of its own, in no order.
+  [[nodiscard]] virtual std::vector<ExpertKey> held() const { return {}; }
   /// Whether `expect` is of use in this pass.
   [[nodiscard]] virtual bool wants_forecast() const { return false; }
   /// What the next layer is likely to want and no backend holds, most likely first. Only a hint.
@@ -77,6 +83,7 @@ class ExpertBackend {
 
   /// Where the backend has experts of its own, misses are those that it lacked; nullopt: it has none.
   [[nodiscard]] virtual std::optional<MissCounts> miss_counts() const { return std::nullopt; }
+  /// Of several backends with experts of their own each adds its own.
   virtual void add_to(ExpertStoreStats& /*stats*/) const {}
 };
 

@@ -106,6 +106,13 @@ struct MissCounts {
   uint64_t misses = 0;
   uint64_t draft_misses = 0;   // only drafted tokens wanted the expert
   double waiting_seconds = 0;  // the model waited for experts
+
+  MissCounts& operator+=(const MissCounts& other) {
+    misses += other.misses;
+    draft_misses += other.draft_misses;
+    waiting_seconds += other.waiting_seconds;
+    return *this;
+  }
 };
 
 class ExpertStore {

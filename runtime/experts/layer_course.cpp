@@ -27,6 +27,8 @@ ExpertTimes times_of(const LayerCourse& course) {
     if (miss.arrival != nullptr)
       times.transfer = std::max(times.transfer, miss.arrival->seconds_since(*course.all.begin));
   }
+  for (const LayerCourse& other : course.others)
+    times.others = std::max(times.others, layer_seconds(work_of(times_of(other))));
   if (course.last_on_host > 0) times.last_miss = course.last_on_host;
   return times;
 }

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <iterator>
 
 #include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/backends/cpu_backend.h"
 #include "runtime/experts/backends/device_backend.h"
+#include "runtime/experts/backends/further_device.h"
+#include "runtime/experts/expert_filling.h"
 #include "runtime/experts/pinned_slots.h"
 #include "runtime/weights/scratch.h"
 
@@ -55,8 +57,9 @@ Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make(const Target& target,
     std::unique_ptr<RoutedExperts> made(new RoutedExperts(target, options.shape));
     TRY_ASSIGN(made->cache_, DeviceCache::load(target.device, tier, experts, options.progress, stop));
     TRY(made->allocate(ExpertPlacement::resident));
-    made->backends_.push_back(std::make_unique<DeviceBackend>(
-        target.queue, kernels::Slice{.buffer = made->scratch_.get(), .offset_bytes = 0}, *made->cache_, options.miss));
+    made->backends_.push_back(
+        std::make_unique<DeviceBackend>(target.queue, kernels::Slice{.buffer = made->scratch_.get(), .offset_bytes = 0},
+                                        *made->cache_, options.miss, DeviceBackend::Share{}));
     return made;
   }
   StreamedStoreOptions with = options.store;
@@ -80,6 +83,7 @@ Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make(const Target& target,
                                     options.miss));
   made->pinned_ = std::move(pinned);
   made->own_store_ = std::move(store);
+  if (options.fills_devices) TRY(fill_devices(*made->store_, made->backends_, experts, options.progress, stop));
   return made;
 }
 
@@ -101,10 +105,23 @@ Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make_tiered(const Target& 
                                                                   const MissOptions& miss) {
   std::unique_ptr<RoutedExperts> made(new RoutedExperts(target, shape));
   made->store_ = &store;
-  TRY_ASSIGN(made->cache_, DeviceCache::make(target.device, checkpoint, store, cache));
+  DeviceBackend::Share share;
+  if (!target.further.empty()) {
+    std::vector<uint64_t> slots = {cache.slots};
+    std::ranges::transform(target.further, std::back_inserter(slots), &Target::Further::vram_slots);
+    TRY_ASSIGN(made->homes_, ExpertHomes::find(checkpoint, cache.experts, slots));
+    share.homes = &made->homes_;
+  }
+  TRY_ASSIGN(made->cache_, DeviceCache::make(target.device, checkpoint, store, share.own(cache, cache.slots)));
   TRY(made->allocate(ExpertPlacement::tiered));
   made->backends_.push_back(std::make_unique<DeviceBackend>(
-      target.queue, kernels::Slice{.buffer = made->scratch_.get(), .offset_bytes = 0}, *made->cache_, miss));
+      target.queue, kernels::Slice{.buffer = made->scratch_.get(), .offset_bytes = 0}, *made->cache_, miss, share));
+  for (const Target::Further& further : target.further) {
+    share.number = made->backends_.size();
+    TRY_ASSIGN(auto one, FurtherDevice::make({.device = target.device, .queue = target.queue}, *further.device, share,
+                                             checkpoint, store, shape, share.own(cache, further.vram_slots), miss));
+    made->backends_.push_back(std::move(one));
+  }
   TRY_ASSIGN(auto beside, CpuBackend::beside(target.device, target.queue, *target.host, shape, miss));
   made->backends_.push_back(std::move(beside));
   return made;
@@ -130,8 +147,8 @@ uint64_t RoutedExperts::scratch_bytes_for(const kernels::Device& device, const E
          (placement == ExpertPlacement::resident ? 0 : parts_bytes(shape, shape.wave_tokens));
 }
 
-uint64_t RoutedExperts::host_bytes_for(const kernels::Device& host, const ExecutorShape& shape) {
-  return CpuBackend::bytes_beside(host, shape) + routes_bytes(shape);
+uint64_t RoutedExperts::host_bytes_for(const kernels::Device& host, const ExecutorShape& shape, size_t further) {
+  return CpuBackend::bytes_beside(host, shape) + routes_bytes(shape) + further * FurtherDevice::host_bytes_for(shape);
 }
 
 uint64_t RoutedExperts::scratch_bytes() const {
@@ -164,10 +181,11 @@ void RoutedExperts::accept_drafts(uint32_t rows) {
 
 MissCounts RoutedExperts::miss_counts() const {
   if (store_ == nullptr) return {};
-  const auto own = backends_.front()->miss_counts();
-  if (!own) return store_->miss_counts();
+  if (!backends_.front()->miss_counts()) return store_->miss_counts();
   settle();
-  MissCounts counts = *own;
+  MissCounts counts;
+  for (const auto& backend : backends_)
+    counts += backend->miss_counts().value_or(MissCounts());
   for (const double seconds : waiting_)
     counts.waiting_seconds += seconds;
   return counts;
@@ -196,7 +214,10 @@ ExpertStoreStats RoutedExperts::stats() const {
 
 ExpertResidence RoutedExperts::places() const {
   if (is_resident()) return {.device = {}, .host = {}, .is_resident = true};
-  return {.device = cache_ != nullptr ? cache_->held() : std::vector<ExpertKey>(), .host = store_->held()};
+  ExpertResidence places{.device = {}, .host = store_->held()};
+  for (const auto& backend : backends_)
+    std::ranges::copy(backend->held(), std::back_inserter(places.device));
+  return places;
 }
 
 bool RoutedExperts::wants_forecast() const {
@@ -335,23 +356,6 @@ bool RoutedExperts::advance() {
   return has_more;
 }
 
-std::vector<RoutedGroup> RoutedExperts::group_by_expert(std::span<const uint32_t> chosen, uint32_t first_row) const {
-  std::map<uint32_t, RoutedGroup> by_expert;  // ascending, so that files are met in their usual order
-  for (uint32_t part = 0; part < chosen.size(); ++part) {
-    RoutedGroup& group = by_expert[chosen[part]];
-    const uint32_t row = first_row + part / shape_.top_k;
-    if (group.parts.empty()) group.demand = {.expert = ExpertId(chosen[part]), .rows = 0, .first_row = row};
-    group.demand.last_row = row;
-    ++group.demand.rows;
-    group.parts.push_back(part);
-  }
-  std::vector<RoutedGroup> groups;
-  groups.reserve(by_expert.size());
-  for (auto& [expert, group] : by_expert)
-    groups.push_back(std::move(group));
-  return groups;
-}
-
 Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_row, const kernels::Rows& y,
                                      const std::stop_token& stop) {
   const bool is_traced = tokens.trace.on();
@@ -360,7 +364,7 @@ Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_
   TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
   if (!hearing_.empty()) heard_.insert(heard_.end(), chosen.begin(), chosen.end());
   settle();
-  const std::vector<RoutedGroup> groups = group_by_expert(chosen, first_row);
+  const std::vector<RoutedGroup> groups = group_by_expert(chosen, shape_.top_k, first_row);
   LayerCourse course;
   course.phase = pass_.phase;
   course.all.begin = target_.queue.mark();
@@ -386,6 +390,8 @@ Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_
   } else {
     TRY(compute(wave, tokens.meanwhile, stop));
   }
+  for (const auto& backend : backends_)
+    backend->end_wave(wave);
   target_.queue.combine(y, wave.parts, tokens.weights, shape_.top_k);
   course.all.end = target_.queue.mark();
   advance();
@@ -452,10 +458,14 @@ Result<void> RoutedExperts::assign_next(const ExpertWave& wave, std::span<const 
   if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the run was interrupted"};
   TRY_ASSIGN(ExpertLease lease, request.next(stop));
   const size_t group = missing[lease.index()];
+  std::vector<ExpertBackend*> candidates;
   std::vector<Eta> etas;
-  for (const auto& backend : backends_)
+  for (const auto& backend : backends_) {
+    if (!backend->may_take(wave, group)) continue;
+    candidates.push_back(backend.get());
     etas.push_back(backend->eta(wave, group));
-  backends_[soonest(etas)]->take(wave, group, std::move(lease));
+  }
+  candidates[soonest(etas)]->take(wave, group, std::move(lease));
   return {};
 }
 
@@ -463,7 +473,9 @@ bool RoutedExperts::compute_next(const ExpertWave& wave) {
   for (const auto& backend : backends_) {
     auto computed = backend->compute_next(wave);
     if (!computed) continue;
-    if (backends_.front() != backend) backends_.front()->offer(wave, std::move(*computed));
+    const auto home =
+        std::ranges::find_if(backends_, [&](const auto& other) { return other->may_take(wave, computed->group); });
+    if (*home != backend) (*home)->offer(wave, std::move(*computed));
     return true;
   }
   return false;

@@ -2,11 +2,11 @@
 // each backend computes what it has, each missing expert goes to the backend that would finish it first (schedule.h),
 // and the results are added up in the router's order. So place and time of computing an expert change no sum, except
 // that the bits of the CPU beside a device differ from the device's. Streamed: the CPU computes in slots of the host's
-// memory. Tiered: a device has some experts, the host's memory others. Resident: the device has all; then nothing is
-// read back, and a pass can be recorded. Scratch memory is fixed when this is made: longer inputs go in waves of
-// tokens, which changes no result, since every row is computed by itself. Threads: single-thread. Lifetime: borrows
-// devices, queue, tier or store. Errors: those of the store; of loading (device_cache.h); of the recorder; budget;
-// cancelled.
+// memory. Tiered: one or several devices have some experts, the host's memory others. Resident: the device has all;
+// then nothing is read back, and a pass can be recorded. Scratch memory is fixed when this is made: longer inputs go in
+// waves of tokens, which changes no result, since every row is computed by itself. Threads: single-thread. Lifetime:
+// borrows devices, queue, tier or store. Errors: those of the store; of loading (device_cache.h); of the recorder;
+// budget; cancelled.
 #pragma once
 
 #include <deque>
@@ -18,6 +18,7 @@
 #include "runtime/experts/backend.h"
 #include "runtime/experts/device_cache.h"
 #include "runtime/experts/executor.h"
+#include "runtime/experts/expert_homes.h"
 #include "runtime/experts/expert_tracer.h"
 #include "runtime/experts/streamed_store.h"
 
@@ -38,15 +39,22 @@ class RoutedExperts final : public ExpertExecutor {
     kernels::Device& device;
     kernels::Queue& queue;            // of the device
     kernels::Device* host = nullptr;  // the CPU's; for tiered experts
+    /// Devices that compute experts and nothing else, for tiered ones, with the slots of each.
+    struct Further {
+      kernels::Device* device = nullptr;
+      uint64_t vram_slots = 0;
+    };
+    std::vector<Further> further = {};
   };
   struct Options {
     ExpertPlacement placement = ExpertPlacement::streamed;
     /// Resident experts have its shape and layers; none without a layer.
     StreamedStoreOptions store;
     ExecutorShape shape;
-    uint64_t vram_slots = 0;               // of tiered ones
+    uint64_t vram_slots = 0;               // of tiered ones, on the first device
     MissOptions miss = {};                 // likewise
-    format::Progress* progress = nullptr;  // of loading resident ones; nullptr: not wanted
+    bool fills_devices = false;            // tiered ones have room for all, which are read and copied first
+    format::Progress* progress = nullptr;  // of loading all experts; nullptr: not wanted
   };
   /// With a store of its own over `tier`, or all experts loaded from there.
   [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> make(const Target& target, Tier& tier,
@@ -80,6 +88,7 @@ class RoutedExperts final : public ExpertExecutor {
   void add_listener(RouteListener& listener) { listeners_.push_back(&listener); }
   /// The store of its own; nullptr: there is none.
   [[nodiscard]] StreamedStore* store() { return own_store_.get(); }
+  [[nodiscard]] std::span<const std::unique_ptr<ExpertBackend>> backends() const { return backends_; }
   [[nodiscard]] ExpertStoreStats stats() const;
   /// Which experts are in memory now.
   [[nodiscard]] ExpertResidence places() const;
@@ -90,8 +99,9 @@ class RoutedExperts final : public ExpertExecutor {
   /// Memory of the device for activations, without those of a trace.
   [[nodiscard]] static uint64_t scratch_bytes_for(const kernels::Device& device, const ExecutorShape& shape,
                                                   ExpertPlacement placement);
-  /// Memory of the host that tiered experts take beside the store's slots.
-  [[nodiscard]] static uint64_t host_bytes_for(const kernels::Device& host, const ExecutorShape& shape);
+  /// Memory of the host that tiered experts take beside the store's slots, with so many further devices.
+  [[nodiscard]] static uint64_t host_bytes_for(const kernels::Device& host, const ExecutorShape& shape,
+                                               size_t further = 0);
 
  private:
   RoutedExperts(const Target& target, const ExecutorShape& shape) : target_(target), shape_(shape) {}
@@ -105,7 +115,6 @@ class RoutedExperts final : public ExpertExecutor {
                                       const std::stop_token& stop);
   /// Reads back what the router has picked: the one place where the host waits for the device. Once a wave.
   [[nodiscard]] Result<std::vector<uint32_t>> chosen_experts(const RoutedTokens& tokens);
-  [[nodiscard]] std::vector<RoutedGroup> group_by_expert(std::span<const uint32_t> chosen, uint32_t first_row) const;
   [[nodiscard]] Result<void> compute(const ExpertWave& wave, const std::function<void()>& meanwhile,
                                      const std::stop_token& stop);
   /// The next missing expert goes to a backend.
@@ -137,8 +146,9 @@ class RoutedExperts final : public ExpertExecutor {
     ExpertForecast forecast;
   };
   std::optional<Awaited> awaited_;
-  std::unique_ptr<DeviceCache> cache_;                    // null: the CPU computes alone
-  std::vector<std::unique_ptr<ExpertBackend>> backends_;  // the first is that of target_.device
+  ExpertHomes homes_;
+  std::unique_ptr<DeviceCache> cache_;                    // of target_.device; null: the CPU computes alone
+  std::vector<std::unique_ptr<ExpertBackend>> backends_;  // target_.device's, further devices', the CPU's beside them
   std::unique_ptr<ExpertTracer> tracer_;                  // made for the first trace, as is the next
   std::unique_ptr<kernels::Buffer> traced_parts_;         // where scratch_ has none
   // Looking at times does not change what is computed.

@@ -13,7 +13,15 @@ constexpr double kNewest = 0.2;
 }  // namespace
 
 double layer_seconds(const LayerWork& work) {
-  return std::max(std::max(work.hits, work.transfer) + work.last, work.host);
+  return std::max({std::max(work.hits, work.transfer) + work.last, work.host, work.others});
+}
+
+LayerWork work_of(const ExpertTimes& times) {
+  return {.hits = times.hits,
+          .transfer = times.transfer,
+          .last = times.last_miss,
+          .host = times.host,
+          .others = times.others};
 }
 
 void DecodeBound::add(const ExpertTimes& layer) {
@@ -21,8 +29,7 @@ void DecodeBound::add(const ExpertTimes& layer) {
   compute_ += layer.hits + layer.misses;
   transfer_ += layer.transfer;
   host_ += layer.host;
-  bound_ +=
-      layer_seconds({.hits = layer.hits, .transfer = layer.transfer, .last = layer.last_miss, .host = layer.host});
+  bound_ += layer_seconds(work_of(layer));
 }
 
 DecodeBound DecodeBound::since(const DecodeBound& earlier) const {

@@ -3,6 +3,7 @@
 //
 //   device   max(compute of hits, transfer of misses) + compute of the last miss
 //   host     what the CPU computes beside the device
+//   others   what a further device takes for its experts, as the first
 //
 // Threads: plain values. Errors: none. Source: list scheduling (Graham, 1966), greedy by completion time.
 #pragma once
@@ -22,6 +23,7 @@ struct LayerWork {
   double transfer = 0;  // until the last missing expert is in place
   double last = 0;      // computing that expert
   double host = 0;      // what the CPU computes beside a device
+  double others = 0;    // what further devices take, each by itself
 };
 /// Seconds that the layer takes. Nothing else of a token overlaps with it, since the router says what to transfer.
 [[nodiscard]] double layer_seconds(const LayerWork& work);
@@ -34,7 +36,9 @@ struct ExpertTimes {
   double last_miss = 0;  // of these, the one computed last
   double transfer = 0;   // from the request to the arrival of the last missing expert
   double host = 0;       // a device's experts that the CPU computed beside it
+  double others = 0;     // layer_seconds of the further device that takes longest
 };
+[[nodiscard]] LayerWork work_of(const ExpertTimes& times);
 
 /// The least time that decoding could take, from times of the same run: sums over layers and passes.
 class DecodeBound {

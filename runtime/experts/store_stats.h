@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "format/base/ids.h"
 #include "runtime/access/tier.h"
@@ -32,6 +33,8 @@ struct CacheCounts {
   uint64_t foreseeable = 0;   // demands of layers for which there was a forecast
   uint64_t foreseen = 0;      // of them, those that it held
   uint64_t expected = 0;      // experts in all of the forecasts
+
+  CacheCounts& operator+=(const CacheCounts& other);
 };
 
 /// Of the host's memory.
@@ -53,6 +56,8 @@ struct VramPhaseStats : CacheCounts {
   uint64_t promoted_bytes = 0;
   uint64_t returned = 0;  // experts that were copied back to the host's memory
   uint64_t returned_bytes = 0;
+
+  VramPhaseStats& operator+=(const VramPhaseStats& other);
 };
 
 struct VramStats {
@@ -60,11 +65,15 @@ struct VramStats {
   uint64_t draft_misses = 0;                     // of both phases
   std::string miss;                              // auto, move or compute
   bool is_deterministic = false;
-  uint64_t slots = 0;                // of the cache
-  uint64_t used = 0;                 // of these, now
-  uint64_t bytes = 0;                // of all slots, those of the window included
-  double link_bytes_per_second = 0;  // at which experts were copied lately; 0: none was
-  double cpu_bytes_per_second = 0;   // at which the CPU went through weights of one row lately; 0: it did not
+  uint64_t slots = 0;                 // of the cache
+  uint64_t used = 0;                  // of these, now
+  uint64_t bytes = 0;                 // of all slots, those of the window included
+  double link_bytes_per_second = 0;   // at which experts were copied lately; 0: none was
+  double cpu_bytes_per_second = 0;    // at which the CPU went through weights of one row lately; 0: it did not
+  std::vector<VramStats> cards = {};  // of several GPUs, of which this is the sum: each by itself
+
+  /// One more card.
+  void add(VramStats card);
 };
 
 struct ExpertStoreStats {

@@ -1,6 +1,6 @@
-// Which device runs a model: a GPU if one is requested, or if none is and there is one with room for what every token
-// needs; else the CPU.
-// Threads: single-thread. Lifetime: owns device and queue. Errors: those of load_cuda_device if a GPU was requested;
+// Which devices run a model: a GPU if one is requested, or if none is and there is one with room for what every token
+// needs; else the CPU. Of several GPUs the first runs the model, and the others compute routed experts.
+// Threads: single-thread. Lifetime: owns devices and queue. Errors: those of load_cuda_device if a GPU was requested;
 // unsupported (an instruction set).
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/cuda_library.h"
@@ -21,19 +22,19 @@ enum class DeviceKind { automatic, cpu, cuda };
 
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
-  unsigned gpu = 0;                                          // of those that the driver shows
+  std::vector<unsigned> gpus = {0};                          // of those that the driver shows; further ones for experts
   kernels::Precision precision = kernels::Precision::exact;  // of what computes
-  std::optional<Amount> vram = {};          // most of a GPU's memory for this run; a share is of the card's
-  std::optional<Amount> vram_experts = {};  // routed experts in its memory; unset: as many as fit
+  std::optional<Amount> vram = {};          // most of each GPU's memory for this run; a share is of the card's
+  std::optional<Amount> vram_experts = {};  // routed experts in each one's memory; unset: as many as fit
   MissOptions miss = {};                    // what becomes of the others
   std::string cuda_library = {};            // empty: the one that belongs to the program
   std::string cublaslt = {};                // CudaOptions::cublaslt
-  /// Opens a GPU. Empty: load_cuda_device does.
-  std::function<Result<std::unique_ptr<kernels::Device>>()> open_gpu = {};
+  /// Opens the one at this place of `gpus`. Empty: load_cuda_device does.
+  std::function<Result<std::unique_ptr<kernels::Device>>(size_t place)> open_gpu = {};
 };
 
-/// "auto", "cpu", "cuda" or "cuda:N". False: none of these.
-[[nodiscard]] bool parse_device(std::string_view text, DeviceOptions& into);
+/// "auto", "cpu", "cuda", "cuda:N" or "cuda:N,M". Errors: invalid (none of these, or a GPU twice).
+[[nodiscard]] Result<void> parse_device(std::string_view text, DeviceOptions& into);
 
 class ChosenDevice {
  public:
@@ -43,11 +44,23 @@ class ChosenDevice {
   [[nodiscard]] const kernels::Device& device() const { return gpu_ ? *gpu_ : *host_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
   [[nodiscard]] bool is_gpu() const { return gpu_ != nullptr; }
+  /// A GPU beside the first, for experts.
+  struct Further {
+    std::unique_ptr<kernels::Device> device;
+    kernels::DeviceMemory before;  // as memory_before
+  };
+  [[nodiscard]] const std::vector<Further>& further() const { return further_; }
+  /// They have nothing to do in this run.
+  void drop_further(std::string_view reason);
+  /// All devices that compute, for people.
+  [[nodiscard]] std::string description() const;
   [[nodiscard]] kernels::Precision precision() const { return precision_; }
   /// For people: which device runs, and why, where nobody has asked for it by name; else empty.
   [[nodiscard]] const std::string& note() const { return note_; }
   /// Of a GPU: what a plan may take.
   [[nodiscard]] VramLimits vram_limits() const;
+  /// Of each further one.
+  [[nodiscard]] std::vector<VramLimits> further_limits() const;
   /// Memory of the GPU that was free when it was chosen.
   [[nodiscard]] kernels::DeviceMemory memory_before() const { return before_; }
 
@@ -59,6 +72,7 @@ class ChosenDevice {
  private:
   friend Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::CpuOptions& cpu);
   ChosenDevice() = default;
+  [[nodiscard]] VramLimits limits_of(const kernels::Device& device, const kernels::DeviceMemory& before) const;
 
   bool is_automatic_ = false;
   kernels::Precision precision_ = kernels::Precision::exact;
@@ -67,6 +81,7 @@ class ChosenDevice {
   std::string note_;
   std::unique_ptr<kernels::Device> host_;
   std::unique_ptr<kernels::Device> gpu_;
+  std::vector<Further> further_;
   std::unique_ptr<kernels::Queue> queue_;  // of device()
 };
 

@@ -97,7 +97,7 @@ Result<void> check_prompt(const LoadPlan& plan, const ModelConfig& config, const
 }
 
 Result<void> check_max_fetch(const LoadPlan& plan, const LoadOptions& options) {
-  const bool reads_all = plan.memory.vram && plan.memory.vram->holds_all();
+  const bool reads_all = plan.memory.fills_gpus || (plan.memory.vram && plan.memory.vram->holds_all());
   if (!reads_all || !options.max_fetch || plan.needs.resident_expert_bytes <= *options.max_fetch) return {};
   return Error{ErrorKind::budget,
                fmt::format("the GPU is to hold all experts: reading them ({}) is more than --max-fetch allows ({}); "
@@ -149,7 +149,8 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
                      .readers = reading + 1,  // what is always needed, and rows, the calling thread reads
                      .text_bytes = 0,
                      .process_bytes = system ? system->resident_bytes : 0,
-                     .host = chosen.is_gpu() ? &chosen.host() : nullptr};
+                     .host = chosen.is_gpu() ? &chosen.host() : nullptr,
+                     .further = chosen.further().size()};
   TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(context.access.files(), stop));
   TRY_ASSIGN(plan.needs, find_needs(context, config, needs));
   plan.needs.reserve_bytes = saturating_add(plan.needs.reserve_bytes, options.beside_bytes);
@@ -157,10 +158,13 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
   const bool are_too_many = options.max_fetch && plan.needs.resident_expert_bytes > *options.max_fetch;
   const GpuExperts on_gpu{.vram = options.device.vram_experts,
                           .as_they_come = are_too_many || is_distant(context.access.weights(), plan.expert_layers)};
-  TRY_ASSIGN(plan.memory, chosen.is_gpu() ? make_gpu_memory_plan(plan.needs, limits, chosen.vram_limits(), on_gpu)
-                                          : make_memory_plan(plan.needs, limits));
+  const std::vector<VramLimits> further = chosen.further_limits();
+  TRY_ASSIGN(plan.memory, chosen.is_gpu()
+                              ? make_gpu_memory_plan(plan.needs, limits, chosen.vram_limits(), on_gpu, further)
+                              : make_memory_plan(plan.needs, limits));
+  if (plan.memory.further.empty()) chosen.drop_further("the first has room for all that it could do");
   TRY(check_max_fetch(plan, options));
-  if (!plan.memory.vram || !plan.memory.vram->holds_all())
+  if (!plan.memory.fills_gpus && !(plan.memory.vram && plan.memory.vram->holds_all()))
     TRY(check_prompt(plan, config, context.access.weights(), options));
   model.max_rows = plan.memory.rows.chunk;
   model.wave_rows = plan.memory.rows.wave;

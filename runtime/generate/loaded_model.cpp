@@ -143,10 +143,14 @@ Result<void> LoadedModel::make_experts(const LoadContext& context, const ModelCo
   } else if (vram) {
     routed.placement = ExpertPlacement::tiered;
     routed.vram_slots = *vram->slots;
+    routed.fills_devices = plan.memory.fills_gpus;
   }
-  TRY_ASSIGN(experts_,
-             RoutedExperts::make({.device = chosen_->device(), .queue = chosen_->queue(), .host = &chosen_->host()},
-                                 access_->weights(), routed, stop));
+  RoutedExperts::Target target{.device = chosen_->device(), .queue = chosen_->queue(), .host = &chosen_->host()};
+  for (size_t i = 0; i < plan.memory.further.size(); ++i) {
+    target.further.push_back(
+        {.device = chosen_->further()[i].device.get(), .vram_slots = *plan.memory.further[i].slots});
+  }
+  TRY_ASSIGN(experts_, RoutedExperts::make(target, access_->weights(), routed, stop));
   if (options.route_trace.empty()) return {};
   TRY_ASSIGN(recorder_, RouteRecorder::create(format::posix_file_system(), options.route_trace,
                                               route_header(checkpoint(), config.model_type, config.top_k)));

@@ -73,21 +73,24 @@ format::Json vram_phase_json(const VramPhaseStats& counts) {
 // The tier of experts in a GPU's memory; what it lacks is a demand of the host's, which the counts beside it are of.
 format::Json vram_json(const VramStats& stats) {
   const VramPhaseStats& decode = stats.phases[static_cast<size_t>(Phase::decode)];
-  return {{"slots", stats.slots},
-          {"used", stats.used},
-          {"bytes", stats.bytes},
-          {"miss", stats.miss},
-          {"deterministic", stats.is_deterministic},
-          {"draft_misses", stats.draft_misses},
-          {"link_bytes_per_second", stats.link_bytes_per_second},
-          {"cpu_bytes_per_second", stats.cpu_bytes_per_second},
-          {"prefill", vram_phase_json(stats.phases[static_cast<size_t>(Phase::prefill)])},
-          {"decode", vram_phase_json(decode)},
-          {"prefetch",
-           {{"experts", decode.prefetches},
-            {"bytes", decode.prefetched_bytes},
-            {"useful", decode.useful_prefetches},
-            {"wasted_bytes", decode.wasted_bytes}}}};
+  format::Json json = {{"slots", stats.slots},
+                       {"used", stats.used},
+                       {"bytes", stats.bytes},
+                       {"miss", stats.miss},
+                       {"deterministic", stats.is_deterministic},
+                       {"draft_misses", stats.draft_misses},
+                       {"link_bytes_per_second", stats.link_bytes_per_second},
+                       {"cpu_bytes_per_second", stats.cpu_bytes_per_second},
+                       {"prefill", vram_phase_json(stats.phases[static_cast<size_t>(Phase::prefill)])},
+                       {"decode", vram_phase_json(decode)},
+                       {"prefetch",
+                        {{"experts", decode.prefetches},
+                         {"bytes", decode.prefetched_bytes},
+                         {"useful", decode.useful_prefetches},
+                         {"wasted_bytes", decode.wasted_bytes}}}};
+  for (const VramStats& card : stats.cards)
+    json["cards"].push_back(vram_json(card));
+  return json;
 }
 
 // What decoding took, beside the least that it could take (schedule.h).
@@ -148,11 +151,13 @@ format::Json expert_json(const RunStats& stats) {
   return json;
 }
 
-std::optional<RunStats::VramBytes> vram_bytes(const ChosenDevice& chosen) {
-  if (!chosen.is_gpu()) return std::nullopt;
-  const kernels::DeviceMemory now = chosen.device().memory();
-  const uint64_t before = chosen.memory_before().free_bytes;
-  return RunStats::VramBytes{.card = now.total_bytes, .used = before - std::min(before, now.free_bytes)};
+RunStats::VramBytes vram_bytes(const kernels::Device& device, const kernels::DeviceMemory& before) {
+  const kernels::DeviceMemory now = device.memory();
+  return {.card = now.total_bytes, .used = before.free_bytes - std::min(before.free_bytes, now.free_bytes)};
+}
+
+format::Json to_json(const RunStats::VramBytes& bytes) {
+  return {{"card", bytes.card}, {"used", bytes.used}};
 }
 
 }  // namespace
@@ -169,7 +174,7 @@ RunStats collect_stats(LoadedModel& loaded, const Session& session) {
   const Sequence& sequence = session.sequence();
   const CheckpointAccess& access = loaded.access();
   RunStats stats;
-  stats.device = loaded.device().description();
+  stats.device = loaded.chosen().description();
   stats.context = sequence.capacity();
   stats.layer_map = model.layer_map();
   stats.times = session.times();
@@ -177,7 +182,10 @@ RunStats collect_stats(LoadedModel& loaded, const Session& session) {
   stats.experts = loaded.experts().stats();
   stats.decode_bound = loaded.experts().decode_bound();
   stats.precision = loaded.chosen().precision();
-  stats.vram = vram_bytes(loaded.chosen());
+  const ChosenDevice& chosen = loaded.chosen();
+  if (chosen.is_gpu()) stats.vram = vram_bytes(chosen.device(), chosen.memory_before());
+  for (const ChosenDevice::Further& further : chosen.further())
+    stats.further_vram.push_back(vram_bytes(*further.device, further.before));
   stats.bytes_read = {.always_needed = access.bytes_read(WeightPurpose::always_needed),
                       .embedding = access.bytes_read(WeightPurpose::embedding),
                       .experts = stats.experts.bytes_read()};
@@ -224,7 +232,9 @@ format::Json to_json(const RunStats& stats) {
       {"io", to_json(stats.io)},
       {"experts", expert_json(stats)}};
   json["memory_plan"] = to_json(stats.memory_plan);
-  if (stats.vram) json["vram"] = {{"card", stats.vram->card}, {"used", stats.vram->used}};
+  if (stats.vram) json["vram"] = to_json(*stats.vram);
+  for (const RunStats::VramBytes& card : stats.further_vram)
+    json["further_vram"].push_back(to_json(card));
   if (stats.process_peak_bytes) json["memory_bytes"]["process_peak"] = *stats.process_peak_bytes;
   if (stats.network) {
     json["network"] = network_json(*stats.network, stats.times.prefill_tokens + stats.times.decode_tokens);

@@ -38,6 +38,7 @@ struct RunStats {
     uint64_t used = 0;  // since the device was made, by all of the card's users
   };
   std::optional<VramBytes> vram;               // of a GPU
+  std::vector<VramBytes> further_vram;         // of further ones
   std::optional<uint64_t> process_peak_bytes;  // most resident memory so far; absent: the system does not say
   ExpertStoreStats experts;
   DecodeBound decode_bound;               // of decode passes

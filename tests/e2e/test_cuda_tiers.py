@@ -72,7 +72,7 @@ class Tiers(OnGpu):
     def check_bytes(self, stats):
         """Of both tiers, in either phase."""
         tier = stats["experts"]["vram"]
-        expert_bytes = tier["bytes"] // (tier["slots"] + WINDOW)
+        expert_bytes = tier["bytes"] // (tier["slots"] + WINDOW * len(tier.get("cards", [tier])))
         for phase in ("prefill", "decode"):
             counts, host = tier[phase], stats["experts"][phase]
             # What the GPU lacks is asked of the host's memory, each expert once.

@@ -22,7 +22,7 @@ MISTAKES = (
     ("dsrun ./ds-packed -p Hi --ram 24",
      'dsrun: --ram: "24" would be 24 bytes; did you mean 24GB? (dsrun --help explains)'),
     ("dsrun ./ds-packed -p Hi --device cdua",
-     'dsrun: --device: "cdua" is no device; there are auto, cpu, cuda and cuda:N; did you mean cuda? '
+     'dsrun: --device: "cdua" is no device; there are auto, cpu, cuda, cuda:N and cuda:N,M; did you mean cuda? '
      "(dsrun --help explains)"),
     ("dsrun ./ds-packed -p Hi --kv-dtype bf61",
      'dsrun: --kv-dtype: "bf61" is none of f32, bf16, f16 and fp8; did you mean bf16? (dsrun --help explains)'),

@@ -34,10 +34,13 @@ TEST_CASE("command line: the device") {
   CHECK(parsed({"--device", "auto"}).kind == DeviceKind::automatic);
   CHECK(parsed({"--device", "cpu"}).kind == DeviceKind::cpu);
   CHECK(parsed({"--device", "cuda"}).kind == DeviceKind::cuda);
-  CHECK(parsed({"--device", "cuda"}).gpu == 0);
+  CHECK(parsed({"--device", "cuda"}).gpus == std::vector<unsigned>{0});
   CHECK(parsed({"--device", "cuda:3"}).kind == DeviceKind::cuda);
-  CHECK(parsed({"--device", "cuda:3"}).gpu == 3);
-  for (const char* wrong : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999", "CPU", ""}) {
+  CHECK(parsed({"--device", "cuda:3"}).gpus == std::vector<unsigned>{3});
+  CHECK(parsed({"--device", "cuda:2,0,1"}).gpus == std::vector<unsigned>{2, 0, 1});
+  CHECK(mistake({"--device", "cuda:0,0"}).find("\"cuda:0,0\" names GPU 0 twice") != std::string::npos);
+  for (const char* wrong : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999", "CPU", "", "cuda:0,",
+                            "cuda:,1", "cuda:0,,1", "cuda:0 1", "cuda,1"}) {
     CAPTURE(wrong);
     CHECK(mistake({"--device", wrong}).find("--device") != std::string::npos);
   }
@@ -108,11 +111,14 @@ TEST_CASE("command line: every verb that loads a model knows devices") {
     REQUIRE(command.verb);
     return std::any_cast<std::shared_ptr<Options>>(command.verb->options)->load.device;
   };
-  CHECK(device(LogitsOptions(), {"logits", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpu == 1);
-  CHECK(device(EvalOptions(), {"eval", "d", "--text", "t", "--device", "cuda:1"}).gpu == 1);
-  CHECK(device(RecordOptions(), {"record", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpu == 1);
-  CHECK(device(CompareOptions(), {"compare", "d", "--reference", "r", "--device", "cuda:1"}).gpu == 1);
-  CHECK(device(PlanOptions(), {"plan", "d", "--device", "cuda:1"}).gpu == 1);
+  CHECK(device(LogitsOptions(), {"logits", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpus ==
+        std::vector<unsigned>{1});
+  CHECK(device(EvalOptions(), {"eval", "d", "--text", "t", "--device", "cuda:1"}).gpus == std::vector<unsigned>{1});
+  CHECK(device(RecordOptions(), {"record", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpus ==
+        std::vector<unsigned>{1});
+  CHECK(device(CompareOptions(), {"compare", "d", "--reference", "r", "--device", "cuda:1"}).gpus ==
+        std::vector<unsigned>{1});
+  CHECK(device(PlanOptions(), {"plan", "d", "--device", "cuda:1"}).gpus == std::vector<unsigned>{1});
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ LoadOptions options_of(const std::optional<SpeculationOptions>& speculation = {}
 
 LoadOptions deferred(LoadOptions options, Counts& counts) {
   options.device.kind = DeviceKind::cuda;
-  options.device.open_gpu = [&counts]() -> Result<std::unique_ptr<kernels::Device>> {
+  options.device.open_gpu = [&counts](size_t) -> Result<std::unique_ptr<kernels::Device>> {
     TRY_ASSIGN(auto inner, kernels::make_cpu_device({.threads = 2, .instruction_set = {}}));
     auto device = std::make_unique<test::DeferredDevice>(std::move(inner));
     counts = device->counts();

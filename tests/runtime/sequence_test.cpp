@@ -31,7 +31,7 @@ LoadOptions resident_on_device(bool records) {
   LoadOptions options = streamed();
   if (!records) options.device.vram_experts = Amount{.number = 6, .percent = {}};
   options.device.kind = DeviceKind::cuda;
-  options.device.open_gpu = []() -> Result<std::unique_ptr<kernels::Device>> {
+  options.device.open_gpu = [](size_t) -> Result<std::unique_ptr<kernels::Device>> {
     TRY_ASSIGN(auto inner, kernels::make_cpu_device({.threads = 2, .instruction_set = {}}));
     return std::unique_ptr<kernels::Device>(std::make_unique<test::DeferredDevice>(std::move(inner)));
   };

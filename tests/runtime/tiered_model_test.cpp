@@ -24,9 +24,24 @@ LoadOptions on_device(const Sizes& sizes, MissMode miss, uint64_t seed) {
   if (sizes.ram) options.memory.experts = Amount{.number = *sizes.ram, .percent = {}};
   options.device.miss = {.mode = miss, .is_deterministic = miss != MissMode::automatic};
   options.device.kind = DeviceKind::cuda;
-  options.device.open_gpu = [seed]() -> Result<std::unique_ptr<kernels::Device>> {
+  options.device.open_gpu = [seed](size_t) -> Result<std::unique_ptr<kernels::Device>> {
     TRY_ASSIGN(auto inner, kernels::make_cpu_device({.threads = 2, .instruction_set = {}}));
     return std::unique_ptr<kernels::Device>(std::make_unique<test::DeferredDevice>(std::move(inner), UINT64_MAX, seed));
+  };
+  return options;
+}
+
+/// The same on two devices.
+LoadOptions on_two_devices(const Sizes& sizes, MissMode miss, uint64_t seed) {
+  LoadOptions options = on_device(sizes, miss, seed);
+  options.device.gpus = {0, 1};
+  const auto first = std::make_shared<test::DeferredDevice*>();
+  options.device.open_gpu = [seed, first](size_t place) -> Result<std::unique_ptr<kernels::Device>> {
+    TRY_ASSIGN(auto inner, kernels::make_cpu_device({.threads = 2, .instruction_set = {}}));
+    auto made = place == 0 ? std::make_unique<test::DeferredDevice>(std::move(inner), UINT64_MAX, seed)
+                           : std::make_unique<test::DeferredDevice>(std::move(inner), **first);
+    if (place == 0) *first = made.get();
+    return std::unique_ptr<kernels::Device>(std::move(made));
   };
   return options;
 }
@@ -81,6 +96,26 @@ TEST_CASE("tiered model: the CPU's greedy text at every size, with and without d
       CAPTURE(sizes.vram);
       for (const MissMode miss : {MissMode::move, MissMode::compute, MissMode::automatic})
         CHECK(run(on_device(sizes, miss, sizes.vram), drafts).tokens == wanted);
+    }
+  }
+}
+
+TEST_CASE("tiered model: the CPU's greedy text on two devices") {
+  const auto wanted = run(LoadOptions(), std::nullopt).tokens;
+  uint64_t seed = 0;
+  for (const std::optional<uint32_t> drafts : {std::optional<uint32_t>(), std::optional<uint32_t>(2)}) {
+    // 160 on each: all, which are read before the first token.
+    for (const Sizes& sizes :
+         {Sizes{.vram = 0, .ram = 12}, Sizes{.vram = 7, .ram = 12}, Sizes{.vram = 160, .ram = 12}}) {
+      CAPTURE(drafts.value_or(0));
+      CAPTURE(sizes.vram);
+      for (const MissMode miss : {MissMode::move, MissMode::compute, MissMode::automatic}) {
+        LoadOptions options = on_two_devices(sizes, miss, ++seed);
+        options.prefetch = seed % 2 == 0 ? PrefetchMode::on : PrefetchMode::off;
+        const Outcome outcome = run(options, drafts);
+        CHECK(outcome.tokens == wanted);
+        if (sizes.vram == 160 && drafts) CHECK(outcome.decode.moved + outcome.decode.computed == 0);
+      }
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "format/base/check.h"
+#include "tests/support/deferred_memory.h"
 
 namespace dspack::test {
 namespace {
@@ -24,61 +25,18 @@ using kernels::Slice;
 using kernels::Step;
 using kernels::Weight;
 
-constexpr std::byte kPoison{0xFF};
-
-/// What a buffer's operations know of it.
-struct Memory {
-  std::unique_ptr<Buffer> inner;
-  bool is_gone = false;
-};
-using Uses = std::vector<std::shared_ptr<Memory>>;
-
-class DeferredBuffer final : public Buffer {
- public:
-  explicit DeferredBuffer(std::unique_ptr<Buffer> inner) : memory_(std::make_shared<Memory>()) {
-    memory_->inner = std::move(inner);
-    std::ranges::fill(memory_->inner->host(), kPoison);
-  }
-  ~DeferredBuffer() override { memory_->is_gone = true; }
-  DeferredBuffer(const DeferredBuffer&) = delete;
-  DeferredBuffer& operator=(const DeferredBuffer&) = delete;
-  [[nodiscard]] uint64_t size_bytes() const override { return memory_->inner->size_bytes(); }
-  [[nodiscard]] const std::shared_ptr<Memory>& memory() const { return memory_; }
-
- private:
-  std::shared_ptr<Memory> memory_;
-};
-
-/// The host's memory that the device addresses as well.
-class DeferredHostBuffer final : public Buffer {
- public:
-  explicit DeferredHostBuffer(std::unique_ptr<Buffer> inner) : memory_(std::make_shared<Memory>()) {
-    memory_->inner = std::move(inner);
-  }
-  ~DeferredHostBuffer() override { memory_->is_gone = true; }
-  DeferredHostBuffer(const DeferredHostBuffer&) = delete;
-  DeferredHostBuffer& operator=(const DeferredHostBuffer&) = delete;
-  [[nodiscard]] uint64_t size_bytes() const override { return memory_->inner->size_bytes(); }
-  [[nodiscard]] std::span<std::byte> host() override { return memory_->inner->host(); }
-  [[nodiscard]] const std::shared_ptr<Memory>& memory() const { return memory_; }
-
- private:
-  std::shared_ptr<Memory> memory_;
-};
-
-/// Its bytes at a place; empty: the place is the device's.
-std::span<std::byte> bytes_of_host(Slice place, uint64_t bytes) {
-  auto* const buffer = dynamic_cast<DeferredHostBuffer*>(place.buffer);
-  return buffer == nullptr ? std::span<std::byte>() : buffer->host().subspan(place.offset_bytes, bytes);
+uint64_t extent(const Rows& rows) {
+  return rows.rows == 0 ? 0 : (uint64_t{rows.rows - 1} * rows.stride + rows.cols) * sizeof(float);
 }
 
 /// Turns places of this device into places of the one below, and remembers whose they were.
 class Translation {
  public:
+  explicit Translation(const DeferredDevice& device) : device_(device) {}
   Slice operator()(Slice place) {
     if (place.empty()) return place;
     auto* buffer = dynamic_cast<DeferredBuffer*>(place.buffer);
-    DSPACK_CHECK(buffer != nullptr, "a buffer of another device");
+    DSPACK_CHECK(buffer != nullptr && buffer->memory()->device == &device_, "a buffer of another device");
     uses.push_back(buffer->memory());
     return {.buffer = buffer->memory()->inner.get(), .offset_bytes = place.offset_bytes};
   }
@@ -88,6 +46,10 @@ class Translation {
     if (buffer == nullptr) return (*this)(place);
     uses.push_back(buffer->memory());
     return {.buffer = buffer->memory()->inner.get(), .offset_bytes = place.offset_bytes};
+  }
+  Rows any(Rows rows) {
+    rows.data = any(rows.data);
+    return rows;
   }
   Rows operator()(Rows rows) {
     rows.data = (*this)(rows.data);
@@ -109,6 +71,9 @@ class Translation {
   }
 
   Uses uses;
+
+ private:
+  const DeferredDevice& device_;
 };
 
 struct DeferredTable final : ExpertTable {
@@ -125,9 +90,9 @@ using Operations = std::vector<Operation>;
 
 class DeferredEvent final : public Event {
  public:
-  DeferredEvent(std::shared_ptr<DeferredCounts> counts, std::shared_ptr<StreamOrder> order,
-                std::shared_ptr<StreamOrder::Event> event)
-      : counts_(std::move(counts)), order_(std::move(order)), event_(std::move(event)) {}
+  DeferredEvent(const DeferredDevice& device, std::shared_ptr<DeferredCounts> counts,
+                std::shared_ptr<StreamOrder> order, std::shared_ptr<StreamOrder::Event> event)
+      : device_(&device), counts_(std::move(counts)), order_(std::move(order)), event_(std::move(event)) {}
   bool is_reached() override {
     if (!event_->is_reached) order_->run_some();
     return event_->is_reached;
@@ -137,6 +102,7 @@ class DeferredEvent final : public Event {
     order_->run_until(*event_);
   }
   [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    DSPACK_CHECK(dynamic_cast<const DeferredEvent&>(earlier).device_ == device_, "times of two devices");
     const auto& other = *dynamic_cast<const DeferredEvent&>(earlier).event_;
     DSPACK_CHECK(event_->is_reached && other.is_reached, "the time of an event that is not reached");
     return std::chrono::duration<double>(event_->when - other.when).count();
@@ -144,6 +110,7 @@ class DeferredEvent final : public Event {
   [[nodiscard]] const std::shared_ptr<StreamOrder::Event>& event() const { return event_; }
 
  private:
+  const DeferredDevice* device_;
   std::shared_ptr<DeferredCounts> counts_;
   std::shared_ptr<StreamOrder> order_;
   std::shared_ptr<StreamOrder::Event> event_;
@@ -155,9 +122,13 @@ struct DeferredStep final : Step {
 
 class DeferredQueue final : public Queue {
  public:
-  DeferredQueue(std::unique_ptr<Queue> inner, std::shared_ptr<DeferredCounts> counts,
+  DeferredQueue(const DeferredDevice& device, std::unique_ptr<Queue> inner, std::shared_ptr<DeferredCounts> counts,
                 std::shared_ptr<StreamOrder> order)
-      : inner_(std::move(inner)), counts_(std::move(counts)), order_(std::move(order)), stream_(order_->add_stream()) {}
+      : device_(device),
+        inner_(std::move(inner)),
+        counts_(std::move(counts)),
+        order_(std::move(order)),
+        stream_(order_->add_stream()) {}
   ~DeferredQueue() override { order_->remove_stream(stream_); }
   DeferredQueue(const DeferredQueue&) = delete;
   DeferredQueue& operator=(const DeferredQueue&) = delete;
@@ -166,7 +137,7 @@ class DeferredQueue final : public Queue {
     check_not_recording();
     counts_->uploads.push_back({.bytes = from.size(), .under_way = counts_->uploaded_bytes - counts_->arrived_bytes});
     counts_->uploaded_bytes += from.size();
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner,
             [to = inner(to), from, then = std::vector(from.begin(), from.end()), counts = counts_](Queue& queue) {
               DSPACK_CHECK(std::ranges::equal(from, then), "what is uploaded has changed before it was");
@@ -178,18 +149,17 @@ class DeferredQueue final : public Queue {
     check_not_recording();
     counts_->downloaded_bytes += to.size();
     std::ranges::fill(to, kPoison);
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [to, from = inner(from)](Queue& queue) { queue.download(to, from); });
   }
   void copy(Slice to, Slice from, uint64_t bytes) override {
-    const auto read = bytes_of_host(from, bytes);
-    const auto written = bytes_of_host(to, bytes);
-    if (!read.empty() || !written.empty()) check_not_recording();
-    std::ranges::fill(written, kPoison);
-    Translation inner;
-    enqueue(inner, [to = inner.any(to), from = inner.any(from), bytes, read,
-                    then = std::vector(read.begin(), read.end())](Queue& queue) {
-      DSPACK_CHECK(std::ranges::equal(read, then), "what is copied has changed before it was");
+    const HostAccess read(from, bytes, HostAccess::Kind::read);
+    const HostAccess written(to, bytes, HostAccess::Kind::write);
+    if (read.is_of_host() || written.is_of_host()) check_not_recording();
+    Translation inner(device_);
+    enqueue(inner, [to = inner.any(to), from = inner.any(from), bytes, read, written](Queue& queue) {
+      read.run();
+      written.run();
       queue.copy(to, from, bytes);
     });
   }
@@ -200,7 +170,7 @@ class DeferredQueue final : public Queue {
   }
   std::shared_ptr<Event> mark() override {
     check_not_recording();
-    return std::make_shared<DeferredEvent>(counts_, order_, order_->mark(stream_));
+    return std::make_shared<DeferredEvent>(device_, counts_, order_, order_->mark(stream_));
   }
   void wait(const Event& event) override {
     check_not_recording();
@@ -208,31 +178,31 @@ class DeferredQueue final : public Queue {
   }
 
   void linear(const Weight& weight, const Rows& x, const Rows& y) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [weight = inner(weight), x = inner(x), y = inner(y)](Queue& queue) { queue.linear(weight, x, y); });
   }
   void head_linear_transposed(const HeadLinearArgs& args) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [args = heads(inner, args)](Queue& queue) { queue.head_linear_transposed(args); });
   }
   void head_linear(const HeadLinearArgs& args) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [args = heads(inner, args)](Queue& queue) { queue.head_linear(args); });
   }
   void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [x = inner(x), gain = inner(gain), epsilon, y = inner(y)](Queue& queue) {
       queue.rms_norm(x, gain, epsilon, y);
     });
   }
   void layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon, const Rows& y) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [x = inner(x), gain = inner(gain), bias = inner(bias), epsilon, y = inner(y)](Queue& queue) {
       queue.layer_norm(x, gain, bias, epsilon, y);
     });
   }
   void choose(const kernels::ChooseArgs& args) override {
-    Translation inner;
+    Translation inner(device_);
     kernels::ChooseArgs below = args;
     below.queries = inner(args.queries);
     below.weights = inner(args.weights);
@@ -242,7 +212,7 @@ class DeferredQueue final : public Queue {
     enqueue(inner, [below](Queue& queue) { queue.choose(below); });
   }
   void rope(const kernels::RopeArgs& args) override {
-    Translation inner;
+    Translation inner(device_);
     kernels::RopeArgs below = args;
     below.data = inner(args.data);
     below.cos_sin = inner(args.cos_sin);
@@ -250,7 +220,7 @@ class DeferredQueue final : public Queue {
     enqueue(inner, [below](Queue& queue) { queue.rope(below); });
   }
   void mla_attend(const kernels::MlaAttendArgs& args) override {
-    Translation inner;
+    Translation inner(device_);
     kernels::MlaAttendArgs below = args;
     below.query_latent = inner(args.query_latent);
     below.query_rope = inner(args.query_rope);
@@ -261,15 +231,15 @@ class DeferredQueue final : public Queue {
     enqueue(inner, [below](Queue& queue) { queue.mla_attend(below); });
   }
   void silu_multiply(const Rows& gate, const Rows& up) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [gate = inner(gate), up = inner(up)](Queue& queue) { queue.silu_multiply(gate, up); });
   }
   void add(const Rows& y, const Rows& x) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [y = inner(y), x = inner(x)](Queue& queue) { queue.add(y, x); });
   }
   void route(const kernels::RouterArgs& args) override {
-    Translation inner;
+    Translation inner(device_);
     kernels::RouterArgs below = args;
     below.logits = inner(args.logits);
     below.bias = inner(args.bias);
@@ -280,7 +250,7 @@ class DeferredQueue final : public Queue {
   void run_experts(const kernels::ExpertsArgs& args) override {
     const auto* table = dynamic_cast<const DeferredTable*>(args.table);
     DSPACK_CHECK(table != nullptr, "a table of another device");
-    Translation inner;
+    Translation inner(device_);
     kernels::ExpertsArgs below = args;
     below.table = table->inner.get();
     below.x = inner(args.x);
@@ -294,7 +264,7 @@ class DeferredQueue final : public Queue {
   void run_expert_parts(const kernels::ExpertPartsArgs& args) override {
     const auto* table = dynamic_cast<const DeferredTable*>(args.table);
     DSPACK_CHECK(table != nullptr, "a table of another device");
-    Translation inner;
+    Translation inner(device_);
     kernels::ExpertPartsArgs below = args;
     below.table = table->inner.get();
     below.x = inner(args.x);
@@ -313,46 +283,40 @@ class DeferredQueue final : public Queue {
     });
   }
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [to = inner(to), dtype, from = inner(from), live = inner(live)](Queue& queue) {
       queue.store_rows(to, dtype, from, live);
     });
   }
   void store_latents(Slice to, kernels::LatentShape shape, const Rows& from, const LivePosition& live) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [to = inner(to), shape, from = inner(from), live = inner(live)](Queue& queue) {
       queue.store_latents(to, shape, from, live);
     });
   }
   void store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [codes = inner(codes), scales = inner(scales), from = inner(from),
                     live = inner(live)](Queue& queue) { queue.store_fp8_rows(codes, scales, from, live); });
   }
   void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override {
-    Translation inner;
-    enqueue(inner, [to = inner(to), from = inner(from), index = std::vector(rows.begin(), rows.end())](Queue& queue) {
-      queue.gather_rows(to, from, index);
-    });
+    move_rows(to, from, rows, &Queue::gather_rows);
   }
   void scatter_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override {
-    Translation inner;
-    enqueue(inner, [to = inner(to), from = inner(from), index = std::vector(rows.begin(), rows.end())](Queue& queue) {
-      queue.scatter_rows(to, from, index);
-    });
+    move_rows(to, from, rows, &Queue::scatter_rows);
   }
   void combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [y = inner(y), parts = inner(parts), weights = inner(weights), top_k](Queue& queue) {
       queue.combine(y, parts, weights, top_k);
     });
   }
   void argmax(const Rows& x, Slice ids) override {
-    Translation inner;
+    Translation inner(device_);
     enqueue(inner, [x = inner(x), ids = inner(ids)](Queue& queue) { queue.argmax(x, ids); });
   }
   void sample(const SampleArgs& args) override {
-    Translation inner;
+    Translation inner(device_);
     SampleArgs mine = args;
     mine.logits = inner(args.logits);
     mine.settings = inner(args.settings);
@@ -382,6 +346,19 @@ class DeferredQueue final : public Queue {
   }
 
  private:
+  void move_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows,
+                 void (Queue::*move)(const Rows&, const Rows&, std::span<const uint32_t>)) {
+    const HostAccess read(from.data, extent(from), HostAccess::Kind::read);
+    const HostAccess written(to.data, extent(to), HostAccess::Kind::write);
+    if (read.is_of_host() || written.is_of_host()) check_not_recording();
+    Translation inner(device_);
+    enqueue(inner, [to = inner.any(to), from = inner.any(from), read, written, move,
+                    index = std::vector(rows.begin(), rows.end())](Queue& queue) {
+      read.run();
+      written.run();
+      (queue.*move)(to, from, index);
+    });
+  }
   static HeadLinearArgs heads(Translation& inner, HeadLinearArgs args) {
     args.weight = inner(args.weight);
     args.x = inner(args.x);
@@ -403,6 +380,7 @@ class DeferredQueue final : public Queue {
     operation.run(*inner_);
   }
 
+  const DeferredDevice& device_;
   std::unique_ptr<Queue> inner_;
   std::shared_ptr<DeferredCounts> counts_;
   std::shared_ptr<StreamOrder> order_;
@@ -417,11 +395,14 @@ DeferredDevice::DeferredDevice(std::unique_ptr<kernels::Device> inner, uint64_t 
   DSPACK_CHECK(inner_->is_host(), "made of another device than a host's");
 }
 
+DeferredDevice::DeferredDevice(std::unique_ptr<kernels::Device> inner, const DeferredDevice& beside)
+    : inner_(std::move(inner)), bytes_left_(UINT64_MAX), order_(beside.order_) {}
+
 Result<std::unique_ptr<Buffer>> DeferredDevice::allocate(uint64_t bytes) {
   if (bytes > bytes_left_) return Error{ErrorKind::budget, "the device's memory is full"};
   bytes_left_ -= bytes;
   TRY_ASSIGN(auto inner, inner_->allocate(bytes));
-  return std::unique_ptr<Buffer>(std::make_unique<DeferredBuffer>(std::move(inner)));
+  return std::unique_ptr<Buffer>(std::make_unique<DeferredBuffer>(std::move(inner), *this));
 }
 
 Result<std::unique_ptr<Buffer>> DeferredDevice::allocate_host(uint64_t bytes) {
@@ -434,11 +415,11 @@ Result<std::unique_ptr<Buffer>> DeferredDevice::allocate_host(uint64_t bytes) {
 }
 
 std::unique_ptr<Queue> DeferredDevice::make_queue() {
-  return std::make_unique<DeferredQueue>(inner_->make_queue(), counts_, order_);
+  return std::make_unique<DeferredQueue>(*this, inner_->make_queue(), counts_, order_);
 }
 
 Result<std::unique_ptr<ExpertTable>> DeferredDevice::make_expert_table(std::span<const ExpertMatrices> experts) {
-  Translation inner;
+  Translation inner(*this);
   std::vector<ExpertMatrices> below;
   for (const ExpertMatrices& expert : experts)
     below.push_back({.gate = inner(expert.gate), .up = inner(expert.up), .down = inner(expert.down)});

@@ -6,6 +6,7 @@
 //   - a host span that is changed before the synchronise after its upload: refused when the upload runs; likewise the
 //     host's memory that the device reads itself; what it writes there is poison until then;
 //   - a buffer that goes while an operation on it has not run: refused;
+//   - a place in the memory of another device: refused, but for the host's;
 //   - memory that was never written: fresh buffers are poisoned;
 //   - a recording that uploads, downloads or waits, or that is nested: refused;
 //   - what one queue does before another, where no event says so: queues run in random order (stream_order.h).
@@ -43,6 +44,8 @@ class DeferredDevice final : public kernels::Device {
   /// `inner` must be a host's. Of more than `most_bytes` in all, allocation refuses the rest.
   /// Equal seeds give equal orders of its queues.
   explicit DeferredDevice(std::unique_ptr<kernels::Device> inner, uint64_t most_bytes = UINT64_MAX, uint64_t seed = 1);
+  /// A further one of the same machine: queues of both run in one random order, and wait for each other's events.
+  DeferredDevice(std::unique_ptr<kernels::Device> inner, const DeferredDevice& beside);
 
   [[nodiscard]] std::string_view description() const override { return "deferred"; }
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> allocate(uint64_t bytes) override;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/runtime.h"
@@ -351,13 +352,14 @@ bool has_code(void (*kernel)(Parameters...)) {
 
 /// Tells the driver, the first time, that a kernel wants all of a multiprocessor's memory as shared memory and not as
 /// first-level cache: occupancy is planned for that, and kernels of one division can follow each other without a pause.
-/// More than 48 KiB for a block must be allowed. Any thread.
-inline void prepare_kernel(const void* kernel, unsigned shared_bytes) {
+/// More than 48 KiB for a block must be allowed. Of each device by itself; it is the calling thread's. Any thread.
+inline void prepare_kernel(unsigned device, const void* kernel, unsigned shared_bytes) {
   constexpr unsigned kAlwaysAllowed = 48U << 10U;
   static std::mutex mutex;
-  static std::unordered_map<const void*, unsigned> allowed;
+  static std::vector<std::unordered_map<const void*, unsigned>> allowed;  // by device
   const std::lock_guard lock(mutex);
-  const auto [found, is_new] = allowed.try_emplace(kernel, kAlwaysAllowed);
+  if (device >= allowed.size()) allowed.resize(device + 1);
+  const auto [found, is_new] = allowed[device].try_emplace(kernel, kAlwaysAllowed);
   if (is_new) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   }
@@ -374,7 +376,7 @@ void launch_when(Overlap overlap, Stream& stream, const LaunchShape& shape, void
   const auto on = static_cast<cudaStream_t>(stream.handle());  // first: it tells this thread its device
   // Whole 16 bytes: nvcc reads pairs and fours of numbers where a kernel reads only the first of them.
   const unsigned shared_bytes = (shape.shared_bytes + 15) / 16 * 16;
-  prepare_kernel(reinterpret_cast<const void*>(kernel), shared_bytes);
+  prepare_kernel(stream.device(), reinterpret_cast<const void*>(kernel), shared_bytes);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);
@@ -384,7 +386,7 @@ void launch_when(Overlap overlap, Stream& stream, const LaunchShape& shape, void
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = overlap == Overlap::with_previous && can_overlap_launches() ? 1 : 0;
+  config.numAttrs = overlap == Overlap::with_previous && stream.can_overlap_launches() ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 

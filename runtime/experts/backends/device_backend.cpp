@@ -1,10 +1,18 @@
 #include "runtime/experts/backends/device_backend.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "runtime/experts/expert_tracer.h"
 
 namespace dspack::runtime {
+
+DeviceCacheOptions DeviceBackend::Share::own(const DeviceCacheOptions& of_all, uint64_t slots) const {
+  DeviceCacheOptions own = of_all;
+  own.slots = slots;
+  if (homes != nullptr) own.returns = own.returns && slots < homes->count(number);
+  return own;
+}
 
 void DeviceBackend::begin_pass(const ExpertPass& pass) {
   cache_.begin_pass(pass);
@@ -16,18 +24,26 @@ void DeviceBackend::begin_wave(const ExpertWave& wave, std::vector<size_t>& miss
   under_way_.clear();  // of a wave that has failed
   std::vector<ExpertDemand> demands;
   for (const RoutedGroup& group : wave.groups)
-    demands.push_back(group.demand);
+    if (is_home(wave.layer, group.demand.expert)) demands.push_back(group.demand);
   cache_.begin_layer(wave.layer, demands);
   std::vector<Placed> hits;
   std::erase_if(missing, [&](size_t group) {
-    DeviceSlot* const slot = cache_.use(wave.layer, wave.groups[group].demand);
+    const ExpertDemand& demand = wave.groups[group].demand;
+    DeviceSlot* const slot = is_home(wave.layer, demand.expert) ? cache_.use(wave.layer, demand) : nullptr;
     if (slot == nullptr) return false;
     (slot->arrival == nullptr ? hits : under_way_).emplace_back(group, slot);
     return true;
   });
   wave.course->hits.push_back({.begin = wave.course->all.begin, .end = enqueue(wave, hits)});
-  fills_.assign(missing.begin(), missing.begin() + static_cast<ptrdiff_t>(std::min<uint64_t>(
-                                                       cache_.empty_slots(wave.layer), missing.size())));
+  fills_.clear();
+  const uint64_t empty = cache_.empty_slots(wave.layer);
+  for (const size_t group : missing)
+    if (fills_.size() < empty && is_home(wave.layer, wave.groups[group].demand.expert)) fills_.push_back(group);
+}
+
+bool DeviceBackend::may_take(const ExpertWave& wave, size_t group) const {
+  if (wave.tracer != nullptr) return share_.number == 0;
+  return is_home(wave.layer, wave.groups[group].demand.expert);
 }
 
 std::shared_ptr<kernels::Event> DeviceBackend::enqueue(const ExpertWave& wave, std::span<const Placed> together) {
@@ -67,7 +83,8 @@ Eta DeviceBackend::eta(const ExpertWave& wave, size_t group) {
 void DeviceBackend::take(const ExpertWave& wave, size_t group, ExpertLease lease) {
   const bool only_fills = miss_.effective() == MissMode::compute || wave.phase == Phase::prefill;
   const RoutedGroup& routed = wave.groups[group];
-  DeviceSlot& slot = cache_.move(wave.layer, routed.demand, std::move(lease), !only_fills || fills_slot(group));
+  const bool may_keep = is_home(wave.layer, routed.demand.expert) && (!only_fills || fills_slot(group));
+  DeviceSlot& slot = cache_.move(wave.layer, routed.demand, std::move(lease), may_keep);
   wave.course->last_on_host = 0;
   if (slot.is_used) {
     under_way_.emplace_back(group, &slot);
@@ -103,10 +120,28 @@ void DeviceBackend::offer(const ExpertWave& wave, Computed computed) {
                           miss_.mode == MissMode::automatic);
 }
 
+bool DeviceBackend::keep(LayerId layer, const ExpertDemand& demand, ExpertLease& lease) {
+  if (!is_home(layer, demand.expert)) return false;
+  (void)cache_.move(layer, demand, std::move(lease), true);
+  return true;
+}
+
+void DeviceBackend::expect(LayerId layer, std::span<const ExpertId> experts) {
+  std::vector<ExpertId> own;
+  std::ranges::copy_if(experts, std::back_inserter(own), [&](ExpertId expert) { return is_home(layer, expert); });
+  cache_.prefetch(layer, own);
+}
+
 void DeviceBackend::add_to(ExpertStoreStats& stats) const {
-  stats.vram = cache_.stats();
-  stats.vram->miss = to_string(miss_.mode);
-  stats.vram->is_deterministic = miss_.is_deterministic;
+  VramStats own = cache_.stats();
+  own.miss = to_string(miss_.mode);
+  own.is_deterministic = miss_.is_deterministic;
+  if (share_.homes == nullptr) {
+    stats.vram = std::move(own);
+  } else {
+    if (!stats.vram) stats.vram.emplace();
+    stats.vram->add(std::move(own));
+  }
 }
 
 }  // namespace dspack::runtime

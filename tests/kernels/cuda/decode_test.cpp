@@ -35,7 +35,7 @@ void check_all_codes(double (*reference)(Bits)) {
   }
   std::vector<float> quarters(kCodes);
   std::vector<float> single(kCodes);
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(0);
   gpu::launch(*stream, {.grid_x = static_cast<unsigned>(bytes.size()), .threads = 32}, decode_kernel<Stored>,
               bytes.data(), quarters.data(), single.data());
   stream->synchronize();
@@ -58,7 +58,7 @@ void check_nibbles(double (*reference)(uint32_t)) {
     reinterpret_cast<uint8_t*>(bytes.data())[i] = static_cast<uint8_t>(i);
   std::vector<float> quarters(512);
   std::vector<float> single(512);
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(0);
   gpu::launch(*stream, {.grid_x = 16, .threads = 32}, decode_kernel<Stored>, bytes.data(), quarters.data(),
               single.data());
   stream->synchronize();

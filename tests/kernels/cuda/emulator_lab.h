@@ -47,7 +47,7 @@ bool aborts(Work work) {
 
 template <class... Parameters, class... Arguments>
 void run(const gpu::LaunchShape& shape, void (*kernel)(Parameters...), Arguments... arguments) {
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(0);
   gpu::launch(*stream, shape, kernel, arguments...);
   stream->synchronize();
 }

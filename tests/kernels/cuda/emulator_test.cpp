@@ -174,8 +174,8 @@ TEST_CASE("emulated GPU: tiles are multiplied, loaded and transposed as PTX says
 }
 
 TEST_CASE("emulated GPU: a stream does nothing before it must, and what is recorded runs as often as asked") {
-  const auto stream = gpu::make_stream();
-  auto* device = static_cast<unsigned char*>(gpu::allocate(4).value());
+  const auto stream = gpu::make_stream(0);
+  auto* device = static_cast<unsigned char*>(gpu::allocate(0, 4).value());
   CHECK(device[0] == 0xff);  // poisoned
   unsigned char host = 1;
   stream->copy_to_device(device, &host, 1);

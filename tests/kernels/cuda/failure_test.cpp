@@ -86,7 +86,7 @@ TEST_CASE("cuda: on a GPU without code the first launch would fail") {
   gpu::EmulatorSettings settings;
   settings.has_code = false;
   gpu::configure_emulator(settings);
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(0);
   CHECK_FALSE(gpu::has_failed());
   kernels::cuda::run_add(*stream, {.to = {}, .from = {}, .rows = 1, .cols = 1});
   CHECK(gpu::has_failed());

@@ -23,7 +23,7 @@ class GpuLab {
     gpu::configure_emulator(settings);
     const auto properties = gpu::open_device(0);
     REQUIRE(properties.has_value());
-    stream_ = gpu::make_stream();
+    stream_ = gpu::make_stream(0);
   }
   GpuLab(const GpuLab&) = delete;
   GpuLab& operator=(const GpuLab&) = delete;
@@ -38,7 +38,7 @@ class GpuLab {
   /// `offset_bytes` behind a multiple of 256 bytes, and no byte more than `values`.
   template <class T>
   T* put(const std::vector<T>& values, size_t offset_bytes = 0) {
-    auto place = gpu::allocate(offset_bytes + values.size() * sizeof(T));
+    auto place = gpu::allocate(0, offset_bytes + values.size() * sizeof(T));
     REQUIRE(place.has_value());
     places_.push_back(*place);
     auto* at = static_cast<std::byte*>(*place) + offset_bytes;

@@ -68,7 +68,7 @@ Counted count(const std::string& variant, uint32_t dense, uint32_t moe, Precisio
   options.io = runtime::IoMethod::buffered;
   options.device.kind = runtime::DeviceKind::cuda;
   options.device.precision = precision;
-  options.device.open_gpu = [&] {
+  options.device.open_gpu = [&](size_t) {
     gpu::configure_emulator({});
     return kernels::make_cuda_device({.precision = precision, .cublaslt = kernels::kNoCublasLt});
   };

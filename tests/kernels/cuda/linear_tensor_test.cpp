@@ -23,7 +23,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 /// Device memory that a test fills.
 template <class T>
 T* on_device(const std::vector<T>& values, std::vector<void*>& all) {
-  void* memory = gpu::allocate(values.size() * sizeof(T)).value();
+  void* memory = gpu::allocate(0, values.size() * sizeof(T)).value();
   std::memcpy(memory, values.data(), values.size() * sizeof(T));
   all.push_back(memory);
   return static_cast<T*>(memory);
@@ -37,7 +37,7 @@ std::vector<float> run(const RandomWeight& weight, const std::vector<float>& x, 
   weight.put_planes(matrix.planes, [&](const auto& values) { return on_device(values, memory); });
   REQUIRE(kernels::cuda::fits_tensor_cores(cuda::form_of(matrix)));
   float* y = on_device(std::vector<float>(size_t{rows} * matrix.out, poison()), memory);
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(0);
   const auto rounded =
       cuda::lay_out_rounded(on_device(std::vector<uint8_t>(cuda::rounded_bytes(rows, matrix.in), 0xff), memory), rows,
                             matrix.in, cuda::input_rounding(matrix.coding, precision));

@@ -40,7 +40,7 @@ Error refusal() {
 std::string failure_of(const char* call, cudaError_t status, auto operation) {
   const Machine machine;
   REQUIRE(gpu::open_device(kDevice));
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(kDevice);
   cuda_machine().answers[call] = status;
   operation(*stream);
   const auto failure = gpu::failure();
@@ -77,7 +77,7 @@ TEST_CASE("cuda runtime: a machine without a driver, without a GPU, and with a d
 TEST_CASE("cuda runtime: memory that is not there is an error of the call, and of nothing else") {
   const Machine machine({.answers = {{"cudaMalloc", cudaErrorMemoryAllocation}}});
   REQUIRE(gpu::open_device(kDevice));
-  const auto memory = gpu::allocate(1000);
+  const auto memory = gpu::allocate(kDevice, 1000);
   REQUIRE_FALSE(memory);
   CHECK(memory.error().kind == ErrorKind::budget);
   CHECK(memory.error().message == "cannot allocate 1000 bytes of GPU memory");
@@ -113,7 +113,7 @@ TEST_CASE("cuda runtime: what a full or lost card answers is kept, with the plac
 TEST_CASE("cuda runtime: a stream that cannot be made is a failure, and does nothing") {
   const Machine machine({.answers = {{"cudaStreamCreateWithFlags", cudaErrorMemoryAllocation}}});
   REQUIRE(gpu::open_device(kDevice));
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(kDevice);
   CHECK(gpu::has_failed());
   stream->fill(nullptr, 0, 1);
   stream->synchronize();
@@ -122,7 +122,7 @@ TEST_CASE("cuda runtime: a stream that cannot be made is a failure, and does not
 TEST_CASE("cuda runtime: another thread works on the device in use, too") {
   const Machine machine;
   REQUIRE(gpu::open_device(kDevice));
-  const auto stream = gpu::make_stream();
+  const auto stream = gpu::make_stream(kDevice);
   std::jthread([&] {
     CHECK(cuda_device_of_thread() == 0);
     // More than were ever given back, so that events are made here.
@@ -143,8 +143,44 @@ TEST_CASE("cuda runtime: another thread works on the device in use, too") {
   }).join();
   REQUIRE(gpu::open_device(0));
   CHECK(cuda_device_of_thread() == 0);
-  const auto other = gpu::make_stream();
+  const auto other = gpu::make_stream(0);
   CHECK(launch_on_stand_in(other->handle()) == cudaSuccess);
+}
+
+TEST_CASE("cuda runtime: two devices at once, from one thread and from others") {
+  const Machine machine;
+  REQUIRE(gpu::open_device(0));
+  REQUIRE(gpu::open_device(1));
+  const std::unique_ptr<gpu::Stream> streams[] = {gpu::make_stream(0), gpu::make_stream(1)};
+  const auto use_both = [&] {
+    for (const unsigned device : {0U, 1U, 1U, 0U}) {
+      gpu::Stream& stream = *streams[device];
+      CHECK(stream.device() == device);
+      CHECK(launch_on_stand_in(stream.handle()) == cudaSuccess);
+      CHECK(cuda_device_of_thread() == static_cast<int>(device));
+      std::vector<std::shared_ptr<gpu::Event>> events;
+      for (int i = 0; i < 3; ++i)
+        events.push_back(stream.mark());
+      streams[1 - device]->wait(*events.front());
+      stream.begin_recording();
+      const auto graph = stream.end_recording();
+      stream.run(*graph);
+      CHECK_FALSE(gpu::has_failed());
+      const auto memory = gpu::allocate(1 - device, 100);
+      REQUIRE(memory);
+      CHECK(cuda_device_of_thread() == static_cast<int>(1 - device));
+    }
+  };
+  use_both();
+  std::jthread(use_both).join();
+  // What is every device's sets up none that nobody uses.
+  REQUIRE(gpu::open_device(1));
+  std::jthread([] {
+    const auto pinned = gpu::allocate_pinned(4096);
+    REQUIRE(pinned);
+    CHECK(cuda_device_of_thread() == 1);
+    gpu::release_pinned(*pinned);
+  }).join();
 }
 
 TEST_CASE("cuda runtime: large pieces of the host's memory are registered, others and what that refuses CUDA's own") {

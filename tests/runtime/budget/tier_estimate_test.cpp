@@ -199,5 +199,32 @@ TEST_CASE("tier estimate: layers that stream cross the link while others compute
   CHECK(prompt.bytes == Approx(experts.bytes + 2 * 10.0 * kExpert));
 }
 
+TEST_CASE(
+    "tier estimate: several GPUs take as long as the busiest, which has more than its share of a token's experts") {
+  MemoryPlan plan = plan_with(20, 0);
+  CHECK(gpu_shares(plan, 2).busiest_of_token == 1);
+  plan.further.resize(1);
+  plan.further.front().slots = 20;
+  const GpuShares even = gpu_shares(plan, 2);
+  CHECK(even.busiest_of_token == Approx(0.75));  // both on one GPU in half of the cases
+  CHECK(even.busiest == Approx(0.5));
+  CHECK(even.further == Approx(0.5));
+  CHECK(gpu_shares(plan, 8).busiest_of_token ==
+        Approx(5.09375 / 8));  // the larger of a binomial of 8 halves and its rest
+  plan.further.front().slots = 60;
+  CHECK(gpu_shares(plan, 1).busiest_of_token == Approx(1));
+  CHECK(gpu_shares(plan, 2).busiest == Approx(0.75));
+  SpeedShape shape = kShape;
+  shape.shares = even;
+  const DecodeEstimate decode = estimate_tiered_decode(shape, kTimes, kMove, {.vram = 1, .ram = 0});
+  CHECK(decode.seconds == Approx(kFixed + 10 * 0.00075));
+  const auto prompt = [&](uint64_t row_bytes) {
+    shape.row_bytes = row_bytes;
+    return estimate_gpu_prefill(shape, plan, kTimes, 64, 64).seconds;
+  };
+  // 64 rows of input and half of 128 results cross the link of 20 GB/s in each of ten layers.
+  CHECK(prompt(1'000'000) - prompt(0) == Approx(10 * 64 * 0.5 * 3 * 1e6 / 20e9));
+}
+
 }  // namespace
 }  // namespace dspack::runtime::tier_estimate_test

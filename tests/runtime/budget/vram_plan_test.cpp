@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "runtime/budget/gpu_memory_plan.h"
+#include "runtime/experts/device_cache.h"
 
 namespace dspack::runtime::vram_plan_test {
 namespace {
@@ -38,6 +39,8 @@ MemoryNeeds lite() {
   needs.tiered_activation_bytes = [](PassRows rows) {
     return 20 * kMB + rows.chunk * 400'000ULL + rows.wave * 200'000ULL;
   };
+  needs.further_activation_bytes = [](PassRows rows) { return rows.chunk * 200'000ULL; };
+  needs.further_workspace_bytes = 2 * kMB;
   needs.host_scratch_bytes = 3 * kMB;
   needs.top_k = 6;
   needs.experts_per_token = 26 * 6;
@@ -408,6 +411,54 @@ TEST_CASE("memory plan with a GPU: both memories together are below one token's 
   const MemoryPlan plan = gpu_plan_of(lite(), ram({}, number(60)), card(84 * kGB), {.vram = number(40)});
   CHECK(memory_note(plan, "x").find("holds 100 experts, below one token's 156") != std::string::npos);
   CHECK(memory_note(gpu_plan_of(lite(), ram({}, number(60)), card(84 * kGB), {.vram = number(100)}), "x").empty());
+}
+
+TEST_CASE("gpu memory plan: several cards keep as many experts as each has room for, and no more than there are") {
+  const MemoryNeeds needs = lite();
+  const std::vector<VramLimits> others = {card(8 * kGB)};
+  const auto plan = make_gpu_memory_plan(needs, ram({}), card(12 * kGB), {}, others);
+  REQUIRE(plan);
+  REQUIRE(plan->further.size() == 1);
+  const VramPlan& further = plan->further.front();
+  CHECK(*plan->vram->slots == *tiered_of(needs, card(12 * kGB)).slots);
+  CHECK(plan->vram_slots() == *plan->vram->slots + *further.slots);
+  CHECK(further.total_bytes() <= 8 * kGB);
+  CHECK(further.total_bytes() + kDeviceExpert > 8 * kGB);  // not one more fits
+  CHECK(further.head_bytes + further.kv_bytes + further.layers.total_bytes() == 0);
+  CHECK(further.activation_bytes == needs.further_activation_bytes(plan->rows));
+  // Together they have room for all: each half of them, and nothing is left over.
+  const auto both = make_gpu_memory_plan(needs, ram({}), card(24 * kGB), {}, std::vector{card(24 * kGB)});
+  REQUIRE(both);
+  CHECK(*both->vram->slots == 832);
+  CHECK(*both->further.front().slots == 832);
+  const auto all =
+      make_gpu_memory_plan(needs, ram({}), card(24 * kGB), {.vram = percent(100)}, std::vector{card(24 * kGB)});
+  REQUIRE(all);
+  CHECK(all->vram_slots() == 1664);
+  CHECK(all->fills_gpus);
+  CHECK(all->slot_count == kReaderSlots);  // experts only pass through the host's memory
+  CHECK_FALSE(plan->fills_gpus);
+  // The first has room for all: the others have nothing to do.
+  const auto one = make_gpu_memory_plan(needs, ram({}), card(84 * kGB), {}, others);
+  REQUIRE(one);
+  CHECK(one->vram->holds_all());
+  CHECK(one->further.empty());
+  // So many on each.
+  const auto few = make_gpu_memory_plan(needs, ram({}), card(84 * kGB), {.vram = number(50)}, others);
+  REQUIRE(few);
+  CHECK(few->vram_slots() == 100);
+}
+
+TEST_CASE("gpu memory plan: a further card without room is refused, and so are all experts without room for them") {
+  const MemoryNeeds needs = lite();
+  const auto none = make_gpu_memory_plan(needs, ram({}), card(12 * kGB), {}, std::vector{card(200 * kMB)});
+  REQUIRE_FALSE(none);
+  CHECK(none.error().kind == ErrorKind::budget);
+  CHECK(none.error().message.find("a further GPU's 0 experts") != std::string::npos);
+  const auto few =
+      make_gpu_memory_plan(needs, ram({}), card(12 * kGB), {.vram = percent(100)}, std::vector{card(8 * kGB)});
+  REQUIRE_FALSE(few);
+  CHECK(few.error().message.find("no room for all 1664 experts together") != std::string::npos);
 }
 
 }  // namespace

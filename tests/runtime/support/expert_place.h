@@ -47,7 +47,17 @@ struct ExpertPlace {
             .wave_tokens = wave_tokens};
   }
   [[nodiscard]] runtime::RoutedExperts::Target target(kernels::Device* host = nullptr) {
-    return {.device = *device, .queue = *queue, .host = host};
+    runtime::RoutedExperts::Target target{.device = *device, .queue = *queue, .host = host};
+    for (size_t i = 0; i < further.size(); ++i)
+      target.further.push_back({.device = further[i].get(), .vram_slots = further_slots[i]});
+    return target;
+  }
+  /// One more device, of the first one's kind, with so many slots. Where the first one is deferred.
+  void add_device(uint64_t slots) {
+    auto host = kernels::make_cpu_device({.threads = 2, .instruction_set = {}});
+    REQUIRE(host);
+    further.push_back(std::make_unique<DeferredDevice>(std::move(*host), dynamic_cast<const DeferredDevice&>(*device)));
+    further_slots.push_back(slots);
   }
   /// Experts that are all in the device's memory.
   Result<std::unique_ptr<runtime::RoutedExperts>> load(const runtime::DeviceExperts& what, uint32_t wave_tokens = 64,
@@ -65,6 +75,8 @@ struct ExpertPlace {
   OpenedCheckpoint opened;
   runtime::ModelConfig config;
   std::unique_ptr<kernels::Device> device;
+  std::vector<std::unique_ptr<kernels::Device>> further;
+  std::vector<uint64_t> further_slots;
   std::unique_ptr<kernels::Queue> queue;
 };
 

@@ -49,7 +49,7 @@ State& state() {
 
 bool has_code(DataType type) {
   if (state().settings.code_bytes == 0 || state().code.contains(type)) return true;
-  const auto memory = allocate(state().settings.code_bytes);
+  const auto memory = allocate(opened_device(), state().settings.code_bytes);
   if (memory) state().code.emplace(type, *memory);
   return memory.has_value();
 }
@@ -97,7 +97,7 @@ Status set_preference(Preference preference, PreferenceAttribute attribute, cons
 /// What the documentation says of a product in FP8.
 bool f8_is_supported(const MatmulDescription& desc, const MatrixLayoutDescription& a, const MatrixLayoutDescription& b,
                      const MatrixLayoutDescription& d) {
-  const auto card = open_device(0);
+  const auto card = open_device(opened_device());
   const bool right_card = card && card->major == 9 && card->minor == 0;
   const bool right_modes = desc.a_mode == ScaleMode::blk128x128 && desc.b_mode == ScaleMode::vec128;
   const bool right_sizes = a.rows % 16 == 0 && a.apart % 16 == 0 && b.apart % 16 == 0 && d.apart % 4 == 0 &&

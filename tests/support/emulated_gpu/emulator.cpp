@@ -7,17 +7,17 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include "format/base/check.h"
+#include "tests/support/emulated_gpu/emulated_memory.h"
 #include "tests/support/emulated_gpu/grid_runner.h"
 #include "tests/support/stream_order.h"
 
 namespace dspack::gpu {
 namespace {
 
-constexpr uint8_t kPoison = 0xff;  // NaN in every type that kernels read
-constexpr uint64_t kAlignment = 256;
 constexpr unsigned kMostThreads = 1024;
 constexpr unsigned kMostBlocksYz = 65'535;
 
@@ -33,24 +33,31 @@ struct Launched {
 EmulatorSettings settings_of_environment() {
   EmulatorSettings settings;
   const char* text = std::getenv("DSPACK_EMULATED_GPU");
-  if (text == nullptr) return settings;
-  const std::string_view asked = text;
-  const auto number = [&] { return std::stoull(std::string(asked.substr(asked.find('=') + 1))); };
-  if (asked == "no_code") {
-    settings.has_code = false;
-  } else if (asked.starts_with("memory_lost_at=")) {
-    settings.memory_lost_at = number();
-  } else if (asked.starts_with("launch_refused=")) {
-    settings.launch_refused = number();
-  } else if (asked.starts_with("pinned_bytes=")) {
-    settings.pinned_bytes = number();
-  } else {
-    DSPACK_CHECK(false, "DSPACK_EMULATED_GPU: " + std::string(asked));
+  std::istringstream all(text == nullptr ? "" : text);
+  for (std::string asked; std::getline(all, asked, ',');) {
+    const auto number = [&] { return std::stoull(asked.substr(asked.find('=') + 1)); };
+    if (asked == "no_code") {
+      settings.has_code = false;
+    } else if (asked.starts_with("memory_lost_at=")) {
+      settings.memory_lost_at = number();
+    } else if (asked.starts_with("launch_refused=")) {
+      settings.launch_refused = number();
+    } else if (asked.starts_with("pinned_bytes=")) {
+      settings.pinned_bytes = number();
+    } else if (asked.starts_with("devices=")) {
+      settings.devices = static_cast<unsigned>(number());
+    } else if (asked.starts_with("memory_bytes=")) {
+      settings.memory_bytes = number();
+    } else {
+      DSPACK_CHECK(false, "DSPACK_EMULATED_GPU: " + asked);
+    }
   }
   return settings;
 }
 
 struct State {
+  State() { memory.keep_apart(settings.devices > 1); }
+
   std::recursive_mutex mutex;
   EmulatorSettings settings = settings_of_environment();
   EmulatorCounts counts;
@@ -58,7 +65,8 @@ struct State {
   std::vector<std::unique_ptr<GridRunner>> runners;
   std::vector<GridRunner*> idle_runners;
   GridRunner* runner = nullptr;  // of the thread that runs
-  std::map<const std::byte*, uint64_t> allocations;
+  EmulatedMemory memory;
+  unsigned opened = 0;  // the device that was opened last
   std::map<void*, uint64_t> pinned;
   std::set<EmulatedStream*> streams;
   test::StreamOrder order{0};
@@ -107,7 +115,8 @@ class EmulatedGraph final : public Graph {
 
 class EmulatedEvent final : public Event {
  public:
-  explicit EmulatedEvent(std::shared_ptr<test::StreamOrder::Event> event) : event_(std::move(event)) {}
+  EmulatedEvent(unsigned device, std::shared_ptr<test::StreamOrder::Event> event)
+      : device_(device), event_(std::move(event)) {}
   [[nodiscard]] bool is_reached() override {
     const std::lock_guard lock(state().mutex);
     if (!event_->is_reached) state().order.run_some();
@@ -118,6 +127,7 @@ class EmulatedEvent final : public Event {
     state().order.run_until(*event_);
   }
   [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    DSPACK_CHECK(static_cast<const EmulatedEvent&>(earlier).device_ == device_, "times of two devices");
     const auto& other = *static_cast<const EmulatedEvent&>(earlier).event_;
     DSPACK_CHECK(event_->is_reached && other.is_reached, "the time of an event that is not reached");
     return std::chrono::duration<double>(event_->when - other.when).count();
@@ -125,12 +135,13 @@ class EmulatedEvent final : public Event {
   [[nodiscard]] const std::shared_ptr<test::StreamOrder::Event>& event() const { return event_; }
 
  private:
+  unsigned device_;
   std::shared_ptr<test::StreamOrder::Event> event_;
 };
 
 class EmulatedStream final : public Stream {
  public:
-  EmulatedStream() {
+  explicit EmulatedStream(unsigned device) : device_(device) {
     const std::lock_guard lock(state().mutex);
     state().streams.insert(this);
     id_ = state().order.add_stream();
@@ -142,6 +153,8 @@ class EmulatedStream final : public Stream {
     state().order.remove_stream(id_);
   }
   void* handle() override { return this; }
+  [[nodiscard]] unsigned device() const override { return device_; }
+  [[nodiscard]] bool can_overlap_launches() const override { return true; }
   void copy_to_device(void* to, const void* from, uint64_t bytes) override {
     DSPACK_CHECK(recording_ == nullptr, "host memory cannot be recorded");
     copy(to, from, bytes);
@@ -152,6 +165,7 @@ class EmulatedStream final : public Stream {
   }
   void copy_on_device(void* to, const void* from, uint64_t bytes) override { copy(to, from, bytes); }
   void fill(void* to, uint8_t value, uint64_t bytes) override {
+    check_is_mine(to);
     add([=] { std::memset(to, value, bytes); });
   }
   void synchronize() override {
@@ -162,7 +176,7 @@ class EmulatedStream final : public Stream {
   std::shared_ptr<Event> mark() override {
     DSPACK_CHECK(recording_ == nullptr, "an event of a recording");
     const std::lock_guard lock(state().mutex);
-    return std::make_shared<EmulatedEvent>(state().order.mark(id_));
+    return std::make_shared<EmulatedEvent>(device_, state().order.mark(id_));
   }
   void wait(const Event& event) override {
     DSPACK_CHECK(recording_ == nullptr, "a recording that waits for an event");
@@ -192,16 +206,28 @@ class EmulatedStream final : public Stream {
     last_.reset();
     if (recording_) return recording_->work.push_back(std::move(work));
     const std::lock_guard lock(state().mutex);
-    state().order.add(id_, std::move(work));
+    state().order.add(id_, [device = device_, work = std::move(work)] {
+      state().memory.show(device);
+      work();
+    });
   }
   void add(EmulatedLaunch launch);
 
  private:
+  /// Or the host's.
+  void check_is_mine(const void* place) const {
+    const std::lock_guard lock(state().mutex);
+    const auto owner = state().memory.owner(place);
+    DSPACK_CHECK(!owner || *owner == device_, "a stream of one GPU with memory of another");
+  }
   void copy(void* to, const void* from, uint64_t bytes) {
+    check_is_mine(to);
+    check_is_mine(from);
     add([=] {
       if (bytes != 0) std::memmove(to, from, bytes);
     });
   }
+  unsigned device_;
   test::StreamOrder::StreamId id_ = 0;
   std::weak_ptr<Launched> last_;  // if nothing has been added since
   std::unique_ptr<EmulatedGraph> recording_;
@@ -245,10 +271,6 @@ void EmulatedStream::add(EmulatedLaunch launch) {
   last_ = mine;
 }
 
-struct FreeAligned {
-  void operator()(void* memory) const { std::free(memory); }  // NOLINT: counterpart of aligned_alloc
-};
-
 }  // namespace
 
 void configure_emulator(const EmulatorSettings& settings) {
@@ -259,11 +281,14 @@ void configure_emulator(const EmulatorSettings& settings) {
   state().runners.clear();
   state().idle_runners.clear();
   state().order.seed(settings.seed);
+  state().memory.keep_apart(settings.devices > 1);
 }
 
 EmulatorCounts emulator_counts() {
   const std::lock_guard lock(state().mutex);
-  return state().counts;
+  EmulatorCounts counts = state().counts;
+  counts.allocated_bytes = state().memory.allocated_bytes();
+  return counts;
 }
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& thread) {
@@ -274,8 +299,13 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& thread) {
 }
 
 bool emulator_has_code() {
-  if (free_bytes() == 0) fail({ErrorKind::budget, std::string(kNoMemoryLeft) + ": no memory for code (emulated)"});
+  if (free_bytes(state().opened) == 0)
+    fail({ErrorKind::budget, std::string(kNoMemoryLeft) + ": no memory for code (emulated)"});
   return state().settings.has_code;
+}
+
+unsigned opened_device() {
+  return state().opened;
 }
 
 bool may_launch() {
@@ -298,11 +328,7 @@ void enqueue_on(void* handle, std::function<void()> work) {
 
 bool is_device_memory(const void* from, uint64_t bytes) {
   const std::lock_guard lock(state().mutex);
-  const auto* place = static_cast<const std::byte*>(from);
-  auto found = state().allocations.upper_bound(place);
-  if (found == state().allocations.begin()) return false;
-  --found;
-  return place + bytes <= found->first + found->second;
+  return state().memory.holds(from, bytes);
 }
 
 const ThreadPlace& thread_place() {
@@ -340,15 +366,15 @@ void wait_for_count_at(const uint32_t* counter, uint32_t count, const std::sourc
 // runtime.h
 // --------------------------------------------------------------------------------------------------------------
 
-bool can_overlap_launches() {
-  return true;
-}
-
 Result<Properties> open_device(unsigned index) {
   const EmulatorSettings& settings = state().settings;
-  if (!settings.is_there || index != 0)
-    return Error{ErrorKind::not_found, "there is no emulated GPU " + std::to_string(index)};
-  return Properties{.name = "emulated GPU",
+  if (!settings.is_there || index >= settings.devices) {
+    return Error{ErrorKind::not_found, "there is no emulated GPU " + std::to_string(index) + ": there are " +
+                                           std::to_string(settings.is_there ? settings.devices : 0)};
+  }
+  state().opened = index;
+  return Properties{.index = index,
+                    .name = "emulated GPU",
                     .major = settings.major,
                     .minor = settings.minor,
                     .multiprocessors = 4,
@@ -360,26 +386,21 @@ std::string_view architectures() {
   return "90";
 }
 
-uint64_t free_bytes() {
+uint64_t free_bytes(unsigned device) {
   const std::lock_guard lock(state().mutex);
   const EmulatorSettings& settings = state().settings;
-  const uint64_t left = settings.memory_bytes - std::min(settings.memory_bytes, state().counts.allocated_bytes);
+  const uint64_t left = settings.memory_bytes - std::min(settings.memory_bytes, state().memory.allocated_bytes(device));
   const bool is_lost = settings.memory_lost_at != 0 && state().asked_launches >= settings.memory_lost_at;
   return is_lost ? left - std::min(left, settings.memory_lost_bytes) : left;
 }
 
-Result<void*> allocate(uint64_t bytes) {
+Result<void*> allocate(unsigned device, uint64_t bytes) {
   const std::lock_guard lock(state().mutex);
-  const Error refusal{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of GPU memory"};
-  if (bytes > free_bytes()) return refusal;
-  // The address sanitizer sees the end of a buffer at its last byte: aligned_alloc rounds up, posix_memalign does not.
-  void* memory = nullptr;
-  if (posix_memalign(&memory, kAlignment, std::max<uint64_t>(bytes, 1)) != 0) return refusal;
-  std::memset(memory, kPoison, bytes);
-  state().allocations.emplace(static_cast<std::byte*>(memory), bytes);
+  void* const memory = bytes > free_bytes(device) ? nullptr : state().memory.allocate(device, bytes);
+  if (memory == nullptr)
+    return Error{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of GPU memory"};
   EmulatorCounts& counts = state().counts;
-  counts.allocated_bytes += bytes;
-  counts.most_allocated_bytes = std::max(counts.most_allocated_bytes, counts.allocated_bytes);
+  counts.most_allocated_bytes = std::max(counts.most_allocated_bytes, state().memory.allocated_bytes());
   return memory;
 }
 
@@ -387,11 +408,7 @@ void release(void* memory) {
   const std::lock_guard lock(state().mutex);
   for (EmulatedStream* stream : state().streams)
     stream->synchronize();
-  const auto found = state().allocations.find(static_cast<std::byte*>(memory));
-  DSPACK_CHECK(found != state().allocations.end(), "memory that was not allocated");
-  state().counts.allocated_bytes -= found->second;
-  state().allocations.erase(found);
-  FreeAligned()(memory);
+  state().memory.release(memory);
 }
 
 Result<void*> allocate_pinned(uint64_t bytes) {
@@ -408,11 +425,11 @@ Result<void*> allocate_pinned(uint64_t bytes) {
 void release_pinned(void* memory) {
   const std::lock_guard lock(state().mutex);
   DSPACK_CHECK(state().pinned.erase(memory) == 1, "memory that was not pinned");
-  FreeAligned()(memory);
+  std::free(memory);  // NOLINT: counterpart of posix_memalign
 }
 
-std::unique_ptr<Stream> make_stream() {
-  return std::make_unique<EmulatedStream>();
+std::unique_ptr<Stream> make_stream(unsigned device) {
+  return std::make_unique<EmulatedStream>(device);
 }
 
 }  // namespace dspack::gpu

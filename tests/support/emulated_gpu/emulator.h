@@ -5,7 +5,9 @@
 //     beside each other, one to four at once; a count that no running block can bring ends the process.
 //   * A barrier that some threads do not reach, or that threads reach at two places of the source, ends the process; so
 //     do shuffles without all 32 lanes, unaligned vector loads, launches beyond the limits.
-//   * Device and shared memory is filled with NaN patterns; under the address sanitizer every buffer has red zones.
+//   * Device and shared memory is filled with NaN patterns; under the address sanitizer every buffer has red zones,
+//     unless there are several devices.
+//   * What a device's work does with memory of another device ends the process.
 //   * Asynchronous copies arrive as early or as late as they may.
 //   * A stream does nothing until it is synchronised (or memory is released, or an event is asked for): host memory
 //   that
@@ -24,8 +26,9 @@
 namespace dspack::gpu {
 
 struct EmulatorSettings {
-  uint64_t seed = 0;  // of the order of blocks, threads and copies
-  uint64_t memory_bytes = 4ULL << 30;
+  uint64_t seed = 0;                   // of the order of blocks, threads and copies
+  unsigned devices = 1;                // GPUs that are there, all alike; of several, none addresses another's memory
+  uint64_t memory_bytes = 4ULL << 30;  // of each
   uint64_t shared_bytes_per_block = 227 << 10;
   uint64_t pinned_bytes = UINT64_MAX;  // of the host's memory that may be pinned
   unsigned major = 9, minor = 0;
@@ -37,13 +40,14 @@ struct EmulatorSettings {
   uint64_t launch_refused = 0;              // this launch is
 };
 /// Also forgets a failure. In a process of its own the library reads DSPACK_EMULATED_GPU, "no_code",
-/// "memory_lost_at=N", "launch_refused=N" or "pinned_bytes=N".
+/// "memory_lost_at=N", "launch_refused=N", "pinned_bytes=N", "devices=N" or "memory_bytes=N", or several of them with
+/// commas between.
 void configure_emulator(const EmulatorSettings& settings);
 
 struct EmulatorCounts {
   uint64_t launches = 0;  // also those that a graph runs
   uint64_t graph_runs = 0;
-  uint64_t allocated_bytes = 0;  // now
+  uint64_t allocated_bytes = 0;  // now, of all devices
   uint64_t most_allocated_bytes = 0;
 };
 [[nodiscard]] EmulatorCounts emulator_counts();
@@ -60,6 +64,8 @@ void enqueue(Stream& stream, EmulatedLaunch launch);
 /// Runs `thread` for every thread of every block, now.
 void run_grid(const LaunchShape& shape, const std::function<void()>& thread);
 [[nodiscard]] bool emulator_has_code();
+/// The one that was opened last.
+[[nodiscard]] unsigned opened_device();
 /// Counts a launch. False: the GPU has failed, or fails with this one.
 [[nodiscard]] bool may_launch();
 /// Puts work behind what the stream with this Stream::handle() holds, or into its recording.

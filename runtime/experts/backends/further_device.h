@@ -1,0 +1,68 @@
+// A further device, beside the one that has the layers: it computes experts that belong to it, in slots of its own
+// memory, as DeviceBackend does. A wave's input is sent there while its routes are on their way to the host; results
+// come back when the first device has enqueued its own.
+// Threads: single-thread. Lifetime: borrows the devices, the first one's queue, the store and the homes. Errors: those
+// of DeviceCache::make; budget.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/experts/backends/device_backend.h"
+#include "runtime/experts/backends/row_exchange.h"
+
+namespace dspack::runtime {
+
+class FurtherDevice final : public ExpertBackend {
+ public:
+  /// `options`: of its own slots.
+  [[nodiscard]] static Result<std::unique_ptr<FurtherDevice>> make(
+      const RowExchange::End& first, kernels::Device& device, const DeviceBackend::Share& share,
+      const format::Checkpoint& checkpoint, ExpertStore& store, const ExecutorShape& shape,
+      const DeviceCacheOptions& options, const MissOptions& miss);
+  /// Memory that it takes beside slots: of the device, and of the host.
+  [[nodiscard]] static uint64_t scratch_bytes_for(const kernels::Device& device, const ExecutorShape& shape);
+  [[nodiscard]] static uint64_t host_bytes_for(const ExecutorShape& shape) { return RowExchange::host_bytes(shape); }
+  ~FurtherDevice() override;
+  FurtherDevice(const FurtherDevice&) = delete;
+  FurtherDevice& operator=(const FurtherDevice&) = delete;
+
+  void begin_pass(const ExpertPass& pass) override { inner_->begin_pass(pass); }
+  void accept_drafts(uint32_t rows) override { inner_->accept_drafts(rows); }
+  void before_routes(const kernels::Rows& x) override { exchange_->send(x); }
+  void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) override;
+  [[nodiscard]] bool may_take(const ExpertWave& wave, size_t group) const override {
+    return inner_->may_take(wave, group);
+  }
+  [[nodiscard]] Eta eta(const ExpertWave& wave, size_t group) override { return inner_->eta(wave, group); }
+  void take(const ExpertWave& wave, size_t group, ExpertLease lease) override;
+  void enqueue_taken(const ExpertWave& wave) override;
+  void end_wave(const ExpertWave& wave) override;
+  void offer(const ExpertWave& wave, Computed computed) override { inner_->offer(wave, std::move(computed)); }
+  bool release_oldest() override { return inner_->release_oldest(); }
+  [[nodiscard]] bool keep(LayerId layer, const ExpertDemand& demand, ExpertLease& lease) override {
+    return inner_->keep(layer, demand, lease);
+  }
+  [[nodiscard]] bool holds(ExpertKey key) const override { return inner_->holds(key); }
+  [[nodiscard]] std::vector<ExpertKey> held() const override { return inner_->held(); }
+  [[nodiscard]] bool wants_forecast() const override { return inner_->wants_forecast(); }
+  void expect(LayerId layer, std::span<const ExpertId> experts) override { inner_->expect(layer, experts); }
+  bool advance() override { return inner_->advance(); }
+  [[nodiscard]] std::optional<MissCounts> miss_counts() const override { return inner_->miss_counts(); }
+  void add_to(ExpertStoreStats& stats) const override { inner_->add_to(stats); }
+
+ private:
+  FurtherDevice() = default;
+  /// The wave as this device sees it.
+  [[nodiscard]] ExpertWave seen(const ExpertWave& wave);
+
+  std::unique_ptr<kernels::Queue> queue_;
+  std::unique_ptr<kernels::Buffer> scratch_;
+  std::unique_ptr<RowExchange> exchange_;
+  std::unique_ptr<DeviceCache> cache_;
+  std::unique_ptr<DeviceBackend> inner_;
+  LayerCourse course_;            // of the present wave, by this device's clock
+  std::vector<size_t> computed_;  // of the wave's groups, those that it computes
+};
+
+}  // namespace dspack::runtime
