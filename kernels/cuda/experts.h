@@ -180,8 +180,8 @@ struct FusedShape {
 
 /// gate_up, down: as separate launches would run. inner_blocks: 0 where inputs are not rounded. Nothing: they are to be
 /// launched separately, since
-///   * more tokens of an expert than a tile holds are several tiles of it, which should run beside each other and not one
-///     after the other, and work enough that the end of a launch does not count;
+///   * more tokens of an expert than a tile holds are several tiles of it, which should run beside each other and not
+///     one after the other, and work enough that the end of a launch does not count;
 ///   * the tile is larger than kLargestFusedTile, which is for many tokens; or
 ///   * there are more tiles or groups of rows than counters.
 [[nodiscard]] std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up,
