@@ -158,7 +158,9 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
 
 /// Blocks that a multiprocessor's registers are for.
 template <unsigned kDepth>
-constexpr unsigned kBlocks = kDepth == kUsualDepth ? 3 : kDepth == kDeepDepth ? 2 : 1;
+constexpr unsigned kBlocks = kDepth == kUsualDepth  ? 3
+                             : kDepth == kDeepDepth ? 2
+                                                    : 1;
 
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8, unsigned kDepth>
 __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kDepth>)
