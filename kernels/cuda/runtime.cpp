@@ -8,7 +8,8 @@
 namespace dspack::gpu {
 namespace {
 
-// Of the process: a run that has lost one of its GPUs has lost all of them. The flag is asked before every launch, the error once.
+// Of the process: a run that has lost one of its GPUs has lost all of them. The flag is asked before every launch, the
+// error once.
 struct State {
   std::atomic<bool> has_failed{false};
   std::mutex mutex;
