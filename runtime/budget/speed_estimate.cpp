@@ -96,9 +96,11 @@ double chance_of_at_most(const std::vector<double>& shares, uint32_t top_k, uint
   for (const double share : shares) {
     std::vector<double> next(top_k + 1);
     double factor = 1;
-    for (uint32_t mine = 0; mine <= most; factor *= share / ++mine)
+    for (uint32_t mine = 0; mine <= most; ++mine) {
+      if (mine > 0) factor *= share / mine;
       for (uint32_t before = 0; before + mine <= top_k; ++before)
         next[before + mine] += terms[before] * factor;
+    }
     terms = std::move(next);
   }
   double chance = terms[top_k];

@@ -151,8 +151,8 @@ uint64_t all_experts(const MemoryNeeds& needs) {
 
 class TieredPlanner {
  public:
-  TieredPlanner(const MemoryNeeds& needs, const VramPlan& plan)
-      : needs_(needs), plan_(plan), experts_(all_experts(needs)) {
+  TieredPlanner(const MemoryNeeds& needs, VramPlan plan)
+      : needs_(needs), plan_(std::move(plan)), experts_(all_experts(needs)) {
     set_slots(0);
   }
 

@@ -87,6 +87,7 @@ class ExpertExecutor {
   [[nodiscard]] virtual bool wants_forecast() const { return false; }
   /// The layer is one that is yet to be run in this pass. What the forecast borrows stays until that has begun, or the
   /// next pass.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps the forecast
   virtual void expect(LayerId /*layer*/, ExpertForecast /*forecast*/) {}
 };
 

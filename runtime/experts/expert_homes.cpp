@@ -11,6 +11,7 @@ ExpertHomes::ExpertHomes(const std::vector<SlotLayout>& layouts, uint32_t expert
     : counts_(slots.size()) {
   DSPACK_CHECK(slots.size() > 1 && slots.size() <= UINT8_MAX, "homes on one device, or on too many");
   std::vector<std::vector<uint64_t>> shares;  // by device and layout
+  shares.reserve(slots.size());
   for (const uint64_t of_device : slots)
     shares.push_back(share_slots(layouts, of_device, 0));
   for (size_t layout = 0; layout < layouts.size(); ++layout) {

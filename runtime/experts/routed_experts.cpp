@@ -258,7 +258,7 @@ Result<void> RoutedExperts::run(const RoutedTokens& tokens, const kernels::Rows&
       TRY_ASSIGN(heard_, chosen_experts(tokens));
     }
     TRY(run_resident(tokens, y, stop));
-  } else if (const auto done = run_waves(tokens, y, stop); !done) {
+  } else if (auto done = run_waves(tokens, y, stop); !done) {
     target_.queue.synchronize();  // what was enqueued borrows the caller's memory
     return done;
   }
@@ -409,6 +409,7 @@ Result<void> RoutedExperts::compute(const ExpertWave& wave, const std::function<
   for (const auto& backend : backends_)
     backend->begin_wave(wave, missing);
   std::vector<ExpertDemand> wanted;
+  wanted.reserve(missing.size());
   for (const size_t group : missing)
     wanted.push_back(wave.groups[group].demand);
   std::unique_ptr<ExpertRequest> request;

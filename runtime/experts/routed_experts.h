@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <stop_token>
+#include <utility>
 #include <vector>
 
 #include "runtime/experts/backend.h"
@@ -104,14 +105,14 @@ class RoutedExperts final : public ExpertExecutor {
                                                size_t further = 0);
 
  private:
-  RoutedExperts(const Target& target, const ExecutorShape& shape) : target_(target), shape_(shape) {}
+  RoutedExperts(Target target, const ExecutorShape& shape) : target_(std::move(target)), shape_(shape) {}
   Result<void> allocate(ExpertPlacement placement);
   [[nodiscard]] bool is_resident() const { return cache_ != nullptr && cache_->holds_all(); }
   [[nodiscard]] Result<void> begin_trace(const RoutedTokens& tokens);
   [[nodiscard]] Result<void> run_resident(const RoutedTokens& tokens, const kernels::Rows& y,
                                           const std::stop_token& stop);
   [[nodiscard]] Result<void> run_waves(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop);
-  [[nodiscard]] Result<void> run_wave(const RoutedTokens& wave, uint32_t first_row, const kernels::Rows& y,
+  [[nodiscard]] Result<void> run_wave(const RoutedTokens& tokens, uint32_t first_row, const kernels::Rows& y,
                                       const std::stop_token& stop);
   /// Reads back what the router has picked: the one place where the host waits for the device. Once a wave.
   [[nodiscard]] Result<std::vector<uint32_t>> chosen_experts(const RoutedTokens& tokens);

@@ -97,11 +97,11 @@ void DeviceBackend::take(const ExpertWave& wave, size_t group, ExpertLease lease
 // Each that is still on its way by itself: the first is computed while the next is copied.
 void DeviceBackend::enqueue_taken(const ExpertWave& wave) {
   std::vector<Placed> taken = std::exchange(under_way_, {});
-  const auto waited_for = std::ranges::stable_partition(taken, [](const Placed& placed) {
+  const auto waited_for = std::stable_partition(taken.begin(), taken.end(), [](const Placed& placed) {
     return placed.second->arrival == nullptr || placed.second->arrival->is_reached();
   });
-  if (const std::span there(taken.begin(), waited_for.begin()); !there.empty()) enqueue_copied(wave, there);
-  for (const Placed& placed : waited_for)
+  if (const std::span there(taken.begin(), waited_for); !there.empty()) enqueue_copied(wave, there);
+  for (const Placed& placed : std::span(waited_for, taken.end()))
     enqueue_copied(wave, {&placed, 1});
 }
 
