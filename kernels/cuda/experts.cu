@@ -270,6 +270,7 @@ void run_fused(gpu::Stream& stream, const ExpertsTask& task, const device::Exper
                           .down_staged = plan.down.staged_groups,
                           .assignments = task.tokens * task.top_k,
                           .gives_parts = task.cut.tiles > 0,
+                          .overlaps = task.cut.tiles == 0 || !task.cut.awaits_copies,
                           .shape = plan.shape,
                           .counters = lay_out_fused_counters(task.counters, plan.shape, most_tokens(task))};
   if (task.shared != nullptr) fused.steps.sum.more = {.data = task.shared->y.data, .stride = task.shared->y.stride};

@@ -399,6 +399,7 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
                             .down_staged = plan->down.staged_columns,
                             .assignments = task.tokens * task.top_k,
                             .gives_parts = task.cut.tiles > 0,
+                            .overlaps = task.cut.tiles == 0 || !task.cut.awaits_copies,
                             .shape = plan->shape,
                             .counters = lay_out_fused_counters(task.counters, plan->shape, most_tokens(task))};
     fused.shared_gate_up.rounded = steps.gate_up.rounded;
