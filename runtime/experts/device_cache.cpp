@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/experts/expert_filling.h"
 #include "runtime/experts/pinned_slots.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/streamed_store.h"
@@ -79,13 +80,14 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, 
                                                      .slots = kReaderSlots,
                                                      .policy = lru_policy(),
                                                      .memory = &slots}));
-  reader->begin_pass({.phase = Phase::prefill, .rows = 1, .draft_rows = 0});
   format::SilentProgress silent;
   format::Progress& told = progress == nullptr ? static_cast<format::Progress&>(silent) : *progress;
   told.started("loading experts", made->loading_.resident_bytes, 0);
-  Result<void> filled;
-  for (auto layer = layouts.begin(); layer != layouts.end() && filled; ++layer)
-    filled = made->fill(layer->first, experts.experts, *reader, told, stop);
+  const ExpertSink sink{.keep = [&](LayerId layer, const ExpertDemand& demand,
+                                    ExpertLease lease) { made->load_one(layer, demand, std::move(lease), told); },
+                        .release_oldest = [&] { return made->finish_oldest(told); }};
+  Result<void> filled = read_all_experts(*reader, experts, sink, told, stop);
+  if (filled) filled = made->copies_->finish();
   told.finished();
   if (!filled) return filled.error();
   made->keep_loading(reader->stats());
@@ -136,44 +138,27 @@ Result<void> DeviceCache::allocate(kernels::Device& device, const std::map<Layer
   return {};
 }
 
-// Slots are taken in the order of experts, so that an expert's number is its entry in the table; experts are uploaded
-// in the order of their arrival, while the next ones are read.
-Result<void> DeviceCache::fill(LayerId layer, uint32_t experts, ExpertStore& reader, format::Progress& progress,
-                               const std::stop_token& stop) {
-  std::vector<ExpertDemand> demands;
-  std::vector<DeviceSlot*> slots;
-  for (uint32_t expert = 0; expert < experts; ++expert) {
-    demands.push_back({.expert = ExpertId(expert)});
-    slots.push_back(insert(cache_->use_of(layer, demands.back()), ExpertCache::Evict::none));
-    DSPACK_CHECK(slots.back() != nullptr && slots.back()->entry == expert, "an expert in another's place");
-    ++slots.back()->pins;
+// A layer's slots are taken in the order of its experts, whichever is read first, so that an expert's number is its
+// entry in the table.
+void DeviceCache::load_one(LayerId layer, const ExpertDemand& demand, ExpertLease lease, format::Progress& progress) {
+  for (uint32_t expert = 0; expert < experts_ && !holds({.layer = layer, .expert = ExpertId(expert)}); ++expert) {
+    const DeviceSlot* const slot =
+        insert(cache_->use_of(layer, {.expert = ExpertId(expert)}), ExpertCache::Evict::none);
+    DSPACK_CHECK(slot != nullptr && slot->entry == expert, "an expert in another's place");
   }
-  TRY_ASSIGN(const auto request, reader.request(layer, std::move(demands)));
-  const auto finish_oldest = [&] {
-    if (!reap_oldest()) return false;
-    progress.advanced(expert_bytes(layer));
-    return true;
-  };
-  Result<void> loaded;
-  for (size_t taken = 0; taken < slots.size() && loaded; ++taken) {
-    if (stop.stop_requested()) {
-      loaded = Error{ErrorKind::cancelled, "loading was interrupted"};
-      break;
-    }
-    while (under_way_.size() >= kLoadingCopies)
-      finish_oldest();
-    auto lease = request->next(stop);
-    if (lease) {
-      DeviceSlot& slot = *slots[lease->index()];
-      copy(pool_of(layer), slot, std::move(*lease));
-    } else {
-      loaded = lease.error();
-    }
-  }
-  while (finish_oldest()) {
-  }  // before the request goes, from whose slots copies read
-  if (loaded) return copies_->finish();
-  return loaded;
+  while (under_way_.size() >= kLoadingCopies)
+    finish_oldest(progress);
+  auto* const slot = static_cast<DeviceSlot*>(cache_->find({.layer = layer, .expert = demand.expert}));
+  ++slot->pins;
+  copy(pool_of(layer), *slot, std::move(lease));
+}
+
+bool DeviceCache::finish_oldest(format::Progress& progress) {
+  if (under_way_.empty()) return false;
+  const uint64_t bytes = under_way_.front().bytes;
+  reap_oldest();
+  progress.advanced(bytes);
+  return true;
 }
 
 void DeviceCache::keep_loading(const ExpertStoreStats& reading) {

@@ -160,9 +160,10 @@ class DeviceCache {
       : host_(host), experts_(experts), ahead_bytes_(ahead_bytes), copies_(device.make_queue()) {}
   Result<void> allocate(kernels::Device& device, const std::map<LayerId, ExpertLayout>& layouts, const Sizes& sizes,
                         ExpertCache::Options options);
-  /// Reads all experts of a layer.
-  Result<void> fill(LayerId layer, uint32_t experts, ExpertStore& reader, format::Progress& progress,
-                    const std::stop_token& stop);
+  /// Copies an expert of those that are all to be here, after the oldest of others where enough are under way.
+  void load_one(LayerId layer, const ExpertDemand& demand, ExpertLease lease, format::Progress& progress);
+  /// Waits for the oldest copy. False: none is under way.
+  bool finish_oldest(format::Progress& progress);
   void keep_loading(const ExpertStoreStats& reading);
   [[nodiscard]] const Pool& pool_of(LayerId layer) const;
   [[nodiscard]] VramPhaseStats& counts() { return counts_[static_cast<size_t>(cache_->pass().phase)]; }

@@ -6,52 +6,64 @@
 
 namespace dspack::runtime {
 
+namespace {
+
+constexpr ExpertPass kFilling{.phase = Phase::prefill, .rows = 1, .draft_rows = 0};
+
+Result<void> read_layer(ExpertRequest& request, LayerId layer, std::span<const ExpertDemand> demands,
+                        const ExpertSink& sink, format::Progress& progress, const std::stop_token& stop) {
+  for (size_t taken = 0; taken < demands.size(); ++taken) {
+    // Experts may be ready before anybody would wait for them.
+    if (stop.stop_requested()) return Error{ErrorKind::cancelled, "loading was interrupted"};
+    // Slots that copies hold are what reading waits for.
+    while (!request.is_ready() && request.is_starved() && sink.release_oldest()) {
+    }
+    TRY_ASSIGN(ExpertLease lease, request.next(stop));
+    const ExpertDemand& demand = demands[lease.index()];
+    sink.keep(layer, demand, std::move(lease));
+    progress.item_done();
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> read_all_experts(ExpertStore& store, const DeviceExperts& experts, const ExpertSink& sink,
+                              format::Progress& progress, const std::stop_token& stop) {
+  store.begin_pass(kFilling);
+  std::vector<ExpertDemand> demands;
+  for (uint32_t expert = 0; expert < experts.experts; ++expert)
+    demands.push_back({.expert = ExpertId(expert)});
+  for (const LayerId layer : experts.layers) {
+    TRY_ASSIGN(const auto request, store.request(layer, demands));
+    const Result<void> read = read_layer(*request, layer, demands, sink, progress, stop);
+    while (sink.release_oldest()) {
+    }  // before the request goes, from whose slots copies read
+    if (!read) return read;
+  }
+  return {};
+}
+
 Result<void> fill_devices(ExpertStore& store, std::span<const std::unique_ptr<ExpertBackend>> backends,
                           const DeviceExperts& experts, format::Progress* progress, const std::stop_token& stop) {
   format::SilentProgress silent;
   format::Progress& told = progress == nullptr ? static_cast<format::Progress&>(silent) : *progress;
-  const auto release_oldest = [&] {
-    return std::ranges::any_of(backends, [](const auto& backend) { return backend->release_oldest(); });
-  };
-  const ExpertPass pass{.phase = Phase::prefill, .rows = 1, .draft_rows = 0};
-  store.begin_pass(pass);
   for (const auto& backend : backends)
-    backend->begin_pass(pass);
+    backend->begin_pass(kFilling);
+  const ExpertSink sink{
+      .keep =
+          [&](LayerId layer, const ExpertDemand& demand, ExpertLease lease) {
+            const bool is_kept =
+                std::ranges::any_of(backends, [&](const auto& backend) { return backend->keep(layer, demand, lease); });
+            DSPACK_CHECK(is_kept, "an expert that belongs nowhere");
+          },
+      .release_oldest =
+          [&] { return std::ranges::any_of(backends, [](const auto& backend) { return backend->release_oldest(); }); }};
   told.started({.what = "loading experts",
                 .total_bytes = 0,
                 .total_items = experts.layers.size() * uint64_t{experts.experts},
                 .item = "experts"});
-  Result<void> filled;
-  for (auto layer = experts.layers.begin(); layer != experts.layers.end() && filled; ++layer) {
-    std::vector<ExpertDemand> demands;
-    for (uint32_t expert = 0; expert < experts.experts; ++expert)
-      demands.push_back({.expert = ExpertId(expert)});
-    auto made = store.request(*layer, demands);
-    if (!made) filled = made.error();
-    if (!made) break;
-    ExpertRequest& request = **made;
-    for (size_t taken = 0; taken < demands.size(); ++taken) {
-      if (stop.stop_requested()) {  // experts may be ready before anybody would wait for them
-        filled = Error{ErrorKind::cancelled, "loading was interrupted"};
-        break;
-      }
-      // Slots that copies hold are what reading waits for.
-      while (!request.is_ready() && request.is_starved() && release_oldest()) {
-      }
-      auto lease = request.next(stop);
-      if (!lease) {
-        filled = lease.error();
-        break;
-      }
-      const ExpertDemand& demand = demands[lease->index()];
-      const bool is_kept =
-          std::ranges::any_of(backends, [&](const auto& backend) { return backend->keep(*layer, demand, *lease); });
-      DSPACK_CHECK(is_kept, "an expert that belongs nowhere");
-      told.item_done();
-    }
-    while (release_oldest()) {
-    }  // before the request goes, from whose slots copies read
-  }
+  const Result<void> filled = read_all_experts(store, experts, sink, told, stop);
   told.finished();
   return filled;
 }
