@@ -15,7 +15,8 @@ std::string words(const std::source_location& at) {
 }
 
 bool same_place(const std::source_location& a, const std::source_location& b) {
-  return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
+  return a.line() == b.line() && a.column() == b.column() &&
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
 
 }  // namespace
@@ -55,7 +56,7 @@ bool BlockRunner::is_ready() {
 }
 
 void BlockRunner::step() {
-  std::swap(ready_[random_() % ready_.size()], ready_.back());
+  std::swap(ready_[random_.below(static_cast<uint32_t>(ready_.size()))], ready_.back());
   current_ = ready_.back();
   ready_.pop_back();
   current_->fiber.resume();
@@ -165,7 +166,7 @@ void BlockRunner::carry_out(const Copy& copy) {
 
 void BlockRunner::start_copy(void* shared, const void* global, bool valid) {
   const Copy copy{.to = shared, .from = global, .valid = valid};
-  if (random_() % 2 == 0) return carry_out(copy);
+  if (random_.below(2) == 0) return carry_out(copy);
   current_->open_group.push_back(copy);
 }
 
