@@ -308,8 +308,11 @@ struct TensorRows {
   /// four are on their way, since one that memory has alone takes longer to come than a step to be multiplied. Codes of
   /// four bits have more scales, taken when used.
   struct StepScales {
-    float now[2][kRowTiles][2];
-    float next[2][kRowTiles][2];
+    struct Values {
+      float of[2][kRowTiles][2];  // of each chunk: of each row tile the upper and the lower row
+    };
+    Values now;
+    Values next;
     unsigned step = 0;  // of the four
   };
   /// Asks for those of the warp's first steps: the first begins at `column`.
@@ -317,8 +320,8 @@ struct TensorRows {
                                                      const BlockOfRun<Stored>& block_of, uint32_t column,
                                                      uint32_t turn) const {
     StepScales scales_ahead;
-    ask_scales(matrices, block_of, column, turn, scales_ahead.now);
-    ask_scales(matrices, block_of, column + 4 * turn, turn, scales_ahead.next);
+    ask_scales(matrices, block_of, column, turn, scales_ahead.now.of);
+    ask_scales(matrices, block_of, column + 4 * turn, turn, scales_ahead.next.of);
     return scales_ahead;
   }
   /// Those of four steps, from the one at `column` on.
@@ -345,21 +348,13 @@ struct TensorRows {
         for (unsigned tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
           for (unsigned half = 0; half < 2; ++half)
-            values[chunk][tile][half] = gpu::shuffle(ahead.now[chunk][tile][half], holder);
+            values[chunk][tile][half] = gpu::shuffle(ahead.now.of[chunk][tile][half], holder);
         }
       }
       if (++ahead.step < 4) return;
       ahead.step = 0;
-#pragma unroll
-      for (unsigned chunk = 0; chunk < 2; ++chunk) {
-#pragma unroll
-        for (unsigned tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-          for (unsigned half = 0; half < 2; ++half)
-            ahead.now[chunk][tile][half] = ahead.next[chunk][tile][half];
-        }
-      }
-      ask_scales(matrices, block_of, column + 5 * turn, turn, ahead.next);
+      ahead.now = ahead.next;
+      ask_scales(matrices, block_of, column + 5 * turn, turn, ahead.next.of);
     }
   }
 
