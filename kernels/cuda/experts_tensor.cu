@@ -413,6 +413,13 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
   if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);
 }
 
+bool has_scales(const ExpertsTask& task) {
+  const SharedExpert* shared = task.shared;
+  return task.form.gate_up.block_out > 0 || task.form.down.block_out > 0 ||
+         (shared != nullptr &&
+          (cuda::has_scales(shared->gate) || cuda::has_scales(shared->up) || cuda::has_scales(shared->down)));
+}
+
 // Of the inputs: without rings two blocks share the smallest multiprocessor's memory, with them one has it.
 constexpr uint64_t kSharedBytes = 48 << 10;
 constexpr uint64_t kMostBlocks = 65'535;  // in y
@@ -454,7 +461,7 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t matri
 void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision) {
   DSPACK_CHECK(experts_fit_tensor_cores(task.form), "experts that the tensor cores do not multiply exactly");
   if (task.tokens == 0) return;
-  device::with_common(task.form.gate_up.coding, [&]<class Stored>(Stored) {
+  device::with_tensor_codes(task.form.gate_up.coding, has_scales(task), [&]<class Stored>(Stored) {
     constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
     kIsF8&& precision == Precision::fp8 ? run<Stored, kIsF8>(stream, task) : run<Stored, false>(stream, task);
   });
