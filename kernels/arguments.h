@@ -260,6 +260,23 @@ struct ExpertPartsArgs {
   Rows parts;     // [tokens * top_k, hidden]; neither x nor in scratch
 };
 
+/// In HeldExpertsArgs::entries: the expert is not in the table.
+inline constexpr uint32_t kNoEntry = UINT32_MAX;
+
+/// Of the experts that a router has chosen those that are in a table. The device finds them itself, so that the host
+/// need not know yet what was chosen. For every assignment whose expert e = ids[part] has an entry, parts[part] is what
+/// ExpertPartsArgs says, bit for bit, with the matrices of table entry entries[e]. Other rows of `parts` stay as they
+/// are.
+struct HeldExpertsArgs {
+  const ExpertTable* table = nullptr;
+  std::span<const uint32_t> entries;  // by expert; borrowed for the call
+  Rows x;                             // [tokens, hidden]
+  Slice ids;                          // u32 [tokens, top_k], each below entries.size(); may be the host's memory
+  uint32_t top_k = 0;
+  Slice scratch;  // as of ExpertPartsArgs
+  Rows parts;     // likewise
+};
+
 /// How tokens are drawn (runtime/generate/sampler.h has the steps). It lies in device memory, so that one recorded Step
 /// serves whatever is asked for.
 struct SampleSettings {

@@ -290,6 +290,19 @@ void check_expert_parts(const ExpertPartsArgs& args, uint64_t scratch_bytes) {
   check_extent(args.scratch, scratch_bytes);
 }
 
+void check_held_experts(const HeldExpertsArgs& args, uint64_t scratch_bytes) {
+  check_expert_parts({.table = args.table,
+                      .x = args.x,
+                      .groups = {},
+                      .top_k = args.top_k,
+                      .scratch = args.scratch,
+                      .parts = args.parts},
+                     scratch_bytes);
+  check_floats(args.ids, product(args.parts.rows, sizeof(uint32_t)));
+  for (const uint32_t entry : args.entries)
+    DSPACK_CHECK(entry == kNoEntry || entry < args.table->size(), "no such expert");
+}
+
 void check_mlp(const MlpArgs& args) {
   check_linear(args.weights.gate, args.x, args.inner);
   check_linear(args.weights.up, args.x, args.scratch);

@@ -36,6 +36,7 @@ void check_sample(const SampleArgs& args);
 /// `scratch_bytes`: what the device says that the call needs.
 void check_experts(const ExpertsArgs& args, uint64_t scratch_bytes);
 void check_expert_parts(const ExpertPartsArgs& args, uint64_t scratch_bytes);
+void check_held_experts(const HeldExpertsArgs& args, uint64_t scratch_bytes);
 void check_mlp(const MlpArgs& args);
 void check_combine(const Rows& y, const Rows& parts, Slice weights, uint32_t top_k);
 

@@ -107,6 +107,8 @@ class Queue {
 
   virtual void run_experts(const ExpertsArgs& args) = 0;
   virtual void run_expert_parts(const ExpertPartsArgs& args) = 0;
+  /// False: this queue does not find experts itself, or not for so many rows; nothing was enqueued.
+  [[nodiscard]] virtual bool run_held_experts(const HeldExpertsArgs& /*args*/) { return false; }
 
   /// Stores rows one behind the other as `dtype` (f32, bf16, f16), each value rounded to the nearest, ties to even.
   /// With a live position the first goes so many rows behind `to`.

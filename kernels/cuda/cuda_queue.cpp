@@ -250,12 +250,21 @@ ChooseCounters* CudaQueue::choose_counters() {
   return reinterpret_cast<ChooseCounters*>(counters(choose_counter_space_, kChooseCounterBytes));
 }
 
-const uint32_t* CudaQueue::on_device(std::span<const uint32_t> rows) {
-  if (!index_space_.has_room(rows.size_bytes())) {
-    synchronize();  // what was there has been used
-    index_space_.clear(rows.size_bytes());
-  }
-  return index_space_.put(stream(), rows);
+void CudaQueue::make_room_for(std::span<const uint32_t> numbers) {
+  if (index_space_.has_room(numbers.size_bytes())) return;
+  stream_->synchronize();  // what was there has been used
+  index_space_.clear(numbers.size_bytes());
+}
+
+// Not by stream(): nothing is written that was rounded, nor where it is.
+const uint32_t* CudaQueue::on_device(std::span<const uint32_t> numbers) {
+  make_room_for(numbers);
+  return index_space_.put(*stream_, numbers);
+}
+
+const uint32_t* CudaQueue::visible_to_device(std::span<const uint32_t> numbers) {
+  make_room_for(numbers);
+  return index_space_.keep(numbers);
 }
 
 void CudaQueue::gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) {

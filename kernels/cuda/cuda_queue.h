@@ -14,6 +14,7 @@
 #include "kernels/cuda/attend.h"
 #include "kernels/cuda/attend_expanded.h"
 #include "kernels/cuda/choose.h"
+#include "kernels/cuda/expert_tiles.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/index_space.h"
 #include "kernels/cuda/linear_blas.h"
@@ -24,10 +25,12 @@
 
 namespace dspack::kernels::cuda {
 
-/// Counters of experts in one launch, followed by that of a router in one and that of a choice of tokens.
+/// Counters of experts in one launch, followed by that of a router in one, that of a choice of tokens, and the tiles of
+/// held experts.
 inline constexpr uint32_t kRouteCounter = kFusedCounters;
 inline constexpr uint32_t kTokenCounter = kRouteCounter + 1;
-inline constexpr uint64_t kExpertCounterBytes = (uint64_t{kTokenCounter} + 1) * sizeof(uint32_t);
+inline constexpr uint32_t kHeldTiles = kTokenCounter + 1;
+inline constexpr uint64_t kExpertCounterBytes = (uint64_t{kHeldTiles} + kHeldTilesWords) * sizeof(uint32_t);
 
 /// Counters of a choice of positions.
 inline constexpr uint64_t kChooseCounterBytes = kMostChooseRows * sizeof(ChooseCounters);

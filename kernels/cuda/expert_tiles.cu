@@ -17,6 +17,7 @@ namespace {
 
 struct TilesTask {
   const uint32_t* ids;
+  const uint32_t* entries;  // of the experts, null: ids are entries; kNoEntry: the assignment is left out
   uint32_t assignments;
   uint32_t experts;
   uint32_t tile;
@@ -26,7 +27,7 @@ struct TilesTask {
   uint32_t* counts;  // of each expert's assignments, where there are many
 };
 
-constexpr uint32_t kFewAssignments = 256;
+constexpr uint32_t kFewAssignments = kMostHeldAssignments;
 
 /// visit(value, index) for `count` words, a multiple of four, in shared memory.
 template <class Visit>
@@ -45,8 +46,9 @@ __global__ void __launch_bounds__(kFewAssignments) few_tiles_kernel(TilesTask ta
   gpu::let_next_begin();
   gpu::wait_for_previous();
   const uint32_t mine = gpu::thread_index();
-  const bool is_there = mine < task.assignments;
-  const uint32_t expert = is_there ? task.ids[mine] : UINT32_MAX;
+  uint32_t expert = mine < task.assignments ? task.ids[mine] : kNoEntry;
+  if (task.entries != nullptr && expert != kNoEntry) expert = task.entries[expert];
+  const bool is_there = expert != kNoEntry;
   auto* experts = gpu::shared_memory<uint32_t>();       // by assignment
   uint32_t* is_first = experts + gpu::block_threads();  // by place: 1 where a tile begins
   const uint32_t words = (task.assignments + 3) / 4 * 4;
@@ -68,13 +70,14 @@ __global__ void __launch_bounds__(kFewAssignments) few_tiles_kernel(TilesTask ta
     is_first[place] = begins ? 1 : 0;
   }
   gpu::block_barrier();  // the tiles' beginnings are there
-  uint32_t tile = 0;
+  uint32_t tile = 0;     // of mine
+  uint32_t tiles = 0;
   for_each_word(is_first, words, [&](uint32_t flag, uint32_t at) {
     if (at < place) tile += flag;
+    tiles += flag;
   });
-  if (!is_there) return;
-  if (begins) task.tiles[tile] = {expert, place, all - before < task.tile ? all - before : task.tile, 0};
-  if (place == task.assignments - 1) *task.tile_count = tile + (begins ? 1 : 0);
+  if (mine == 0) *task.tile_count = tiles;
+  if (is_there && begins) task.tiles[tile] = {expert, place, all - before < task.tile ? all - before : task.tile, 0};
 }
 
 /// Which of the 32 assignments from `first` on go to an expert, as bits.
@@ -263,6 +266,7 @@ ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, cons
   }
   if (task.tokens == 1) return {.ids = task.ids};
   const TilesTask tiles{.ids = task.ids,
+                        .entries = nullptr,
                         .assignments = task.tokens * task.top_k,
                         .experts = task.experts,
                         .tile = tile,
@@ -283,6 +287,24 @@ ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, cons
 }
 
 static_assert(sizeof(ExpertTile) == 4 * sizeof(uint32_t), "a tile is four words");
+
+CutTiles cut_held_experts(gpu::Stream& stream, const HeldAssignments& held, uint32_t experts, uint32_t tile,
+                          uint32_t* words) {
+  DSPACK_CHECK(held.count <= kMostHeldAssignments, "more assignments than one block cuts");
+  const uint32_t tiles = launch_count(most_expert_tiles(held.count, experts, tile));
+  const uint32_t order_at = 1 + 4 * tiles;
+  gpu::launch_overlapping(stream, choose_expert_tiles_launch(experts, held.count), few_tiles_kernel,
+                          TilesTask{.ids = held.ids,
+                                    .entries = held.entries,
+                                    .assignments = held.count,
+                                    .experts = experts,
+                                    .tile = tile,
+                                    .order = words + order_at,
+                                    .tiles = reinterpret_cast<ExpertTile*>(words + 1),
+                                    .tile_count = words,
+                                    .counts = nullptr});
+  return {.words = words, .tiles = tiles, .order_at = order_at, .most = 0, .awaits_copies = false};
+}
 
 uint32_t largest_group(std::span<const ExpertGroup> groups) {
   size_t most = 0;

@@ -98,6 +98,21 @@ struct ExpertGroupWords {
   }
 };
 
+/// Assignments of which the device finds those of held experts (HeldExpertsArgs).
+struct HeldAssignments {
+  const uint32_t* ids = nullptr;      // [count], on the device
+  const uint32_t* entries = nullptr;  // by expert, where the device sees it; kNoEntry: the expert is not held
+  uint32_t count = 0;                 // at most kMostHeldAssignments
+};
+/// A thread each, of one block.
+inline constexpr uint32_t kMostHeldAssignments = 256;
+/// What their tiles take: as ExpertGroupWords.
+inline constexpr uint32_t kHeldTilesWords = 1 + (4 + 1) * kMostHeldAssignments;
+/// Enqueues the cutting of tiles of at most `tile` assignments into `words`, which has room for kHeldTilesWords. Of
+/// what is returned `tiles` is for the worst routing of `experts`, and `most` for the caller to say.
+[[nodiscard]] CutTiles cut_held_experts(gpu::Stream& stream, const HeldAssignments& held, uint32_t experts,
+                                        uint32_t tile, uint32_t* words);
+
 /// Assignments of the largest group.
 [[nodiscard]] uint32_t largest_group(std::span<const ExpertGroup> groups);
 /// Tiles of at most `tile` assignments, of one expert each.

@@ -34,12 +34,14 @@ struct ExpertForm {
   MatrixForm down;
 };
 
-/// Assignments of some experts, cut into tiles by the host (cut_expert_groups), instead of all by ids.
+/// Assignments of some experts, cut into tiles by the host (cut_expert_groups) or of those that are held
+/// (cut_held_experts), instead of all by ids.
 struct CutTiles {
   const uint32_t* words = nullptr;  // on the device
-  uint32_t tiles = 0;               // 0: nothing was cut
+  uint32_t tiles = 0;               // at most; 0: nothing was cut
   uint32_t order_at = 0;            // words before the order of assignments
   uint32_t most = 0;                // assignments of one expert
+  bool awaits_copies = true;        // the stream may wait for weights: then the launch does not overlap with others
 };
 
 /// A gated MLP that every token passes through besides its experts, of any width.

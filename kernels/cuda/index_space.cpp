@@ -25,15 +25,21 @@ void IndexSpace::clear(uint64_t bytes) {
   (void)on_device_.at_least(bytes);
 }
 
-const uint32_t* IndexSpace::put(gpu::Stream& stream, std::span<const uint32_t> numbers) {
+const uint32_t* IndexSpace::keep(std::span<const uint32_t> numbers) {
   if (gpu::has_failed()) return nullptr;
   DSPACK_CHECK(has_room(numbers.size_bytes()), "more numbers than there is room for");
   constexpr uint64_t kAlignment = 16;  // of what a thread copies at once
-  const uint64_t bytes = numbers.size_bytes();
-  std::memcpy(pinned_ + used_bytes_, numbers.data(), bytes);
+  std::byte* const place = pinned_ + used_bytes_;
+  std::memcpy(place, numbers.data(), numbers.size_bytes());
+  used_bytes_ = round_up(used_bytes_ + numbers.size_bytes(), kAlignment);
+  return reinterpret_cast<const uint32_t*>(place);
+}
+
+const uint32_t* IndexSpace::put(gpu::Stream& stream, std::span<const uint32_t> numbers) {
   std::byte* const to = on_device_.at_least(0) + used_bytes_;
-  run_copy(stream, {.to = to, .from = pinned_ + used_bytes_, .bytes = bytes});
-  used_bytes_ = round_up(used_bytes_ + bytes, kAlignment);
+  const uint32_t* const kept = keep(numbers);
+  if (kept == nullptr) return nullptr;
+  run_copy(stream, {.to = to, .from = kept, .bytes = numbers.size_bytes()});
   return reinterpret_cast<const uint32_t*>(to);
 }
 

@@ -31,6 +31,8 @@ class IndexSpace {
   /// Where the numbers are for what is enqueued from now on; null where the GPU has failed. They are borrowed for the
   /// call. Precondition: has_room.
   [[nodiscard]] const uint32_t* put(gpu::Stream& stream, std::span<const uint32_t> numbers);
+  /// The same without a copy: they are read where they are, in the host's memory, which is sooner if each is read once.
+  [[nodiscard]] const uint32_t* keep(std::span<const uint32_t> numbers);
 
  private:
   Workspace on_device_;

@@ -49,6 +49,7 @@ class CudaQueue final : public Queue {
   void route(const RouterArgs& args) override;
   void run_experts(const ExpertsArgs& args) override;
   void run_expert_parts(const ExpertPartsArgs& args) override;
+  bool run_held_experts(const HeldExpertsArgs& args) override;
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
   void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) override;
   void store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) override;
@@ -102,11 +103,16 @@ class CudaQueue final : public Queue {
                                      std::span<const ExpertGroup> groups, bool parts_only, const BlasCard& card);
   [[nodiscard]] std::vector<ExpertGroup> run_large_groups(const ExpertsTask& task, std::span<const ExpertEntry> entries,
                                                           std::span<const ExpertGroup> groups);
+  [[nodiscard]] ExpertsTask parts_task(const CudaExpertTable& table, const Rows& x, uint32_t top_k,
+                                       const Slice& scratch, const Rows& parts);
   void gate_mlp(const MlpArgs& args);
   RoundedRows rounded(RoundRowsTask rows, Precision rounding);
   RoundedRows place_for_rounded(RoundRowsTask rows, Precision rounding);
   void round_for(std::span<const Weight> readers, RmsNormTask& task);
-  const uint32_t* on_device(std::span<const uint32_t> rows);
+  /// Numbers of the host's for what is enqueued next: for kernels that read them often, or once.
+  const uint32_t* on_device(std::span<const uint32_t> numbers);
+  const uint32_t* visible_to_device(std::span<const uint32_t> numbers);
+  void make_room_for(std::span<const uint32_t> numbers);
   std::byte* counters(Workspace& space, uint64_t bytes);
   uint32_t* expert_counters();
   ChooseCounters* choose_counters();

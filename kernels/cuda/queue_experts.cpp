@@ -57,6 +57,16 @@ ExpertsTask tokens_of(const ExpertsTask& task, uint32_t first, uint32_t count) {
   return part;
 }
 
+uint64_t parts_scratch_bytes(const CudaExpertTable& table, const Rows& x, uint32_t top_k, Precision precision) {
+  return experts_scratch_bytes({.hidden = x.cols,
+                                .inner = table.form().gate_up.out,
+                                .experts = table.size(),
+                                .top_k = top_k,
+                                .rows = x.rows,
+                                .parts_only = true},
+                               precision);
+}
+
 }  // namespace
 
 void CudaQueue::route(const RouterArgs& args) {
@@ -259,33 +269,49 @@ std::vector<ExpertGroup> CudaQueue::run_large_groups(const ExpertsTask& task, st
   return left;
 }
 
+/// What gives parts alone, without what it is of.
+ExpertsTask CudaQueue::parts_task(const CudaExpertTable& table, const Rows& x, uint32_t top_k, const Slice& scratch,
+                                  const Rows& parts) {
+  DSPACK_CHECK(x.cols == table.form().gate_up.in, "experts of another model");
+  return {.table = table.entries(),
+          .form = table.form(),
+          .experts = table.size(),
+          .x = inputs_at(x),
+          .tokens = x.rows,
+          .top_k = top_k,
+          .scratch = address_of(scratch),
+          .parts = rows_at(parts),
+          .counters = expert_counters()};
+}
+
 void CudaQueue::run_expert_parts(const ExpertPartsArgs& args) {
   const auto& table = static_cast<const CudaExpertTable&>(*args.table);
-  check_expert_parts(args, experts_scratch_bytes({.hidden = args.x.cols,
-                                                  .inner = table.form().gate_up.out,
-                                                  .experts = table.size(),
-                                                  .top_k = args.top_k,
-                                                  .rows = args.x.rows,
-                                                  .parts_only = true},
-                                                 precision_));
-  DSPACK_CHECK(args.x.cols == table.form().gate_up.in, "experts of another model");
-  ExpertsTask task{.table = table.entries(),
-                   .form = table.form(),
-                   .experts = table.size(),
-                   .x = inputs_at(args.x),
-                   .tokens = args.x.rows,
-                   .top_k = args.top_k,
-                   .scratch = address_of(args.scratch),
-                   .parts = rows_at(args.parts),
-                   .counters = expert_counters()};
+  check_expert_parts(args, parts_scratch_bytes(table, args.x, args.top_k, precision_));
+  ExpertsTask task = parts_task(table, args.x, args.top_k, args.scratch, args.parts);
   const std::vector<ExpertGroup> groups = run_large_groups(task, table.entries_on_host(), args.groups);
   const uint32_t most = largest_group(groups);
   if (most == 0) return;
   const bool on_tensor_cores = precision_ != Precision::exact && experts_fit_tensor_cores(table.form());
   const ExpertGroupWords cut = cut_expert_groups(groups, on_tensor_cores ? tensor_tile(most) : exact_tile(most));
   task.cut = cut.at(on_device(cut.words), most);
-  if (on_tensor_cores) return run_experts_tensor(stream(), task, precision_);
-  cuda::run_experts(stream(), task);
+  run_own_experts(task);
+}
+
+bool CudaQueue::run_held_experts(const HeldExpertsArgs& args) {
+  const auto& table = static_cast<const CudaExpertTable&>(*args.table);
+  check_held_experts(args, parts_scratch_bytes(table, args.x, args.top_k, precision_));
+  const uint32_t rows = args.x.rows;
+  if (rows == 0 || rows > kMostFusedRows || args.parts.rows > kMostHeldAssignments || is_recording_) return false;
+  ExpertsTask task = parts_task(table, args.x, args.top_k, args.scratch, args.parts);
+  const bool on_tensor_cores = precision_ != Precision::exact && experts_fit_tensor_cores(table.form());
+  const HeldAssignments held{.ids = reinterpret_cast<const uint32_t*>(visible_address(args.ids)),
+                             .entries = visible_to_device(args.entries),
+                             .count = args.parts.rows};
+  task.cut = cut_held_experts(*stream_, held, launch_count(args.entries.size()),
+                              on_tensor_cores ? tensor_tile(rows) : exact_tile(rows), expert_counters() + kHeldTiles);
+  task.cut.most = rows;
+  run_own_experts(task);
+  return true;
 }
 
 }  // namespace dspack::kernels::cuda

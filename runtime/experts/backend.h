@@ -31,6 +31,12 @@ struct ExpertWave {
   LayerCourse* course = nullptr;
 };
 
+/// Where the ids of a wave's experts are, u32 [tokens, top_k].
+struct RouteIds {
+  kernels::Slice on_device;  // the first one
+  kernels::Slice on_host;    // in memory that every device sees
+};
+
 class ExpertBackend {
  public:
   virtual ~ExpertBackend() = default;
@@ -39,6 +45,10 @@ class ExpertBackend {
   virtual void accept_drafts(uint32_t /*rows*/) {}
   /// Routes are about to be read back: what this backend needs of the wave's input comes with them.
   virtual void before_routes(const kernels::Rows& /*x*/) {}
+  /// The device knows the routes from `wave.course->all.begin` on, and the host does not; wave.groups is empty.
+  /// Enqueues computing those of the chosen experts that the backend has, if its device finds them: `begin_wave` does
+  /// not compute them again.
+  virtual void compute_held(const ExpertWave& /*wave*/, const RouteIds& /*ids*/) {}
   /// Begins to compute the experts that it has, and takes them out of `missing` (places in wave.groups, ascending).
   virtual void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) = 0;
   /// Whether a missing expert may be this backend's at all: an expert belongs to one of several devices.

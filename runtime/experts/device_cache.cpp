@@ -34,7 +34,7 @@ PolicyFactory lru_policy() {
 
 Result<std::unique_ptr<DeviceCache>> DeviceCache::make(kernels::Device& device, const format::Checkpoint& checkpoint,
                                                        ExpertStore& host, const DeviceCacheOptions& options) {
-  std::unique_ptr<DeviceCache> made(new DeviceCache(device, &host, options.ahead_bytes));
+  std::unique_ptr<DeviceCache> made(new DeviceCache(device, &host, options.experts.experts, options.ahead_bytes));
   TRY_ASSIGN(const auto layouts, lay_out_experts(checkpoint, options.experts, ExpertPresence::some));
   Sizes sizes{.layouts = device_slot_layouts(layouts, options.experts.experts), .slots = {}, .window = kVramWindow};
   sizes.slots = share_slots(sizes.layouts, options.slots, 0);
@@ -61,7 +61,7 @@ Result<uint64_t> DeviceCache::bytes_for_all(const format::Checkpoint& checkpoint
 Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, Tier& tier,
                                                        const DeviceExperts& experts, format::Progress* progress,
                                                        const std::stop_token& stop) {
-  std::unique_ptr<DeviceCache> made(new DeviceCache(device, nullptr, kAheadBytes));
+  std::unique_ptr<DeviceCache> made(new DeviceCache(device, nullptr, experts.experts, kAheadBytes));
   TRY_ASSIGN(const auto layouts, lay_out_experts(tier.checkpoint(), experts, ExpertPresence::all));
   Sizes sizes;
   for (const auto& [id, layout] : layouts) {
@@ -218,6 +218,28 @@ DeviceSlot* DeviceCache::use(LayerId layer, const ExpertDemand& demand) {
   const bool is_established = slot->uses >= kEstablishedUses || sends_back(cache_->pool_of(layer));
   if (host_ != nullptr && is_established) host_->set_copied(use.key, true);
   return slot;
+}
+
+// An expert that is pinned is on its way to the host, and leaves when it has arrived there.
+std::span<const uint32_t> DeviceCache::hold(LayerId layer) {
+  let_go();
+  if (!cache_->has_layer(layer)) return {};
+  entries_.assign(experts_, kernels::kNoEntry);
+  for (uint32_t expert = 0; expert < experts_; ++expert) {
+    auto* const slot = static_cast<DeviceSlot*>(cache_->find({.layer = layer, .expert = ExpertId(expert)}));
+    if (slot == nullptr || !slot->is_ready || slot->pins > 0) continue;
+    if (slot->arrival != nullptr && !slot->arrival->is_reached()) continue;
+    ++slot->pins;
+    held_.push_back(slot);
+    entries_[expert] = slot->entry;
+  }
+  return held_.empty() ? std::span<const uint32_t>() : entries_;
+}
+
+void DeviceCache::let_go() {
+  for (DeviceSlot* const slot : held_)
+    --slot->pins;
+  held_.clear();
 }
 
 DeviceSlot* DeviceCache::insert(const ExpertUse& use, ExpertCache::Evict evict) {

@@ -87,6 +87,11 @@ class DeviceCache {
   void begin_layer(LayerId layer, std::span<const ExpertDemand> demands);
   /// The slot of an expert that is there or on its way, counted as used; nullptr: it is missing.
   [[nodiscard]] DeviceSlot* use(LayerId layer, const ExpertDemand& demand);
+  /// The entries in table(layer) of the experts that are there whole, by number, kNoEntry for the others: for work that
+  /// is enqueued before the host knows what the layer wants. They stay until `let_go`, or until others are held.
+  /// Borrowed as long. Empty: none is there.
+  [[nodiscard]] std::span<const uint32_t> hold(LayerId layer);
+  void let_go();
   /// Enqueues the copy of a missing expert. If it may be kept, a decode pass keeps it, and drops what the policy gives
   /// up; a prefill keeps it only where there is room. What is not kept is in a slot of the window, which holds it until
   /// the next but one.
@@ -151,8 +156,8 @@ class DeviceCache {
     std::vector<uint64_t> slots;  // of each
     uint64_t window = 0;          // of each
   };
-  DeviceCache(kernels::Device& device, ExpertStore* host, uint64_t ahead_bytes)
-      : host_(host), ahead_bytes_(ahead_bytes), copies_(device.make_queue()) {}
+  DeviceCache(kernels::Device& device, ExpertStore* host, uint32_t experts, uint64_t ahead_bytes)
+      : host_(host), experts_(experts), ahead_bytes_(ahead_bytes), copies_(device.make_queue()) {}
   Result<void> allocate(kernels::Device& device, const std::map<LayerId, ExpertLayout>& layouts, const Sizes& sizes,
                         ExpertCache::Options options);
   /// Reads all experts of a layer.
@@ -188,6 +193,7 @@ class DeviceCache {
   void settle_return(DeviceSlot& slot);
 
   ExpertStore* host_;  // null: all experts are here
+  uint32_t experts_;   // of a layer
   uint64_t ahead_bytes_;
   std::vector<Pool> pools_;
   std::optional<ExpertCache> cache_;
@@ -195,6 +201,8 @@ class DeviceCache {
   std::deque<Copy> under_way_;  // in order
   std::optional<Ahead> ahead_;
   std::optional<ExpertReturns> returns_;
+  std::vector<uint32_t> entries_;  // of what is held
+  std::vector<DeviceSlot*> held_;
   WorkRate link_;
   std::array<VramPhaseStats, kPhases> counts_{};  // by Phase; what the cache counts is added by stats()
   ExpertStoreStats loading_;

@@ -21,9 +21,9 @@ struct LayerCourse {
     Span computing;
   };
   Phase phase = Phase::decode;
-  Span all;
-  std::vector<Span> hits;  // computing experts that were in place, and the layer's other work
-  std::vector<Miss> misses;
+  Span all = {};
+  std::vector<Span> hits = {};  // computing experts that were in place, and the layer's other work
+  std::vector<Miss> misses = {};
   double host_seconds = 0;               // that the CPU computed beside a device
   double last_on_host = 0;               // of these: the expert that came last of all; 0: the device computed that one
   double host_transfer = 0;              // until the last missing expert was in the host's memory

@@ -328,18 +328,20 @@ Result<void> RoutedExperts::run_waves(const RoutedTokens& tokens, const kernels:
 }
 
 // The device writes them into the host's memory itself: a download could stand behind other copies.
-Result<std::vector<uint32_t>> RoutedExperts::chosen_experts(const RoutedTokens& tokens) {
+Result<std::vector<uint32_t>> RoutedExperts::chosen_experts(
+    const RoutedTokens& tokens, const std::function<void(std::shared_ptr<kernels::Event>)>& meanwhile) {
   std::vector<uint32_t> chosen;
   for (uint32_t first = 0; first < tokens.x.rows; first += shape_.wave_tokens) {
     const uint32_t count = std::min(shape_.wave_tokens, tokens.x.rows - first) * shape_.top_k;
     target_.queue.copy({.buffer = routes_.get(), .offset_bytes = 0},
                        tokens.ids.at(uint64_t{first} * shape_.top_k * sizeof(uint32_t)), count * sizeof(uint32_t));
-    if (advance() || awaited_) {
-      const auto there = target_.queue.mark();
-      while (!there->is_reached() && (advance() || awaited_))
-        take_forecast();
-    }
-    TRY(target_.queue.finish());
+    const auto there = target_.queue.mark();
+    if (meanwhile) meanwhile(there);
+    advance();
+    while (!there->is_reached() && (advance() || awaited_))
+      take_forecast();
+    there->wait();
+    if (const auto failed = target_.queue.failure()) return *failed;
     const auto* ids = reinterpret_cast<const uint32_t*>(kernels::host_bytes(*routes_).data());
     chosen.insert(chosen.end(), ids, ids + count);
   }
@@ -361,13 +363,7 @@ Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_
   const bool is_traced = tokens.trace.on();
   for (const auto& backend : backends_)
     if (!is_traced) backend->before_routes(tokens.x);
-  TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens));
-  if (!hearing_.empty()) heard_.insert(heard_.end(), chosen.begin(), chosen.end());
-  settle();
-  const std::vector<RoutedGroup> groups = group_by_expert(chosen, shape_.top_k, first_row);
-  LayerCourse course;
-  course.phase = pass_.phase;
-  course.all.begin = target_.queue.mark();
+  LayerCourse course{.phase = pass_.phase};
   ExpertWave wave{.layer = tokens.layer,
                   .phase = pass_.phase,
                   .top_k = shape_.top_k,
@@ -377,10 +373,20 @@ Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_
                             .rows = tokens.x.rows * shape_.top_k,
                             .cols = shape_.hidden,
                             .stride = shape_.hidden},
-                  .groups = groups,
+                  .groups = {},
                   .tracer = is_traced ? tracer_.get() : nullptr,
                   .course = &course};
   if (is_resident()) wave.parts.data = {.buffer = traced_parts_.get(), .offset_bytes = 0};
+  const RouteIds ids{.on_device = tokens.ids, .on_host = {.buffer = routes_.get(), .offset_bytes = 0}};
+  TRY_ASSIGN(const std::vector<uint32_t> chosen, chosen_experts(tokens, [&](std::shared_ptr<kernels::Event> there) {
+               course.all.begin = std::move(there);
+               for (const auto& backend : backends_)
+                 if (!is_traced) backend->compute_held(wave, ids);
+             }));
+  if (!hearing_.empty()) heard_.insert(heard_.end(), chosen.begin(), chosen.end());
+  settle();
+  const std::vector<RoutedGroup> groups = group_by_expert(chosen, shape_.top_k, first_row);
+  wave.groups = groups;
   if (is_traced) {  // a trace gets one expert after the other, in their own order
     for (const RoutedGroup& group : groups) {
       wave.groups = {&group, 1};
@@ -409,7 +415,6 @@ Result<void> RoutedExperts::compute(const ExpertWave& wave, const std::function<
   for (const auto& backend : backends_)
     backend->begin_wave(wave, missing);
   std::vector<ExpertDemand> wanted;
-  wanted.reserve(missing.size());
   for (const size_t group : missing)
     wanted.push_back(wave.groups[group].demand);
   std::unique_ptr<ExpertRequest> request;

@@ -1,12 +1,12 @@
-// The routed experts of a run, and the executor of all their computing: routes are read back and grouped by expert,
-// each backend computes what it has, each missing expert goes to the backend that would finish it first (schedule.h),
-// and the results are added up in the router's order. So place and time of computing an expert change no sum, except
-// that the bits of the CPU beside a device differ from the device's. Streamed: the CPU computes in slots of the host's
-// memory. Tiered: one or several devices have some experts, the host's memory others. Resident: the device has all;
-// then nothing is read back, and a pass can be recorded. Scratch memory is fixed when this is made: longer inputs go in
-// waves of tokens, which changes no result, since every row is computed by itself. Threads: single-thread. Lifetime:
-// borrows devices, queue, tier or store. Errors: those of the store; of loading (device_cache.h); of the recorder;
-// budget; cancelled.
+// The routed experts of a run, and the executor of all their computing: routes are read back, while a device computes
+// those of its experts that it finds chosen; they are grouped by expert, each backend computes what it has, each
+// missing expert goes to the backend that would finish it first (schedule.h), and the results are added up in the
+// router's order. So place and time of computing an expert change no sum, except that the bits of the CPU beside a
+// device differ from the device's. Streamed: the CPU computes in slots of the host's memory. Tiered: one or several
+// devices have some experts, the host's memory others. Resident: the device has all; then nothing is read back, and a
+// pass can be recorded. Scratch memory is fixed when this is made: longer inputs go in waves of tokens, which changes
+// no result, since every row is computed by itself. Threads: single-thread. Lifetime: borrows devices, queue, tier or
+// store. Errors: those of the store; of loading (device_cache.h); of the recorder; budget; cancelled.
 #pragma once
 
 #include <deque>
@@ -114,8 +114,10 @@ class RoutedExperts final : public ExpertExecutor {
   [[nodiscard]] Result<void> run_waves(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop);
   [[nodiscard]] Result<void> run_wave(const RoutedTokens& tokens, uint32_t first_row, const kernels::Rows& y,
                                       const std::stop_token& stop);
-  /// Reads back what the router has picked: the one place where the host waits for the device. Once a wave.
-  [[nodiscard]] Result<std::vector<uint32_t>> chosen_experts(const RoutedTokens& tokens);
+  /// Reads back what the router has picked: the one place where the host waits for the device. Once a wave. `meanwhile`
+  /// is called before it waits, with what is reached when the device knows it.
+  [[nodiscard]] Result<std::vector<uint32_t>> chosen_experts(
+      const RoutedTokens& tokens, const std::function<void(std::shared_ptr<kernels::Event>)>& meanwhile = {});
   [[nodiscard]] Result<void> compute(const ExpertWave& wave, const std::function<void()>& meanwhile,
                                      const std::stop_token& stop);
   /// The next missing expert goes to a backend.

@@ -3,6 +3,9 @@
 #include "tests/kernels/put_experts.h"
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <numeric>
 
 namespace dspack::test::expert_parts_test {
 namespace {
@@ -57,7 +60,83 @@ void check_parts(Lab& lab, const PartsCase& c, Random& random) {
   CHECK(lab.get(y.data, count) == experts.at_once(lab));
 }
 
+/// Which experts are held: every one, none, or each with some chance.
+enum class Held { all, none, some };
+
+/// Experts are called otherwise than their entries; what is held is computed as run_expert_parts does, the rest is
+/// left.
+void check_held(Lab& lab, const PartsCase& c, Held held, Random& random) {
+  CAPTURE(to_string(c.dtype));
+  CAPTURE(c.tokens);
+  const PutExperts experts(lab, c, random);
+  const uint32_t names = c.experts + 7;
+  std::vector<uint32_t> order(names);
+  std::iota(order.begin(), order.end(), 0U);
+  std::vector<uint32_t> name_of;  // by entry
+  std::vector<uint32_t> entries(names, kernels::kNoEntry);
+  for (uint32_t entry = 0; entry < c.experts; ++entry) {
+    const uint32_t at = random.below(static_cast<uint32_t>(order.size()));
+    name_of.push_back(order[at]);
+    order.erase(order.begin() + at);
+    const bool is_held = held == Held::all || (held == Held::some && random.below(2) == 0);
+    if (is_held) entries[name_of.back()] = entry;
+  }
+  std::vector<uint32_t> named;
+  std::ranges::transform(experts.ids, std::back_inserter(named), [&](uint32_t entry) { return name_of[entry]; });
+  const uint32_t rows = c.tokens * c.top_k;
+  const auto poisoned = [&] {
+    return kernels::Rows{
+        .data = lab.poisoned(size_t{rows} * c.hidden), .rows = rows, .cols = c.hidden, .stride = c.hidden};
+  };
+  const kernels::Rows parts = poisoned();
+  const kernels::Rows wanted = poisoned();
+  const kernels::Slice scratch{.buffer = experts.parts_scratch.get(), .offset_bytes = 0};
+  const bool runs = lab.queue().run_held_experts({.table = experts.table.get(),
+                                                  .entries = entries,
+                                                  .x = experts.x,
+                                                  .ids = lab.put(named),
+                                                  .top_k = c.top_k,
+                                                  .scratch = scratch,
+                                                  .parts = parts});
+  CHECK(runs == (!lab.device().is_host() && c.tokens <= 8));
+  std::vector<kernels::ExpertGroup> groups;
+  const auto all = groups_of(experts.ids, random);
+  for (const auto& [entry, of_entry] : all)
+    if (runs && entries[name_of[entry]] != kernels::kNoEntry) groups.push_back({.entry = entry, .parts = of_entry});
+  lab.queue().run_expert_parts({.table = experts.table.get(),
+                                .x = experts.x,
+                                .groups = groups,
+                                .top_k = c.top_k,
+                                .scratch = scratch,
+                                .parts = wanted});
+  const auto bits = [&](const kernels::Rows& of) {
+    const auto values = lab.get(of.data, size_t{rows} * c.hidden);
+    std::vector<uint32_t> words(values.size());
+    std::memcpy(words.data(), values.data(), values.size() * sizeof(float));
+    return words;
+  };
+  const auto stored = lab.get(parts.data, size_t{rows} * c.hidden);
+  for (uint32_t part = 0; part < rows; ++part)
+    REQUIRE(is_poison(stored[size_t{part} * c.hidden]) == (!runs || entries[named[part]] == kernels::kNoEntry));
+  CHECK(bits(parts) == bits(wanted));
+}
+
 }  // namespace
+
+KERNEL_CASE("held experts: the device finds those that a table has, and computes them with the bits of any call") {
+  SKIP_UNLESS_SET_RUNS();
+  Random random;
+  INFO("seed ", random.seed());
+  Lab lab(Set::kName);
+  for (const Held held : {Held::some, Held::all, Held::none}) {
+    for (const PartsCase& c :
+         {PartsCase{Dtype::f8_e4m3, 9, 160, 48, 128, 3, 1}, PartsCase{Dtype::f8_e4m3, 9, 160, 48, 128, 3, 2},
+          PartsCase{Dtype::f8_e4m3, 16, 96, 33, 16, 8, 8}, PartsCase{Dtype::bf16, 6, 80, 32, 0, 2, 5},
+          PartsCase{Dtype::bf16, 4, 80, 32, 0, 2, 9}, PartsCase{Dtype::i8, 4, 36, 17, 9, 2, 3},
+          PartsCase{Dtype::u8, 5, 160, 64, 32, 3, 2, kPackedCodes[0]}})
+      check_held(lab, c, held, random);
+  }
+}
 
 KERNEL_CASE("expert parts: in any groups and calls, the bits of all at once") {
   SKIP_UNLESS_SET_RUNS();

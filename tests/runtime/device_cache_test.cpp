@@ -28,7 +28,8 @@ PolicyFactory lru() {
 
 /// A cache over a store that has some experts of two layers in memory.
 struct Lab {
-  explicit Lab(uint64_t seed) : place(test::tiny_folder(), true, UINT64_MAX, seed), pinned(*place.device) {
+  explicit Lab(uint64_t seed, uint64_t slots = 8)
+      : place(test::tiny_folder(), true, UINT64_MAX, seed), pinned(*place.device) {
     host = std::move(*kernels::make_cpu_device({.threads = 1, .instruction_set = {}}));
     store = std::move(*StreamedStore::make(
         *host, place.weights(),
@@ -42,7 +43,7 @@ struct Lab {
     }
     cache = std::move(*DeviceCache::make(*place.device, place.checkpoint(), *store,
                                          {.experts = place.options({kFirst, kSecond}),
-                                          .slots = 8,
+                                          .slots = slots,
                                           .policy = lru(),
                                           .prefetch = PrefetchMode::on,
                                           .ahead_bytes = kPieceBytes}));
@@ -335,6 +336,37 @@ TEST_CASE("device cache: an expert that the host has leaves without a copy") {
     CHECK(full.host_has(expert));
   }
   CHECK(full.cache->stats().phases[static_cast<size_t>(Phase::decode)].returned == 0);
+}
+
+TEST_CASE("device cache: what is held has arrived, and stays until it is let go") {
+  bool was_on_its_way = false;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    Lab lab(seed, 2);
+    CHECK(lab.cache->hold(kFirst).empty());
+    lab.want(kFirst, 0);
+    if (lab.cache->hold(kFirst).empty()) {
+      was_on_its_way = true;
+    } else {
+      CHECK(lab.counts->arrived_bytes == lab.counts->uploaded_bytes);
+    }
+    lab.want(kFirst, 1);
+    while (lab.cache->reap_oldest()) {
+    }
+    const auto entries = lab.cache->hold(kFirst);
+    REQUIRE(entries.size() > 2);
+    CHECK(entries[0] != entries[1]);
+    for (size_t expert = 0; expert < entries.size(); ++expert)
+      CHECK((entries[expert] == kernels::kNoEntry) == (expert > 1));
+    lab.expect(kSecond, {0});
+    CHECK(lab.prefetches() == 0);
+    lab.cache->let_go();
+    lab.expect(kSecond, {0});
+    CHECK(lab.prefetches() == 1);
+    CHECK_FALSE(lab.cache->holds({.layer = kFirst, .expert = ExpertId(0)}));
+    CHECK(lab.cache->hold(kSecond).empty());  // pieces of it are left
+  }
+  CHECK(was_on_its_way);
 }
 
 TEST_CASE("experts in pieces: none is larger than asked for, and together they are the expert") {

@@ -251,6 +251,32 @@ TEST_CASE("tiered experts: the host waits for the device once a layer, whoever c
   }
 }
 
+// While the host waits for the routes the device computes those of its experts that they name.
+TEST_CASE("tiered experts: what the device has it computes before the host knows that it is wanted") {
+  TierReference reference(test::tiny_folder());
+  ExpertPlace place(test::tiny_folder(), true);
+  Tiers tiers(place, {.vram = 2 * place.executor_shape(7).experts});
+  const auto counts = static_cast<test::DeferredDevice&>(*place.device).counts();
+  for (const LayerId layer : {kFirst, kSecond}) {
+    for (unsigned seed = 0; seed < 3; ++seed) {
+      CAPTURE(seed);
+      RoutedRows(place, layer, 5, seed).run(*tiers.executor);
+      RoutedRows again(place, layer, 5, seed);
+      const uint64_t held = counts->held;
+      const uint64_t parts = counts->parts;
+      const uint64_t synchronisations = counts->synchronisations;
+      tiers.executor->begin_pass({.phase = Phase::decode, .rows = 5, .draft_rows = 0});
+      REQUIRE(tiers.executor->run(again.routed, again.y, {}));
+      CHECK(counts->synchronisations == synchronisations + 1);
+      CHECK(counts->held_at_wait == held + 1);
+      CHECK(counts->held == held + 1);
+      CHECK(counts->parts == parts);
+      CHECK(again.run(*tiers.executor) == reference.run(layer, 5, seed));
+    }
+  }
+  CHECK(tiers.counts().hits > 0);
+}
+
 TEST_CASE("tiered experts: routes, inputs and results of the CPU's experts come by no upload and no download") {
   TierReference reference(test::tiny_folder());
   ExpertPlace place(test::tiny_folder(), true);

@@ -99,6 +99,7 @@ class DeferredEvent final : public Event {
   }
   void wait() override {
     ++counts_->synchronisations;
+    counts_->held_at_wait = counts_->held;
     order_->run_until(*event_);
   }
   [[nodiscard]] double seconds_since(const Event& earlier) const override {
@@ -166,6 +167,7 @@ class DeferredQueue final : public Queue {
   void synchronize() override {
     check_not_recording();
     ++counts_->synchronisations;
+    counts_->held_at_wait = counts_->held;
     order_->run_all(stream_);
   }
   std::shared_ptr<Event> mark() override {
@@ -262,6 +264,7 @@ class DeferredQueue final : public Queue {
     enqueue(inner, [below](Queue& queue) { queue.run_experts(below); });
   }
   void run_expert_parts(const kernels::ExpertPartsArgs& args) override {
+    ++counts_->parts;
     const auto* table = dynamic_cast<const DeferredTable*>(args.table);
     DSPACK_CHECK(table != nullptr, "a table of another device");
     Translation inner(device_);
@@ -281,6 +284,36 @@ class DeferredQueue final : public Queue {
       below.groups = mine;
       queue.run_expert_parts(below);
     });
+  }
+  [[nodiscard]] bool run_held_experts(const kernels::HeldExpertsArgs& args) override {
+    ++counts_->held;
+    const auto* table = dynamic_cast<const DeferredTable*>(args.table);
+    DSPACK_CHECK(table != nullptr, "a table of another device");
+    Translation inner(device_);
+    kernels::ExpertPartsArgs below{.table = table->inner.get(),
+                                   .x = inner(args.x),
+                                   .groups = {},
+                                   .top_k = args.top_k,
+                                   .scratch = inner(args.scratch),
+                                   .parts = inner(args.parts)};
+    inner.uses.insert(inner.uses.end(), table->uses.begin(), table->uses.end());
+    std::vector<uint32_t> entries(args.entries.begin(), args.entries.end());
+    const HostAccess read(args.ids, args.parts.rows * sizeof(uint32_t), HostAccess::Kind::read);
+    enqueue(inner, [below, ids = inner.any(args.ids), read, entries = std::move(entries)](Queue& queue) mutable {
+      read.run();
+      std::vector<std::byte> bytes(below.parts.rows * sizeof(uint32_t));
+      queue.download(bytes, ids);
+      queue.synchronize();
+      for (uint32_t part = 0; part < below.parts.rows; ++part) {
+        uint32_t expert = 0;
+        std::memcpy(&expert, bytes.data() + part * sizeof(uint32_t), sizeof(uint32_t));
+        if (entries[expert] == kernels::kNoEntry) continue;
+        const kernels::ExpertGroup group{.entry = entries[expert], .parts = {&part, 1}};
+        below.groups = {&group, 1};
+        queue.run_expert_parts(below);
+      }
+    });
+    return true;
   }
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override {
     Translation inner(device_);

@@ -31,6 +31,9 @@ struct DeferredCounts {
   };
   uint64_t synchronisations = 0;  // the host waited, for a queue or an event
   uint64_t operations = 0;        // enqueued one by one: not recorded, not in a step
+  uint64_t held = 0;              // of these: run_held_experts
+  uint64_t held_at_wait = 0;      // of these, those before the host waited last
+  uint64_t parts = 0;             // of these: run_expert_parts
   uint64_t recordings = 0;
   uint64_t steps = 0;  // runs of what was recorded
   uint64_t uploaded_bytes = 0;

@@ -171,15 +171,15 @@ struct FusedTask {
   uint32_t down_staged;
   uint32_t assignments;
   bool gives_parts = false;  // what the experts give stays in rows of its own, by assignment: nothing is added up
+  bool overlaps = true;      // the launch, with the one before
   FusedShape shape;
   FusedCounters counters;
 };
 
-/// Some experts' launch does not overlap with the one before: their weights may come by copies that the stream waits
-/// for.
+/// Where weights come by copies that the stream waits for, the launch does not overlap with the one before.
 template <class Kernel>
 void launch_fused(gpu::Stream& stream, Kernel kernel, const FusedTask& task) {
-  if (task.gives_parts) return gpu::launch(stream, task.shape.launch, kernel, task);
+  if (!task.overlaps) return gpu::launch(stream, task.shape.launch, kernel, task);
   gpu::launch_overlapping(stream, task.shape.launch, kernel, task);
 }
 

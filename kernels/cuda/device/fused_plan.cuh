@@ -46,6 +46,7 @@ struct FusedSteps {
                   .down_staged = steps.down.staged,
                   .assignments = task.tokens * task.top_k,
                   .gives_parts = task.cut.tiles > 0,
+                  .overlaps = task.cut.tiles == 0 || !task.cut.awaits_copies,
                   .shape = *shape,
                   .counters = lay_out_fused_counters(task.counters, *shape, most)};
   if (task.shared == nullptr) return fused;

@@ -15,8 +15,26 @@ DeviceCacheOptions DeviceBackend::Share::own(const DeviceCacheOptions& of_all, u
 }
 
 void DeviceBackend::begin_pass(const ExpertPass& pass) {
+  held_.reset();  // of a wave that has failed
+  cache_.let_go();
   cache_.begin_pass(pass);
   cache_.reap();
+}
+
+void DeviceBackend::compute_held(const ExpertWave& wave, const RouteIds& ids) {
+  held_.reset();
+  if (wave.phase != Phase::decode) return;
+  const std::span<const uint32_t> entries = cache_.hold(wave.layer);
+  if (entries.empty()) return;
+  const bool is_enqueued = queue_.run_held_experts({.table = &cache_.table(wave.layer),
+                                                    .entries = entries,
+                                                    .x = wave.x,
+                                                    .ids = share_.number == 0 ? ids.on_device : ids.on_host,
+                                                    .top_k = wave.top_k,
+                                                    .scratch = scratch_,
+                                                    .parts = wave.parts});
+  if (!is_enqueued) return cache_.let_go();
+  held_ = {.entries = entries, .computed = queue_.mark()};
 }
 
 void DeviceBackend::begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) {
@@ -31,10 +49,20 @@ void DeviceBackend::begin_wave(const ExpertWave& wave, std::vector<size_t>& miss
     const ExpertDemand& demand = wave.groups[group].demand;
     DeviceSlot* const slot = is_home(wave.layer, demand.expert) ? cache_.use(wave.layer, demand) : nullptr;
     if (slot == nullptr) return false;
-    (slot->arrival == nullptr ? hits : under_way_).emplace_back(group, slot);
+    if (held_ && held_->has(demand.expert)) {
+      slot->used_until = held_->computed;
+    } else {
+      (slot->arrival == nullptr ? hits : under_way_).emplace_back(group, slot);
+    }
     return true;
   });
-  wave.course->hits.push_back({.begin = wave.course->all.begin, .end = enqueue(wave, hits)});
+  if (held_) wave.course->hits.push_back({.begin = wave.course->all.begin, .end = held_->computed});
+  if (!held_ || !hits.empty()) {
+    auto begin = held_ ? queue_.mark() : wave.course->all.begin;
+    wave.course->hits.push_back({.begin = std::move(begin), .end = enqueue(wave, hits)});
+  }
+  held_.reset();
+  cache_.let_go();
   fills_.clear();
   const uint64_t empty = cache_.empty_slots(wave.layer);
   for (const size_t group : missing)

@@ -1,9 +1,11 @@
-// A device computes experts in the slots of its own memory: those that are present at once, in one launch; missing ones
+// A device computes experts in the slots of its own memory: those that are present at once, in one launch, which finds
+// them by itself where tokens are few, so that the device does not wait until the host knows the routes; missing ones
 // after their copies from the host's memory, those together that have arrived when the host comes to them. The host
 // enqueues and does not wait.
 // Threads: single-thread. Lifetime: borrows queue and cache. Errors: none.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "runtime/experts/backend.h"
@@ -29,6 +31,9 @@ class DeviceBackend final : public ExpertBackend {
 
   void begin_pass(const ExpertPass& pass) override;
   void accept_drafts(uint32_t rows) override { cache_.accept_drafts(rows); }
+  void compute_held(const ExpertWave& wave, const RouteIds& ids) override;
+  /// Whether compute_held has enqueued anything that begin_wave has not seen yet.
+  [[nodiscard]] bool has_held() const { return held_.has_value(); }
   void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) override;
   /// What is traced goes to the first device.
   [[nodiscard]] bool may_take(const ExpertWave& wave, size_t group) const override;
@@ -65,6 +70,14 @@ class DeviceBackend final : public ExpertBackend {
   DeviceCache& cache_;
   MissOptions miss_;
   Share share_;
+  /// What compute_held has enqueued.
+  struct Held {
+    std::span<const uint32_t> entries;  // DeviceCache::hold
+    std::shared_ptr<kernels::Event> computed;
+
+    [[nodiscard]] bool has(ExpertId expert) const { return entries[expert.value] != kernels::kNoEntry; }
+  };
+  std::optional<Held> held_;
   std::vector<size_t> fills_;      // of the wave's groups, those for which there are empty slots
   std::vector<Placed> under_way_;  // to the cache's slots, and not enqueued to be computed
 };

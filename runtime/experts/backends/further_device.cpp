@@ -50,14 +50,28 @@ ExpertWave FurtherDevice::seen(const ExpertWave& wave) {
   return own;
 }
 
-// The layer before has been computed, and so has what this device did for it: nothing is waited for.
-void FurtherDevice::begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) {
+// The first device has ended the pass before, and so has this one, unless that has failed.
+void FurtherDevice::begin_pass(const ExpertPass& pass) {
   queue_->synchronize();
+  inner_->begin_pass(pass);
+}
+
+void FurtherDevice::begin_course(Phase phase) {
   computed_.clear();
-  course_ = LayerCourse();
-  course_.phase = wave.phase;
-  if (wave.tracer != nullptr) return;  // which computes on the first device
+  course_ = {.phase = phase};
   course_.all.begin = queue_->mark();
+}
+
+void FurtherDevice::compute_held(const ExpertWave& wave, const RouteIds& ids) {
+  queue_->wait(*wave.course->all.begin);
+  begin_course(wave.phase);
+  inner_->compute_held(seen(wave), ids);
+}
+
+void FurtherDevice::begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) {
+  has_held_ = inner_->has_held();
+  if (!has_held_) begin_course(wave.phase);
+  if (wave.tracer != nullptr) return;  // which computes on the first device
   const std::vector<size_t> before = missing;
   inner_->begin_wave(seen(wave), missing);
   std::ranges::set_difference(before, missing, std::back_inserter(computed_));
@@ -74,7 +88,10 @@ void FurtherDevice::enqueue_taken(const ExpertWave& wave) {
 }
 
 void FurtherDevice::end_wave(const ExpertWave& wave) {
-  if (computed_.empty()) return;
+  if (computed_.empty()) {
+    if (has_held_) exchange_->meet();
+    return;
+  }
   std::vector<uint32_t> which;
   for (const size_t group : computed_)
     which.insert(which.end(), wave.groups[group].parts.begin(), wave.groups[group].parts.end());

@@ -1,6 +1,6 @@
 // A further device, beside the one that has the layers: it computes experts that belong to it, in slots of its own
-// memory, as DeviceBackend does. A wave's input is sent there while its routes are on their way to the host; results
-// come back when the first device has enqueued its own.
+// memory, as DeviceBackend does. A wave's input and its routes come there without the host's knowing them; results come
+// back when the first device has enqueued its own.
 // Threads: single-thread. Lifetime: borrows the devices, the first one's queue, the store and the homes. Errors: those
 // of DeviceCache::make; budget.
 #pragma once
@@ -27,9 +27,10 @@ class FurtherDevice final : public ExpertBackend {
   FurtherDevice(const FurtherDevice&) = delete;
   FurtherDevice& operator=(const FurtherDevice&) = delete;
 
-  void begin_pass(const ExpertPass& pass) override { inner_->begin_pass(pass); }
+  void begin_pass(const ExpertPass& pass) override;
   void accept_drafts(uint32_t rows) override { inner_->accept_drafts(rows); }
   void before_routes(const kernels::Rows& x) override { exchange_->send(x); }
+  void compute_held(const ExpertWave& wave, const RouteIds& ids) override;
   void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) override;
   [[nodiscard]] bool may_take(const ExpertWave& wave, size_t group) const override {
     return inner_->may_take(wave, group);
@@ -53,6 +54,7 @@ class FurtherDevice final : public ExpertBackend {
 
  private:
   FurtherDevice() = default;
+  void begin_course(Phase phase);
   /// The wave as this device sees it.
   [[nodiscard]] ExpertWave seen(const ExpertWave& wave);
 
@@ -63,6 +65,7 @@ class FurtherDevice final : public ExpertBackend {
   std::unique_ptr<DeviceBackend> inner_;
   LayerCourse course_;            // of the present wave, by this device's clock
   std::vector<size_t> computed_;  // of the wave's groups, those that it computes
+  bool has_held_ = false;         // it has looked for them by itself
 };
 
 }  // namespace dspack::runtime

@@ -83,7 +83,7 @@ void RowExchange::bring(const kernels::Rows& to, std::span<const uint32_t> which
     Piece& piece = next_piece(further_);
     const kernels::Rows passing = rows_of_piece(piece, static_cast<uint32_t>(some.size()));
     further_.gather_rows(passing, parts(), some);
-    first_.wait(*further_.mark());
+    meet();
     first_.scatter_rows(to, passing, some);
     piece.read = first_.mark();
   }

@@ -32,6 +32,9 @@ class RowExchange {
   /// What the first queue does from now on finds the rows `which` of `parts` in the same rows of `to`.
   void bring(const kernels::Rows& to, std::span<const uint32_t> which);
 
+  /// What the first queue does from now on comes after all that the further one has been given.
+  void meet() { first_.wait(*further_.mark()); }
+
   /// Of the last rows sent. [rows, hidden]
   [[nodiscard]] kernels::Rows x() const { return own_rows(0, rows_); }
   /// [rows * top_k, hidden]
