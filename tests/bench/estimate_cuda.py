@@ -20,8 +20,8 @@ as many run at once as registers, shared memory and the grid let.
 "Before": first is 2.3 us, since weights were asked for only when the inputs were there (review of November), what is under
 way was left to the compiler, and each row of the table was a launch of its own or several. Now a product that shares its
 launch with the one above it takes the time of its bytes alone, and where launches overlap (compute capability 9.0; an
-H200 has 0.5 to 0.93 us, and 0.76 to 1.04 where they do not) an edge is taken to be half as long. Kernels that read no weights, and attention, have a time of
-their own each (review of November).
+H200 has 0.5 to 0.93 us, and 0.76 to 1.04 where they do not) an edge is taken to be half as long. Kernels that read no weights, and attention, have a time of their
+own each (review of November).
 """
 import argparse
 from dataclasses import dataclass
