@@ -8,6 +8,7 @@
 #include "format/base/size.h"
 #include "kernels/cuda/device/attend.cuh"
 #include "kernels/cuda/device/tensor_keys.cuh"
+#include "kernels/cuda/expanded_keys.h"
 #include "kernels/cuda/linear.h"
 
 namespace dspack::kernels::cuda {
@@ -21,81 +22,24 @@ constexpr unsigned kStages = 2;
 constexpr uint32_t kMostKeyDim = 192;
 constexpr uint32_t kMostValueDim = 128;
 
-/// What the kernels share.
+/// Some heads' attention.
 struct ExpandedRun {
-  const void* cache;
   RowsAt<const float> queries;
   float* out;
-  RoundedRows latents;  // of the slice
-  const float* made;    // [slice, heads, head_dim]: what kv_b gives
-  uint16_t* keys;       // [heads, positions, head_dim] BF16: key, then value
-  uint16_t* ropes;      // [positions, rope_dim] BF16
+  const uint16_t* keys;  // ExpandedKeysTask
+  const uint16_t* ropes;
   uint32_t rows;
   uint32_t first_head;  // of those at once
-  uint32_t heads;       // at once
   uint32_t all_heads;
-  uint32_t latent_dim;
   uint32_t rope_dim;
   uint32_t nope_dim;
   uint32_t value_dim;
   uint32_t positions;
   uint32_t first_position;
-  uint32_t slice_begin;
-  uint32_t slice_rows;
   uint32_t row_bytes;  // of a position in shared memory
   float scale;
-  Fp8Row fp8_row;
   [[nodiscard]] __device__ __forceinline__ uint32_t head_dim() const { return nope_dim + value_dim; }
 };
-
-template <class Stored>
-struct PlainRows {
-  static __device__ __forceinline__ float value(const ExpandedRun& run, uint64_t position, uint32_t column) {
-    return Stored::decode_one(run.cache, position * (run.latent_dim + run.rope_dim) + column);
-  }
-};
-struct Fp8Rows {
-  static __device__ __forceinline__ float value(const ExpandedRun& run, uint64_t position, uint32_t column) {
-    const auto* row = static_cast<const uint8_t*>(run.cache) + position * run.fp8_row.bytes;
-    return device::fp8_row_value(row, run.fp8_row, run.latent_dim, column);
-  }
-};
-
-/// A warp rounds a row of the cache's slice: its latent, with zeros after it, and with the first heads its rotary key.
-template <class Cached>
-__global__ void round_slice_kernel(ExpandedRun run) {
-  const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
-  const uint32_t row = gpu::block_index().x * warps + gpu::warp_index();
-  if (row >= run.slice_rows) return;  // all lanes of a warp
-  const uint64_t position = run.slice_begin + row;
-  auto* latent = reinterpret_cast<uint32_t*>(run.latents.values + uint64_t{row} * run.latents.columns);
-  const auto latent_value = [&](uint32_t column) {
-    return column < run.latent_dim ? Cached::value(run, position, column) : 0.0F;
-  };
-  for (uint32_t pair = gpu::lane_index(); pair < run.latents.columns / 2; pair += gpu::kWarpThreads)
-    latent[pair] = gpu::floats_to_bf16s(latent_value(2 * pair), latent_value(2 * pair + 1));
-  if (run.first_head > 0) return;
-  auto* rope = reinterpret_cast<uint32_t*>(run.ropes + position * run.rope_dim);
-  for (uint32_t pair = gpu::lane_index(); pair < run.rope_dim / 2; pair += gpu::kWarpThreads) {
-    const uint32_t column = run.latent_dim + 2 * pair;
-    rope[pair] = gpu::floats_to_bf16s(Cached::value(run, position, column), Cached::value(run, position, column + 1));
-  }
-}
-
-/// A warp rounds what kv_b has made of one position for one head.
-__global__ void pack_slice_kernel(ExpandedRun run) {
-  const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
-  const uint32_t row = gpu::block_index().x * warps + gpu::warp_index();
-  if (row >= run.slice_rows) return;  // all lanes of a warp
-  const uint32_t head = gpu::block_index().y;
-  const uint32_t dim = run.head_dim();
-  const float* from = run.made + (uint64_t{row} * run.heads + head) * dim;
-  auto* to = reinterpret_cast<uint2*>(run.keys + (uint64_t{head} * run.positions + run.slice_begin + row) * dim);
-  for (uint32_t four = gpu::lane_index(); four < dim / 4; four += gpu::kWarpThreads) {
-    const float4 x = *reinterpret_cast<const float4*>(from + four * 4);
-    to[four] = make_uint2(gpu::floats_to_bf16s(x.x, x.y), gpu::floats_to_bf16s(x.z, x.w));
-  }
-}
 
 /// Rows of positions in shared memory.
 struct Tile {
@@ -309,19 +253,6 @@ uint64_t keys_bytes(const ExpandedShape& shape) {
   return std::min(head * shape.heads, std::max(head, kKeysBytes));
 }
 
-/// `count` rows of a matrix from `first` on. No scale may cover rows on both sides of `first`.
-Matrix rows_of(const Matrix& matrix, uint32_t first, uint32_t count) {
-  Matrix part = matrix;
-  part.out = count;
-  const auto skip = [&](size_t plane, uint64_t bytes) {
-    part.planes[plane] = static_cast<const std::byte*>(matrix.planes[plane]) + bytes;
-  };
-  skip(kCodes, first * code_bytes(matrix.coding, matrix.in));
-  if (matrix.block_out > 0 && matrix.planes[kScales] != nullptr)
-    skip(kScales, first / matrix.block_out * ceil_div(matrix.in, matrix.block_in) * scale_bytes(matrix.scale));
-  return part;
-}
-
 struct ExpandedScratch {
   std::byte* latents = nullptr;
   float* made = nullptr;
@@ -346,27 +277,6 @@ ExpandedScratch lay_out(std::byte* memory, const ExpandedShape& shape) {
   add(scratch.keys, keys_bytes(shape));
   add(scratch.ropes, uint64_t{shape.positions} * shape.rope_dim * sizeof(uint16_t));
   return scratch;
-}
-
-template <class Cached>
-void make_keys(gpu::Stream& stream, const ExpandedAttendTask& task, const ExpandedPlan& plan, ExpandedRun run,
-               const ExpandedScratch& scratch) {
-  constexpr unsigned kRowsOfBlock = 4;
-  const uint32_t dim = head_dim(task.shape);
-  const Matrix kv_b = rows_of(task.kv_b, run.first_head * dim, run.heads * dim);
-  for (uint32_t first = 0; first < task.shape.positions; first += plan.slice) {
-    run.slice_begin = first;
-    run.slice_rows = std::min(plan.slice, task.shape.positions - first);
-    run.latents = lay_out_rounded(scratch.latents, run.slice_rows, task.shape.latent_dim, Precision::bf16);
-    const auto blocks = static_cast<unsigned>(ceil_div(run.slice_rows, kRowsOfBlock));
-    const unsigned threads = kRowsOfBlock * gpu::kWarpThreads;
-    gpu::launch(stream, {.grid_x = blocks, .threads = threads}, round_slice_kernel<Cached>, run);
-    linear_tensor(stream, {.weight = kv_b,
-                           .x = run.latents,
-                           .y = {.data = scratch.made, .stride = uint64_t{run.heads} * dim},
-                           .rows = run.slice_rows});
-    gpu::launch(stream, {.grid_x = blocks, .grid_y = run.heads, .threads = threads}, pack_slice_kernel, run);
-  }
 }
 
 }  // namespace
@@ -414,39 +324,39 @@ void attend_expanded(gpu::Stream& stream, const ExpandedAttendTask& task) {
   if (shape.rows == 0 || shape.heads == 0) return;
   const ExpandedPlan plan = plan_expanded(shape);
   const ExpandedScratch scratch = lay_out(task.scratch, shape);
-  ExpandedRun run{.cache = task.cache,
-                  .queries = task.queries,
+  ExpandedKeysTask keys{.kv_b = task.kv_b,
+                        .cache = task.cache,
+                        .cache_dtype = task.cache_dtype,
+                        .latent_dim = shape.latent_dim,
+                        .rope_dim = shape.rope_dim,
+                        .head_dim = head_dim(shape),
+                        .positions = shape.positions,
+                        .slice = plan.slice,
+                        .latents = scratch.latents,
+                        .made = scratch.made,
+                        .keys = scratch.keys,
+                        .ropes = scratch.ropes};
+  ExpandedRun run{.queries = task.queries,
                   .out = task.out,
-                  .latents = {},
-                  .made = scratch.made,
                   .keys = scratch.keys,
                   .ropes = scratch.ropes,
                   .rows = shape.rows,
                   .first_head = 0,
-                  .heads = 0,
                   .all_heads = shape.heads,
-                  .latent_dim = shape.latent_dim,
                   .rope_dim = shape.rope_dim,
                   .nope_dim = shape.nope_dim,
                   .value_dim = shape.value_dim,
                   .positions = shape.positions,
                   .first_position = task.first_position,
-                  .slice_begin = 0,
-                  .slice_rows = 0,
                   .row_bytes = tensor_row_bytes(head_dim(shape) + shape.rope_dim),
-                  .scale = task.scale,
-                  .fp8_row = fp8_row({shape.latent_dim, shape.rope_dim})};
+                  .scale = task.scale};
   for (; run.first_head < shape.heads; run.first_head += plan.heads) {
-    run.heads = std::min(plan.heads, shape.heads - run.first_head);
-    switch (task.cache_dtype) {
-      case Dtype::f8_e4m3: make_keys<Fp8Rows>(stream, task, plan, run, scratch); break;
-      case Dtype::bf16: make_keys<PlainRows<device::StoredBf16>>(stream, task, plan, run, scratch); break;
-      case Dtype::f16: make_keys<PlainRows<device::StoredF16>>(stream, task, plan, run, scratch); break;
-      default: make_keys<PlainRows<device::StoredF32>>(stream, task, plan, run, scratch);
-    }
+    keys.first_head = run.first_head;
+    keys.heads = std::min(plan.heads, shape.heads - run.first_head);
+    make_expanded_keys(stream, keys);
     gpu::launch(stream,
                 {.grid_x = static_cast<unsigned>(ceil_div(shape.rows, kTileQueries)),
-                 .grid_y = run.heads,
+                 .grid_y = keys.heads,
                  .threads = kThreads,
                  .shared_bytes = static_cast<unsigned>(kStages * kTilePositions * run.row_bytes)},
                 expanded_kernel, run);

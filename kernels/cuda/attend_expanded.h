@@ -1,10 +1,9 @@
 // Attention of a prompt's rows with a key and a value of every head (DeepSeek-V3 inference/model.py, class MLA,
 // attn_impl "naive"), on tensor cores. A query of V3 then meets 192 + 128 numbers of a position and not 576 + 512, no
-// query is absorbed and no value projected; but kv_b multiplies the latents of all positions first. That pays from some
-// 170 rows on. Some heads at a time, so that the scratch is bounded:
+// query is absorbed and no value projected; but kv_b multiplies the latents of all positions first (expanded_keys.h).
+// That pays from some 170 rows on. Some heads at a time, so that the scratch is bounded; of each
 //
-//   latents of a slice of positions -> BF16;  kv_b's rows of the heads . latents -> FP32 -> BF16 [heads, positions, ..]
-//   64 rows of one head: softmax(queries . [key | rope]) . values, 64 positions at a time, all in registers
+//   64 rows: softmax(queries . [key | rope]) . values, 64 positions at a time, all in registers
 //
 // Queries, latents, keys, values and softmax weights are rounded to BF16; scores, softmax and sums are FP32.
 //

@@ -13,6 +13,7 @@
 #include "format/base/size.h"
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/experts.cuh"
+#include "kernels/cuda/device/fused_plan.cuh"
 #include "kernels/cuda/device/shared_expert.cuh"
 #include "kernels/cuda/expert_tiles.h"
 #include "kernels/cuda/linear.h"
@@ -185,8 +186,8 @@ void run_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixFo
 }
 
 template <class Stored>
-void run_fused(gpu::Stream& stream, uint32_t tokens, const gpu::LaunchShape& shape, const device::FusedTask& task) {
-  const auto launch = [&](auto kernel) { device::launch_fused(stream, shape, kernel, task); };
+void run_fused(gpu::Stream& stream, uint32_t tokens, const device::FusedTask& task) {
+  const auto launch = [&](auto kernel) { device::launch_fused(stream, kernel, task); };
   if (tokens == 1) return launch(fused_kernel<ExactTiles<Stored, true, 1>>);
   if (tokens == 2) return launch(fused_kernel<ExactTiles<Stored, true, 2>>);
   launch(fused_kernel<ExactTiles<Stored, true, kExactTokens>>);
@@ -195,13 +196,7 @@ void run_fused(gpu::Stream& stream, uint32_t tokens, const gpu::LaunchShape& sha
 constexpr uint64_t kSharedBytes = 32 << 10;  // of inputs; several blocks share a multiprocessor's memory
 
 /// A product with a shared expert's matrices, `matrices` of them at once, as linear_exact computes each.
-struct SharedChoice {
-  device::SharedProduct product = {};
-  uint64_t row_groups = 0;
-  uint64_t shared_bytes = 0;
-};
-SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint32_t tokens) {
-  SharedChoice choice;
+device::SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint32_t tokens) {
   const uint64_t places = exact_tile(tokens);
   const uint32_t warps = choose_linear(matrix.coding, matrix.out, matrix.in, tokens, 1).warps_a_row;
   const uint64_t group_values = uint64_t{gpu::kWarpThreads} * codes_in_16_bytes(matrix.coding);
@@ -209,74 +204,36 @@ SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint32_t tok
   // A whole number of turns of the lanes that share a row.
   const uint64_t that_fit = std::max<uint64_t>(1, kSharedBytes / (group_bytes * warps)) * warps;
   const uint64_t groups = std::min(that_fit, round_up(ceil_div(matrix.in, group_values), warps));
-  choice.product.matrices[0] = matrix;
-  choice.product.tokens = tokens;
-  choice.product.warps_a_row = warps;
-  choice.product.staged = launch_count(groups);
-  choice.row_groups = ceil_div(matrix.out, kRowsOfBlock);
-  choice.shared_bytes =
-      groups * group_bytes + kRowsOfBlock * matrices * places * sizeof(float) +
-      device::stream_bytes(kWarpsOfBlock * gpu::kWarpThreads, exact_pieces(static_cast<unsigned>(places)));
-  return choice;
+  return {.warps_a_row = warps,
+          .staged = launch_count(groups),
+          .shared_bytes =
+              groups * group_bytes + kRowsOfBlock * matrices * places * sizeof(float) +
+              device::stream_bytes(kWarpsOfBlock * gpu::kWarpThreads, exact_pieces(static_cast<unsigned>(places)))};
 }
 
-/// One launch of all steps; nothing: they are to be launched separately.
-struct FusedPlan {
-  FusedShape shape;
-  ExpertsChoice gate_up, down;
-  SharedChoice shared_gate_up, shared_down;
-};
-std::optional<FusedPlan> plan_fused(const ExpertsTask& task) {
+/// Nothing: the steps are to be launched separately, as those of codings and layouts that are rare are.
+std::optional<device::FusedTask> plan_fused(const ExpertsTask& task) {
   const Coding coding = task.form.gate_up.coding;
-  // Codings and layouts that are rare have no such kernel.
   const auto fits = [&](const MatrixForm& form) { return form.coding == coding && has_aligned_rows(form); };
-  if (task.counters == nullptr || !is_common(coding) || !fits(task.form.gate_up) || !fits(task.form.down))
-    return std::nullopt;
+  if (!is_common(coding) || !fits(task.form.gate_up) || !fits(task.form.down)) return std::nullopt;
   const uint32_t most = most_tokens(task);
-  const auto choose = [&](const MatrixForm& form, uint32_t matrices) {
-    return choose_experts(form, matrices, most, expert_tiles_of(task, exact_tile(most)));
+  const uint32_t tile = exact_tile(most);
+  const auto step = [&](const MatrixForm& form, uint32_t matrices) {
+    const ExpertsChoice choice = choose_experts(form, matrices, most, expert_tiles_of(task, tile));
+    return device::FusedStep{.shape = choice.shape, .staged = choice.staged_groups};
   };
-  FusedPlan plan{.shape = {},
-                 .gate_up = choose(task.form.gate_up, device::GateUp::kMatrices),
-                 .down = choose(task.form.down, device::Down::kMatrices),
-                 .shared_gate_up = {},
-                 .shared_down = {}};
+  device::FusedSteps steps{.gate_up = step(task.form.gate_up, device::GateUp::kMatrices),
+                           .down = step(task.form.down, device::Down::kMatrices),
+                           .tile = tile};
   if (task.shared != nullptr) {
     const SharedExpert& shared = *task.shared;
     if (!fits(form_of(shared.gate)) || !fits(form_of(shared.up)) || !fits(form_of(shared.down))) return std::nullopt;
-    plan.shared_gate_up = choose_shared(shared.gate, device::GateUp::kMatrices, task.tokens);
-    plan.shared_gate_up.product.matrices[1] = shared.up;
-    plan.shared_gate_up.product.x = task.x;
-    plan.shared_gate_up.product.y = shared.inner;
-    plan.shared_down = choose_shared(shared.down, device::Down::kMatrices, task.tokens);
-    plan.shared_down.product.x = {.data = shared.inner.data, .stride = shared.inner.stride};
-    plan.shared_down.product.y = shared.y;
+    steps.gate_up.shared = choose_shared(shared.gate, device::GateUp::kMatrices, task.tokens);
+    steps.down.shared = choose_shared(shared.down, device::Down::kMatrices, task.tokens);
+    const uint64_t row_groups = ceil_div(shared.gate.out, kRowsOfBlock);
+    steps.shared.gate_up_blocks = launch_count(std::min(row_groups, uint64_t{kFusedCounters}));
   }
-  const FusedSharedShape of_shared{
-      .gate_up_blocks = launch_count(std::min(plan.shared_gate_up.row_groups, uint64_t{kFusedCounters}))};
-  const auto shape = choose_fused_experts(plan.gate_up.shape, plan.down.shape, most, exact_tile(most), 0, of_shared);
-  if (!shape.has_value()) return std::nullopt;
-  plan.shape = *shape;
-  plan.shape.launch.shared_bytes = launch_count(std::max(
-      {uint64_t{shape->launch.shared_bytes}, plan.shared_gate_up.shared_bytes, plan.shared_down.shared_bytes}));
-  return plan;
-}
-
-void run_fused(gpu::Stream& stream, const ExpertsTask& task, const device::ExpertSteps& steps, const FusedPlan& plan) {
-  device::FusedTask fused{.steps = steps,
-                          .shared_gate_up = plan.shared_gate_up.product,
-                          .shared_down = plan.shared_down.product,
-                          .gate_up_staged = plan.gate_up.staged_groups,
-                          .down_staged = plan.down.staged_groups,
-                          .assignments = task.tokens * task.top_k,
-                          .gives_parts = task.cut.tiles > 0,
-                          .overlaps = task.cut.tiles == 0 || !task.cut.awaits_copies,
-                          .shape = plan.shape,
-                          .counters = lay_out_fused_counters(task.counters, plan.shape, most_tokens(task))};
-  if (task.shared != nullptr) fused.steps.sum.more = {.data = task.shared->y.data, .stride = task.shared->y.stride};
-  device::with_common(task.form.gate_up.coding, [&]<class Stored>(Stored) {
-    run_fused<Stored>(stream, most_tokens(task), plan.shape.launch, fused);
-  });
+  return device::plan_fused(task, steps);
 }
 
 uint64_t counters_of(const FusedShape& shape, uint32_t tokens) {
@@ -324,9 +281,13 @@ void run_experts(gpu::Stream& stream, const ExpertsTask& task) {
   if (task.tokens == 0) return;
   const device::ExpertSteps steps =
       device::begin_expert_steps(stream, task, exact_tile(most_tokens(task)), Precision::exact);
-  const auto plan = plan_fused(task);
-  DSPACK_CHECK(plan.has_value() || task.shared == nullptr, "a shared expert that is not computed with these");
-  if (plan.has_value()) return run_fused(stream, task, steps, *plan);
+  auto fused = plan_fused(task);
+  DSPACK_CHECK(fused.has_value() || task.shared == nullptr, "a shared expert that is not computed with these");
+  if (fused.has_value()) {
+    device::begin_steps(*fused, task, steps);
+    return device::with_common(task.form.gate_up.coding,
+                               [&]<class Stored>(Stored) { run_fused<Stored>(stream, most_tokens(task), *fused); });
+  }
   run_product<device::GateUp>(stream, task, task.form.gate_up, steps.gate_up);
   run_product<device::Down>(stream, task, task.form.down, steps.down);
   if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);

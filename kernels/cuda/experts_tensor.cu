@@ -8,6 +8,7 @@
 
 #include "format/base/size.h"
 #include "kernels/cuda/device/experts.cuh"
+#include "kernels/cuda/device/fused_plan.cuh"
 #include "kernels/cuda/device/shared_tensor.cuh"
 #include "kernels/cuda/device/tensor_rows.cuh"
 #include "kernels/cuda/expert_tiles.h"
@@ -318,70 +319,46 @@ void round_x(gpu::Stream& stream, const ExpertsTask& task, const device::ExpertP
 }
 
 /// A product with a shared expert's matrices, as linear_tensor computes each.
-struct SharedChoice {
-  device::SharedProduct product = {};
-  uint64_t shared_bytes = 0;
-};
-SharedChoice choose_shared(const Matrix& matrix, uint32_t tokens) {
+device::SharedChoice choose_shared(const Matrix& matrix, uint32_t tokens) {
   constexpr uint64_t kInputBytes = 40 << 10;  // and the parts' sums make it no more than the routed experts' inputs
-  SharedChoice choice;
-  choice.product.matrices[0] = matrix;
-  choice.product.tokens = tokens;
-  choice.product.warps_a_row = choose_linear_tensor(matrix.coding, matrix.out, matrix.in, tokens).warps_a_row;
+  device::SharedChoice choice;
+  choice.warps_a_row = choose_linear_tensor(matrix.coding, matrix.out, matrix.in, tokens).warps_a_row;
   // A whole number of turns of the parts of a row, and of blocks that share a scale.
-  const uint32_t turn =
-      std::max(choice.product.warps_a_row * 8 * codes_in_16_bytes(matrix.coding), device::kRoundedBlock);
-  choice.product.staged = turn;
+  const uint32_t turn = std::max(choice.warps_a_row * 8 * codes_in_16_bytes(matrix.coding), device::kRoundedBlock);
+  choice.staged = turn;
   const auto bytes_of = [&](uint32_t columns) { return device::shared_tensor_inputs(tokens, columns); };
-  while (choice.product.staged < matrix.in && bytes_of(choice.product.staged + turn) <= kInputBytes)
-    choice.product.staged += turn;
-  const uint64_t parts = std::max(choice.product.warps_a_row, device::kSharedTensorWarps);  // of all warps
-  choice.shared_bytes = device::kFewInputsAt + bytes_of(choice.product.staged) +
+  while (choice.staged < matrix.in && bytes_of(choice.staged + turn) <= kInputBytes)
+    choice.staged += turn;
+  const uint64_t parts = std::max(choice.warps_a_row, device::kSharedTensorWarps);  // of all warps
+  choice.shared_bytes = device::kFewInputsAt + bytes_of(choice.staged) +
                         parts * device::kSharedValues * gpu::kWarpThreads * sizeof(float);
   return choice;
 }
 
-/// One launch of all steps; nothing: they are to be launched separately.
-struct FusedPlan {
-  FusedShape shape;
-  ExpertsTensorChoice gate_up, down;
-  SharedChoice shared_gate_up, shared_down;
-};
-std::optional<FusedPlan> plan_fused(const ExpertsTask& task) {
-  if (task.counters == nullptr) return std::nullopt;
+/// Nothing: the steps are to be launched separately.
+std::optional<device::FusedTask> plan_fused(const ExpertsTask& task) {
   const auto blocks_of = [](uint32_t values) { return static_cast<uint32_t>(ceil_div(values, kRoundedBlock)); };
-  FusedPlan plan{.shape = {},
-                 .gate_up = choose<device::GateUp>(task, task.form.gate_up),
-                 .down = choose<device::Down>(task, task.form.down),
-                 .shared_gate_up = {},
-                 .shared_down = {}};
-  FusedSharedShape of_shared;
+  const auto step = [](const ExpertsTensorChoice& choice) {
+    return device::FusedStep{.shape = choice.shape, .staged = choice.staged_columns};
+  };
+  device::FusedSteps steps{.gate_up = step(choose<device::GateUp>(task, task.form.gate_up)),
+                           .down = step(choose<device::Down>(task, task.form.down)),
+                           .tile = tile_of(task),
+                           .inner_blocks = blocks_of(task.form.down.in)};
   if (task.shared != nullptr) {
     const SharedExpert& shared = *task.shared;
     for (const Matrix* matrix : {&shared.gate, &shared.up, &shared.down}) {
       if (matrix->coding != task.form.gate_up.coding || !fits_tensor_cores(form_of(*matrix))) return std::nullopt;
     }
     if (task.tokens > kMostTensorRows) return std::nullopt;
-    plan.shared_gate_up = choose_shared(shared.gate, task.tokens);
-    plan.shared_gate_up.product.matrices[1] = shared.up;
-    plan.shared_gate_up.product.x = task.x;
-    plan.shared_gate_up.product.y = shared.inner;
-    plan.shared_down = choose_shared(shared.down, task.tokens);
-    plan.shared_down.product.x = {.data = shared.inner.data, .stride = shared.inner.stride};
-    plan.shared_down.product.y = shared.y;
-    plan.shared_down.product.rounded = shared.rounded_inner;
+    steps.gate_up.shared = choose_shared(shared.gate, task.tokens);
+    steps.down.shared = choose_shared(shared.down, task.tokens);
     const uint32_t rows =  // TensorTiles::rows_of_gate_up
-        kFewWarps * expert_row_tiles(plan.gate_up.tokens) * device::kRowsOfTile<device::GateUp>;
-    of_shared = {.gate_up_blocks = static_cast<uint32_t>(ceil_div(shared.gate.out, rows)),
-                 .inner_blocks = blocks_of(shared.gate.out)};
+        kFewWarps * expert_row_tiles(tensor_tokens(most_tokens(task))) * device::kRowsOfTile<device::GateUp>;
+    steps.shared = {.gate_up_blocks = static_cast<uint32_t>(ceil_div(shared.gate.out, rows)),
+                    .inner_blocks = blocks_of(shared.gate.out)};
   }
-  const auto shape = choose_fused_experts(plan.gate_up.shape, plan.down.shape, most_tokens(task), tile_of(task),
-                                          blocks_of(task.form.down.in), of_shared);
-  if (!shape.has_value()) return std::nullopt;
-  plan.shape = *shape;
-  plan.shape.launch.shared_bytes = launch_count(std::max(
-      {uint64_t{shape->launch.shared_bytes}, plan.shared_gate_up.shared_bytes, plan.shared_down.shared_bytes}));
-  return plan;
+  return device::plan_fused(task, steps);
 }
 
 template <class Stored, bool kFp8>
@@ -389,29 +366,26 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
   const device::ExpertSteps steps =
       device::begin_expert_steps(stream, task, tile_of(task), kFp8 ? Precision::fp8 : Precision::bf16);
   round_x<kFp8>(stream, task, steps.gate_up);
-  const auto plan = plan_fused(task);
-  DSPACK_CHECK(plan.has_value() || task.shared == nullptr, "a shared expert that is not computed with these");
-  if (plan.has_value()) {
-    device::FusedTask fused{.steps = steps,
-                            .shared_gate_up = plan->shared_gate_up.product,
-                            .shared_down = plan->shared_down.product,
-                            .gate_up_staged = plan->gate_up.staged_columns,
-                            .down_staged = plan->down.staged_columns,
-                            .assignments = task.tokens * task.top_k,
-                            .gives_parts = task.cut.tiles > 0,
-                            .overlaps = task.cut.tiles == 0 || !task.cut.awaits_copies,
-                            .shape = plan->shape,
-                            .counters = lay_out_fused_counters(task.counters, plan->shape, most_tokens(task))};
-    fused.shared_gate_up.rounded = steps.gate_up.rounded;
-    if (task.shared != nullptr) fused.steps.sum.more = {.data = task.shared->y.data, .stride = task.shared->y.stride};
-    const auto launch = [&](auto kernel) { device::launch_fused(stream, plan->shape.launch, kernel, fused); };
-    if (plan->gate_up.tokens == TensorTokens::one) return launch(fused_tensor_kernel<Stored, TensorTokens::one, kFp8>);
+  auto fused = plan_fused(task);
+  DSPACK_CHECK(fused.has_value() || task.shared == nullptr, "a shared expert that is not computed with these");
+  if (fused.has_value()) {
+    device::begin_steps(*fused, task, steps);
+    const auto launch = [&](auto kernel) { device::launch_fused(stream, kernel, *fused); };
+    if (tensor_tokens(most_tokens(task)) == TensorTokens::one)
+      return launch(fused_tensor_kernel<Stored, TensorTokens::one, kFp8>);
     return launch(fused_tensor_kernel<Stored, TensorTokens::few, kFp8>);
   }
   run_product<device::GateUp, Stored, kFp8>(stream, choose<device::GateUp>(task, task.form.gate_up), steps.gate_up);
   round_tiles<kFp8>(stream, task, steps.down);
   run_product<device::Down, Stored, kFp8>(stream, choose<device::Down>(task, task.form.down), steps.down);
   if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);
+}
+
+bool has_scales(const ExpertsTask& task) {
+  const SharedExpert* shared = task.shared;
+  return task.form.gate_up.block_out > 0 || task.form.down.block_out > 0 ||
+         (shared != nullptr &&
+          (cuda::has_scales(shared->gate) || cuda::has_scales(shared->up) || cuda::has_scales(shared->down)));
 }
 
 // Of the inputs: without rings two blocks share the smallest multiprocessor's memory, with them one has it.
@@ -455,7 +429,7 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t matri
 void run_experts_tensor(gpu::Stream& stream, const ExpertsTask& task, Precision precision) {
   DSPACK_CHECK(experts_fit_tensor_cores(task.form), "experts that the tensor cores do not multiply exactly");
   if (task.tokens == 0) return;
-  device::with_common(task.form.gate_up.coding, [&]<class Stored>(Stored) {
+  device::with_tensor_codes(task.form.gate_up.coding, has_scales(task), [&]<class Stored>(Stored) {
     constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
     kIsF8&& precision == Precision::fp8 ? run<Stored, kIsF8>(stream, task) : run<Stored, false>(stream, task);
   });

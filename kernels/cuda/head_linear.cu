@@ -2,6 +2,8 @@
 // Lanes share a row chunk by chunk (dot.cuh).
 #include "kernels/cuda/head_linear.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/device/head_part.cuh"
 

@@ -265,8 +265,8 @@ void linear_exact_each(gpu::Stream& stream, std::span<const LinearTask> tasks, u
 
 bool takes_route(const LinearTask& task) {
   const Coding coding = task.weight.coding;
-  return (coding == Coding::bf16 || coding == Coding::f32) && has_aligned_rows(form_of(task.weight)) &&
-         task.rows <= kMostTokens;
+  return (coding == Coding::bf16 || coding == Coding::f32) && !has_scales(task.weight) &&
+         has_aligned_rows(form_of(task.weight)) && task.rows <= kMostTokens;
 }
 
 void linear_exact_route(gpu::Stream& stream, const LinearTask& task, const RouteEnd& end, unsigned multiprocessors) {

@@ -55,8 +55,8 @@ struct RouteEnd {
   RouteTask task;
   uint32_t* counter = nullptr;  // a word, zero, that no other stream uses; it is zero again when the stream has run
 };
-/// Whether linear_exact_route takes it: a router in BF16 or F32, in rows that 16-byte reads fit, and as few rows as one
-/// block takes.
+/// Whether linear_exact_route takes it: a router in BF16 or F32 without scales, in rows that 16-byte reads fit, and as
+/// few rows as one block takes.
 [[nodiscard]] bool takes_route(const LinearTask& task);
 /// Precondition: takes_route.
 void linear_exact_route(gpu::Stream& stream, const LinearTask& task, const RouteEnd& end, unsigned multiprocessors);
@@ -92,7 +92,7 @@ inline constexpr uint32_t kMostTensorRows = 8;
 /// Several products of one input in one launch, each with the bits of its own. Precondition: at most kMostProducts, of
 /// weights that are stored alike, and at most kMostTensorRows rows.
 void linear_tensor_each(gpu::Stream& stream, std::span<const TensorTask> tasks);
-/// As linear_exact_route. Precondition: a router in BF16, and at most kMostTensorRows rows.
+/// As linear_exact_route. Precondition: takes_route, in BF16, and at most kMostTensorRows rows.
 void linear_tensor_route(gpu::Stream& stream, const TensorTask& task, const RouteEnd& end);
 
 }  // namespace dspack::kernels::cuda

@@ -193,7 +193,7 @@ template <unsigned kDepth>
 __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kDeepDepth>)
     tensor_route_kernel(TensorTask task, TensorPlan plan, RouteEnd end) {
   device::prefetch_bias(end.task);
-  multiply_rows<device::StoredBf16, 1, 1, false, kDepth>(task, plan, gpu::block_index().x);
+  multiply_rows<device::StoredPlainBf16, 1, 1, false, kDepth>(task, plan, gpu::block_index().x);
   device::route_last(end.task, end.counter);
 }
 
@@ -286,7 +286,7 @@ TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint
 
 void linear_tensor(gpu::Stream& stream, const TensorTask& task) {
   if (task.rows == 0 || task.weight.out == 0) return;
-  device::with_common(task.weight.coding, [&]<class Stored>(Stored) {
+  device::with_tensor_codes(task.weight.coding, has_scales(task.weight), [&]<class Stored>(Stored) {
     constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
     kIsF8&& task.x.scales != nullptr ? run<Stored, kIsF8>(stream, task) : run<Stored, false>(stream, task);
   });
@@ -296,6 +296,7 @@ void linear_tensor_each(gpu::Stream& stream, std::span<const TensorTask> tasks) 
   TensorParts products = {};
   gpu::LaunchShape shape{.grid_x = 0};
   bool is_deep = true;
+  bool is_scaled = false;
   for (const TensorTask& task : tasks) {
     const TensorChoice choice = choose_linear_tensor(task.weight.coding, task.weight.out, task.weight.in, task.rows);
     products.parts[products.count++] = {
@@ -306,10 +307,11 @@ void linear_tensor_each(gpu::Stream& stream, std::span<const TensorTask> tasks) 
     shape.threads = choice.shape.threads;
     shape.shared_bytes = std::max(shape.shared_bytes, choice.shape.shared_bytes - rings_bytes(choice.ring_steps));
     is_deep = is_deep && choice.ring_steps == kDeepDepth;
+    is_scaled = is_scaled || has_scales(task.weight);
   }
   is_deep = is_deep && shape.grid_x <= kFewBlocks;
   shape.shared_bytes += rings_bytes(is_deep ? kDeepDepth : kUsualDepth);
-  device::with_common(tasks.front().weight.coding, [&]<class Stored>(Stored) {
+  device::with_tensor_codes(tasks.front().weight.coding, is_scaled, [&]<class Stored>(Stored) {
     constexpr bool kIsF8 = Stored::kCoding == Coding::f8_e4m3;
     const auto launch = [&](auto kernel) { gpu::launch_overlapping(stream, shape, kernel, products); };
     if (kIsF8 && tasks.front().x.scales != nullptr) {

@@ -30,10 +30,14 @@ struct MatrixForm : WeightForm {
   return form.starts_aligned && form.in % piece == 0 && one_block;
 }
 
-/// The form of one matrix.
+[[nodiscard]] inline bool has_scales(const Matrix& matrix) {
+  return matrix.planes[kScales] != nullptr;
+}
+
+/// The form of one matrix; without scales its blocks are 0.
 [[nodiscard]] inline MatrixForm form_of(const Matrix& matrix) {
   MatrixForm form{matrix, reinterpret_cast<uint64_t>(matrix.planes[kCodes]) % 16 == 0};
-  if (matrix.planes[kScales] == nullptr) form.block_out = form.block_in = 0;
+  if (!has_scales(matrix)) form.block_out = form.block_in = 0;
   return form;
 }
 

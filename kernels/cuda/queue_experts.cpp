@@ -250,19 +250,19 @@ std::vector<ExpertGroup> CudaQueue::run_large_groups(const ExpertsTask& task, st
   for (const BlasCard& card : blas_cards(*blas_)) {
     const ExpertsBlasChoice choice = choose_experts_blas(task.form, precision_, card);
     if (choice.path == BlasPath::none) return left;
-    const auto large = std::ranges::stable_partition(
-        left, [&](const ExpertGroup& group) { return group.parts.size() < choice.least_rows; });
-    if (large.empty() || !blas_->has_workspace(false)) return left;
+    const auto large = std::stable_partition(
+        left.begin(), left.end(), [&](const ExpertGroup& group) { return group.parts.size() < choice.least_rows; });
+    if (large == left.end() || !blas_->has_workspace(false)) return left;
     std::vector<ExpertGroup> refused;
-    for (auto first = large.begin(); first != large.end();) {
+    for (auto first = large; first != left.end();) {
       uint64_t assignments = first->parts.size();
       auto end = first + 1;
-      for (; end != large.end() && assignments + end->parts.size() <= kMostBlasAssignments; ++end)
+      for (; end != left.end() && assignments + end->parts.size() <= kMostBlasAssignments; ++end)
         assignments += end->parts.size();
       if (!run_blas_groups(task, entries, {first, end}, true, card)) refused.insert(refused.end(), first, end);
       first = end;
     }
-    left.erase(large.begin(), large.end());
+    left.erase(large, left.end());
     left.insert(left.end(), refused.begin(), refused.end());
     if (choice.path != BlasPath::fp8) return left;
   }

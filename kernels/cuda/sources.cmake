@@ -10,6 +10,7 @@ set(dspack_cuda_kernels
   choose_scores.cu
   choose_tensor.cu
   elementwise.cu
+  expanded_keys.cu
   expert_tiles.cu
   experts.cu
   experts_tensor.cu

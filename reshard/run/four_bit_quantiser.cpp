@@ -1,5 +1,6 @@
 #include "reshard/run/four_bit_quantiser.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>

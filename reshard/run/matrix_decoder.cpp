@@ -1,5 +1,6 @@
 #include "reshard/run/matrix_decoder.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 

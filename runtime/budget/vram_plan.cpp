@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "format/base/size.h"
 #include "runtime/budget/memory_plan.h"

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <utility>
 
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"

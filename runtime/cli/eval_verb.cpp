@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "format/cli/output.h"
 #include "format/json.h"
 #include "runtime/cli/loading.h"

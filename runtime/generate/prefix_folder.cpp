@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "format/base/size.h"
 #include "format/cache/disk_room.h"

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/budget/memory_plan.h"
 #include "runtime/budget/system_memory.h"
 

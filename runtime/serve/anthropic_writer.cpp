@@ -1,6 +1,8 @@
 // The answer of Anthropic's /v1/messages (https://docs.anthropic.com/en/docs/build-with-claude/streaming).
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "runtime/serve/answer_writer.h"
 #include "runtime/serve/json_fields.h"
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <utility>
 
 #include "runtime/serve/answer_writer.h"
 #include "runtime/serve/json_fields.h"

@@ -1,6 +1,7 @@
 #include "runtime/text/tiktoken_file.h"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>

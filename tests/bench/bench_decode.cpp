@@ -10,6 +10,7 @@
 //   the
 //              last miss
 //   foresight  max(all compute, all transfer)
+#include <algorithm>
 #include <chrono>
 
 #include "tests/bench/starved.h"

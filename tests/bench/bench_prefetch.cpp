@@ -5,6 +5,7 @@
 //
 // Three models of the same folder take rounds in turn, each on with its own text, which is the same: the token that the
 // logits say, from token 0 on. The first round of each fills the slots and is not counted.
+#include <algorithm>
 #include <array>
 #include <chrono>
 

@@ -57,7 +57,7 @@ class Promise:
     is_elsewhere: bool = False  # cards with less shared memory than this take another kernel
 
 
-WEIGHTS = r"(?:StoredF8|Stored16<TwoBf16>)"
+WEIGHTS = r"(?:StoredF8|Stored16<TwoBf16>|StoredPlainBf16)"
 PROMISES = [
     Promise("linear", "^linear_kernel<WEIGHTS, 1u, true>", 256, 48 * KIB + 64, 4),
     Promise("linear", "^linear_kernel<WEIGHTS, 2u, true>", 256, 48 * KIB + 128, 3),

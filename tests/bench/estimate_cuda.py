@@ -6,14 +6,17 @@ shapes and from figures of the machine code. Nothing is measured; the last colum
 
 A kernel that reads weights, one token, precision exact:
 
-    time = edge + first + max(bytes / copied, blocks of the fullest multiprocessor * bytes of a block / own) + last
+    time = edge + first + max(bytes / copied, bytes of the fullest multiprocessor / own) + last
 
   edge     from one kernel of a graph to the next
   first    the first weights: a latency of memory. Inputs are staged meanwhile.
   copied   what the card's memory gives a copy; the floor is bytes / copied
-  own      what one multiprocessor takes at most: what it has under way in a latency under load, or what it can decode:
-           four instructions of 32 lanes a clock, of which it reaches 70 %
+  own      what one multiprocessor takes at most: what its blocks have under way in a latency under load, or what it can
+           decode: four instructions of 32 lanes a clock, of which it reaches 70 %
   last     sums and stores of the last rows
+Blocks, their shared memory and turns follow from shapes as in the sources (choose_linear, choose_experts, spread_heads);
+as many run at once as registers, shared memory and the grid let.
+
 "Before": first is 2.3 us, since weights were asked for only when the inputs were there (review of November), what is under
 way was left to the compiler, and each row of the table was a launch of its own or several. Now a product that shares its
 launch with the one above it takes the time of its bytes alone, and where launches overlap (compute capability 9.0; an
@@ -22,6 +25,8 @@ own each (review of November).
 """
 import argparse
 from dataclasses import dataclass
+
+import check_sass
 
 EDGE, FIRST, LAST, LATENCY = 1.25, 0.9, 0.5, 0.8  # us
 FIRST_BEFORE = 2.3
@@ -42,23 +47,40 @@ class Card:
 CARDS = {"h200": Card("H200", 4.3, 132, 1.83, 90, 1), "h100": Card("H100", 3.0, 132, 1.83, 90, 1),
          "4090": Card("RTX 4090", 0.93, 128, 2.52, 89, 0.85), "5090": Card("RTX 5090", 1.6, 170, 2.41, 120, 0.85)}
 
-# By kernel and architecture: KiB under way on a multiprocessor before, now; instructions a byte before, now
-# (check_sass.py --table, one token; the largest of a kernel's loops). "Before" with the shared memory of then: three
-# blocks on cards of 100 KiB.
-FACTS = {
-    ("linear", 1, 90): ((32, 3.88), (64, 4.34)), ("linear", 2, 90): ((32, 2.32), (64, 2.75)),
-    ("linear", 1, 89): ((24, 3.80), (32, 4.34)), ("linear", 2, 89): ((24, 2.24), (32, 2.75)),
-    ("linear", 1, 120): ((24, 3.78), (32, 4.50)), ("linear", 2, 120): ((24, 2.08), (32, 2.69)),
-    ("experts", 1, 90): ((32, 3.79), (64, 4.47)), ("experts", 2, 90): ((32, 2.32), (64, 2.91)),
-    ("experts", 1, 89): ((24, 3.88), (32, 4.28)), ("experts", 2, 89): ((36, 2.41), (32, 2.72)),
-    ("experts", 1, 120): ((24, 3.69), (32, 4.38)), ("experts", 2, 120): ((24, 2.09), (32, 2.81)),
-    ("plain", 1, 90): ((104, 3.60), (64, 4.69)), ("plain", 2, 90): ((128, 2.08), (64, 3.12)),
-    ("plain", 1, 89): ((128, 3.52), (64, 4.31)), ("plain", 2, 89): ((128, 2.00), (64, 2.75)),
-    ("plain", 1, 120): ((32, 3.30), (64, 4.09)), ("plain", 2, 120): ((128, 1.75), (64, 2.53)),
-    ("transposed", 1, 90): ((16, 9.34), (32, 4.59)), ("transposed", 2, 90): ((16, 6.48), (32, 2.81)),
-    ("transposed", 1, 89): ((16, 9.41), (32, 4.56)), ("transposed", 2, 89): ((16, 6.56), (32, 2.81)),
-    ("transposed", 1, 120): ((16, 6.14), (32, 4.50)), ("transposed", 2, 120): ((16, 4.73), (32, 3.00)),
+# By kernel and bytes of a weight, then architecture: KiB under way on a multiprocessor and instructions a byte, before.
+# With the shared memory of then: three blocks on cards of 100 KiB.
+BEFORE = {
+    ("linear", 1): {90: (32, 3.88), 89: (24, 3.80), 120: (24, 3.78)},
+    ("linear", 2): {90: (32, 2.32), 89: (24, 2.24), 120: (24, 2.08)},
+    ("experts", 1): {90: (32, 3.79), 89: (24, 3.88), 120: (24, 3.69)},
+    ("experts", 2): {90: (32, 2.32), 89: (36, 2.41), 120: (24, 2.09)},
+    ("plain", 1): {90: (104, 3.60), 89: (128, 3.52), 120: (32, 3.30)},
+    ("plain", 2): {90: (128, 2.08), 89: (128, 2.00), 120: (128, 1.75)},
+    ("transposed", 1): {90: (16, 9.34), 89: (16, 9.41), 120: (16, 6.14)},
+    ("transposed", 2): {90: (16, 6.48), 89: (16, 6.56), 120: (16, 4.73)},
 }
+# Now: registers, and instructions a byte (check_sass.py --table, one token; the largest of a kernel's loops).
+# transposed, which has no loop over weights: about what a warp issues over its bytes, on sm_90.
+NOW = {
+    ("linear", 1): {90: (60, 4.41), 89: (56, 4.47), 120: (64, 5.38)},
+    ("linear", 2): {90: (60, 2.81), 89: (60, 2.78), 120: (64, 3.44)},
+    ("experts", 1): {90: (64, 4.50), 89: (64, 4.50), 120: (64, 5.56)},
+    ("experts", 2): {90: (64, 2.91), 89: (64, 2.91), 120: (64, 3.91)},
+    ("plain", 1): {90: (62, 4.94), 89: (62, 4.94), 120: (60, 4.78)},
+    ("plain", 2): {90: (64, 3.31), 89: (64, 3.31), 120: (56, 3.19)},
+    ("transposed", 1): {90: (59, 8.0), 89: (58, 8.0), 120: (64, 8.0)},
+    ("transposed", 2): {90: (56, 5.0), 89: (56, 5.0), 120: (62, 5.0)},
+}
+THREAD_BYTES = 64  # of weights that each thread of these kernels has under way
+
+
+@dataclass
+class Grid:
+    """How a launch of today is cut."""
+    groups: int        # of rows or columns, of as many bytes each
+    blocks: int        # that take them by turns
+    threads: int       # of a block
+    shared: int        # bytes of a block
 
 
 @dataclass
@@ -67,35 +89,80 @@ class Product:
     kernel: str
     out: int
     inputs: int
-    rows_of_block: int
-    blocks_before: int
-    blocks: int
     bytes_of_weight: int
+    blocks_before: int
+    grid: object  # by multiprocessors
     count: int = 1  # matrices that are read
     is_joined: bool = False  # now in the launch of the product above
 
+    @property
+    def bytes(self):
+        return self.out * self.inputs * self.bytes_of_weight * self.count
 
-def blocks_of_linear(out, inputs, chunk, multiprocessors=132):
-    """choose_linear for one row: (blocks, rows of a block)."""
+
+def ceil_div(value, by):
+    return -(-value // by)
+
+
+def stream_bytes(threads):
+    return threads * THREAD_BYTES
+
+
+def linear_warps(out, chunks):
+    """choose_linear: warps that share a row."""
     warps = 1
-    while warps < 4 and -(-out // (16 // warps)) < 256 and -(-inputs // chunk) >= 4 * warps * 32:
+    while warps < 4 and ceil_div(out, 16 // warps) < 256 and chunks >= 4 * warps * 32:
         warps *= 2
-    rows = 16 // warps
-    return min(-(-out // rows), multiprocessors * 4), rows
+    return warps
 
 
 def linear(name, out, inputs, size, is_joined=False):
-    blocks, rows = blocks_of_linear(out, inputs, 16 // size)
-    return Product(name, "linear", out, inputs, rows, blocks, blocks, size, 1, is_joined)
+    codes = 16 // size
+    warps = linear_warps(out, ceil_div(inputs, codes))
+    row_groups = ceil_div(out, 16 // warps)
+    group_bytes = 32 * codes * 4
+    staged = min(max(1, 32 * 1024 // (group_bytes * warps)) * warps,
+                 ceil_div(ceil_div(inputs, 32 * codes), warps) * warps)
+    shared = staged * group_bytes + 64 + stream_bytes(256)
+
+    def grid(multiprocessors):
+        return Grid(row_groups, min(row_groups, 4 * multiprocessors), 256, shared)
+    return Product(name, "linear", out, inputs, size, min(row_groups, 132 * 4), grid, 1, is_joined)
 
 
-def heads(name, kernel, heads_of_model, latent, size, before, now):
-    return Product(name, kernel, heads_of_model * 128, latent, 0, before, now, size)
+def transposed(heads, latent, size, before):
+    """choose_head_linear_transposed: a lane has four columns, eight shares of rows a block."""
+    lanes = 32
+    while lanes > 16 and heads * ceil_div(latent // 4, lanes) < 256:
+        lanes //= 2
+    blocks = heads * ceil_div(latent // 4, lanes)
+    shared = (8 * lanes * 4 + 256 * 2) * 4
+    return Product("head_linear_transposed", "transposed", heads * 128, latent, size, before,
+                   lambda multiprocessors: Grid(blocks, blocks, 8 * lanes, shared))
+
+
+def head_linear(heads, latent, size):
+    """choose_head_linear: a block has 32 rows of a head."""
+    blocks = heads * 128 // 32
+    shared = ceil_div(latent * size, 512) * 512 // size * 4 + stream_bytes(256)
+    return Product("head_linear", "plain", heads * 128, latent, size, blocks,
+                   lambda multiprocessors: Grid(blocks, blocks, 256, shared))
 
 
 def experts(name, count, inner, hidden, size):
-    return Product(name, "experts", inner, hidden, 16, 8 * inner // 16 + 8 * hidden // 64, 8 * inner // 16 +
-                   8 * hidden // 64, size, 3 * count)
+    """choose_experts for one token: a tile for each of its experts."""
+    def blocks_of(rows, turn_bytes):
+        groups = ceil_div(rows, 16)
+        turns = 1
+        while turns * turn_bytes < 128 * 1024 and count * ceil_div(groups, 2 * turns) >= 768:
+            turns *= 2
+        return count * ceil_div(groups, turns)
+    blocks = blocks_of(inner, 16 * 2 * hidden * size) + blocks_of(hidden, 16 * inner * size)
+    group_bytes = 32 * 16 // size * 4
+    shared = min(ceil_div(hidden * size, 512), 32 * 1024 // group_bytes) * group_bytes + stream_bytes(256)
+    before = 8 * inner // 16 + 8 * hidden // 64
+    return Product(name, "experts", inner, hidden, size, before,
+                   lambda multiprocessors: Grid(blocks, blocks, 256, shared), 3 * count)
 
 
 # Layers with routed experts. Others: kernels without weights, and attention at 1,024 positions, us on an H200, before
@@ -103,8 +170,7 @@ def experts(name, count, inner, hidden, size):
 MODELS = {
     "v3": [
         linear("q_a", 1536, 7168, 1), linear("kv_a", 576, 7168, 1, True), linear("q_b", 24576, 1536, 1),
-        heads("head_linear_transposed", "transposed", 128, 512, 1, 128, 256),
-        heads("head_linear", "plain", 128, 512, 1, 512, 512),
+        transposed(128, 512, 1, 128), head_linear(128, 512, 1),
         linear("o", 7168, 16384, 1), linear("router", 256, 7168, 2),
         experts("routed experts", 8, 2048, 7168, 1),
         linear("shared gate", 2048, 7168, 1, True), linear("shared up", 2048, 7168, 1, True),
@@ -114,8 +180,7 @@ MODELS = {
         ("SiLU, sums", 8.0, 0.0)],
     "v2-lite": [
         linear("q", 3072, 2048, 2), linear("kv_a", 576, 2048, 2, True),
-        heads("head_linear_transposed", "transposed", 16, 512, 2, 32, 128),
-        heads("head_linear", "plain", 16, 512, 2, 64, 64),
+        transposed(16, 512, 2, 32), head_linear(16, 512, 2),
         linear("o", 2048, 2048, 2), linear("router", 64, 2048, 2),
         experts("routed experts", 6, 1408, 2048, 2),
         linear("shared gate", 2816, 2048, 2, True), linear("shared up", 2816, 2048, 2, True),
@@ -126,23 +191,40 @@ MODELS = {
 }
 
 
-def time_of(product, card, is_now):
-    """(us, floor in us)."""
-    key = (product.kernel, product.bytes_of_weight, card.architecture)
-    under_way, instructions = FACTS[key][is_now]
-    size = product.out * product.inputs * product.bytes_of_weight * product.count
-    floor = size / card.copied * 1e-6
-    blocks = product.blocks if is_now else product.blocks_before
-    fullest = -(-blocks // card.multiprocessors) / blocks * size
-    by_latency = under_way * 1024 / LATENCY                                   # bytes a us
-    by_issue = ISSUE * 4 * 32 * card.ghz * 1e3 / instructions
-    own = min(by_latency, by_issue)
-    reading = max(floor, fullest / own)
-    if not is_now:
-        return EDGE + FIRST_BEFORE + reading + LAST, floor
+def rate_of(under_way, instructions, card):
+    """Bytes of weights a us that a multiprocessor takes at most, with so many under way."""
+    return min(under_way / LATENCY, ISSUE * 4 * 32 * card.ghz * 1e3 / instructions)
+
+
+def time_before(product, card):
+    under_way, instructions = BEFORE[product.kernel, product.bytes_of_weight][card.architecture]
+    fullest = ceil_div(product.blocks_before, card.multiprocessors) / product.blocks_before * product.bytes
+    own = rate_of(under_way * 1024, instructions, card)
+    return EDGE + FIRST_BEFORE + max(floor_of(product, card), fullest / own) + LAST
+
+
+def blocks_at_once(grid, registers, card):
+    """Of the fullest multiprocessor."""
+    of_warp = ceil_div(registers, 8) * 8 * 32
+    by_registers = check_sass.REGISTERS // (of_warp * grid.threads // 32)
+    by_shared = check_sass.CARDS[card.architecture].shared // (grid.shared + check_sass.RESERVED)
+    return min(by_registers, by_shared, ceil_div(grid.blocks, card.multiprocessors))
+
+
+def time_now(product, card):
+    floor = floor_of(product, card)
     if product.is_joined:
-        return floor, floor  # beside blocks of the other
-    return edge_of(card) + FIRST + reading + LAST, floor
+        return floor  # beside blocks of the other
+    registers, instructions = NOW[product.kernel, product.bytes_of_weight][card.architecture]
+    grid = product.grid(card.multiprocessors)
+    turns = ceil_div(grid.groups, grid.blocks)
+    fullest = min(1, ceil_div(grid.blocks, card.multiprocessors) * turns / grid.groups) * product.bytes
+    under_way = blocks_at_once(grid, registers, card) * grid.threads * THREAD_BYTES
+    return edge_of(card) + FIRST + max(floor, fullest / rate_of(under_way, instructions, card)) + LAST
+
+
+def floor_of(product, card):
+    return product.bytes / card.copied * 1e-6
 
 
 def edge_of(card):
@@ -156,13 +238,12 @@ def table(model, cards):
     bytes_of_layer = 0
     for row in MODELS[model]:
         is_product = isinstance(row, Product)
-        size = row.out * row.inputs * row.bytes_of_weight * row.count if is_product else 0
+        size = row.bytes if is_product else 0
         bytes_of_layer += size
         line = "| %s | %s |" % (row.name if is_product else row[0], "%.1f" % (size * 1e-6) if size else "")
         for card in cards:
             if is_product:
-                now, floor = time_of(row, card, 1)
-                figures = [floor, time_of(row, card, 0)[0], now]
+                figures = [floor_of(row, card), time_before(row, card), time_now(row, card)]
             else:
                 figures = [0.0, row[1] * card.small, row[2] * card.small]
             totals[card.name] = [a + b for a, b in zip(totals[card.name], figures)]

@@ -3,6 +3,7 @@
 // owns what it reads from. Errors: that one's.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <mutex>

@@ -1,6 +1,8 @@
 // A disk that is full, or fails, at every operation of a small repack: a clear error, and the next run goes on.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tests/faults/repack_lab.h"
 #include "tests/support/fault_tally.h"
 

@@ -2,6 +2,7 @@
 // Threads: as the file systems that it is given.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "format/compressed/frames.h"

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "format/hub/answers.h"
 
 namespace dspack::hub_answers_test {

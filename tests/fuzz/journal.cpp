@@ -1,4 +1,5 @@
 // The journal of a run. Input: lines of records.h behind an identity.
+#include <algorithm>
 #include <string>
 
 #include "format/json.h"

@@ -2,6 +2,8 @@
 // then a text to encode.
 #include "tests/fuzz/tokenizer_checks.h"
 
+#include <algorithm>
+
 using namespace dspack;
 using runtime::SpecialTokens;
 using runtime::Tokenizer;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tests/kernels/weights.h"
 #include "tests/support/numeric.h"
 

@@ -1,5 +1,7 @@
 // Products of a CPU in precision bf16: what rounded inputs give, with the same bits on every instruction set and
 // thread, alone and among other rows.
+#include <algorithm>
+
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/ops_table.h"
 #include "tests/kernels/cuda/rounded_inputs.h"

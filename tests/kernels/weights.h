@@ -201,4 +201,12 @@ inline RandomWeight random_weight(const WeightCase& shape, Random& random) {
   return weight;
 }
 
+/// A weight that has no scales, with a scale of 1 for each row.
+inline RandomWeight with_scales_of_one(RandomWeight weight) {
+  weight.shape.block_out = 1;
+  weight.shape.block_in = weight.shape.in;
+  weight.scales.assign(weight.shape.out, 1.0F);
+  return weight;
+}
+
 }  // namespace dspack::test

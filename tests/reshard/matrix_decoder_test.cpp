@@ -2,6 +2,7 @@
 // (tests/data/weight_formats).
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 

@@ -2,6 +2,7 @@
 // far a shard has come survives whatever stops a run.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "reshard/run/repack.h"

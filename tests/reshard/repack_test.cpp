@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <utility>
 
 #include "reshard/run/repack.h"
 #include "reshard/verbs/verify.h"

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "format/compressed/expanding_repository.h"
 #include "format/source/local_repository.h"
 #include "reshard/run/repack.h"

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "format/http/connections.h"
 #include "reshard/run/stream.h"
 

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "format/safetensors.h"
 #include "runtime/generate/session.h"
 #include "tests/runtime/support/recording_model.h"

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "runtime/generate/session.h"
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/generate/session.h"
 #include "tests/runtime/support/family.h"

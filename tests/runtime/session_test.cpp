@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 

@@ -3,107 +3,30 @@
 #include <doctest/doctest.h>
 #include <fmt/ranges.h>
 
-#include <numeric>
-
 #include "runtime/experts/expert_filling.h"
 #include "runtime/experts/pinned_slots.h"
-#include "runtime/experts/policy/lru.h"
-#include "tests/runtime/support/expert_place.h"
 #include "tests/runtime/support/stored_tensors.h"
+#include "tests/runtime/support/tiered_place.h"
 
 namespace dspack::runtime::several_devices_test {
 namespace {
 
 using test::ExpertPlace;
+using test::kFirst;
+using test::kSecond;
+using test::lru;
 using test::RoutedRows;
+using test::TierReference;
+using test::Tiers;
 
-constexpr LayerId kFirst(1);
-constexpr LayerId kSecond(2);
-
-PolicyFactory lru() {
-  return [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); };
-}
-
-/// Devices with slots of their own over a store of so many.
-struct Cards {
-  Cards(ExpertPlace& place, uint64_t first_slots, uint64_t ram, const MissOptions& miss, uint32_t wave_tokens = 7,
-        PrefetchMode prefetch = PrefetchMode::off)
-      : pinned(*place.device, 1 << 16, 1 << 17) {
-    auto cpu = kernels::make_cpu_device({.threads = 2, .instruction_set = {}});
-    REQUIRE(cpu);
-    host = std::move(*cpu);
-    auto made = StreamedStore::make(*host, place.weights(),
-                                    {.shape = place.shape(),
-                                     .layers = {kFirst, kSecond},
-                                     .slots = ram,
-                                     .policy = lru(),
-                                     .prefetch = prefetch,
-                                     .memory = &pinned});
-    REQUIRE(made);
-    store = std::move(*made);
-    auto tiered = RoutedExperts::make_tiered(place.target(host.get()), place.checkpoint(), *store,
-                                             place.executor_shape(wave_tokens),
-                                             {.experts = place.options({kFirst, kSecond}),
-                                              .slots = first_slots,
-                                              .policy = lru(),
-                                              .prefetch = prefetch,
-                                              .ahead_bytes = 8192,
-                                              .returns = miss.effective() != MissMode::compute},
-                                             miss);
-    REQUIRE_MESSAGE(tiered, (tiered ? "" : tiered.error().message));
-    executor = std::move(*tiered);
-  }
-  [[nodiscard]] VramPhaseStats counts() const {
-    return executor->stats().vram->phases[static_cast<size_t>(Phase::decode)];
-  }
-
-  PinnedSlots pinned;
-  std::unique_ptr<kernels::Device> host;
-  std::unique_ptr<StreamedStore> store;
-  std::unique_ptr<RoutedExperts> executor;
-};
-
-/// What the CPU's executor makes of the same tokens.
-class Reference {
- public:
-  Reference() : place_(test::tiny_folder()) {
-    auto made =
-        StreamedStore::make(*place_.device, place_.weights(),
-                            {.shape = place_.shape(), .layers = {kFirst, kSecond}, .slots = {}, .policy = lru()});
-    REQUIRE(made);
-    store_ = std::move(*made);
-    auto streamed = RoutedExperts::stream(place_.target(), *store_, place_.executor_shape(64));
-    REQUIRE(streamed);
-    streamed_ = std::move(*streamed);
-  }
-  std::vector<float> run(LayerId layer, uint32_t count, unsigned seed) {
-    RoutedRows rows(place_, layer, count, seed);
-    return rows.run(*streamed_);
-  }
-
- private:
-  ExpertPlace place_;
-  std::unique_ptr<StreamedStore> store_;
-  std::unique_ptr<RoutedExperts> streamed_;
-};
-
-void check_some_passes(Reference& reference, ExpertPlace& place, Cards& cards) {
-  unsigned seed = 0;
-  for (const uint32_t count : {1U, 1U, 2U, 1U, 7U, 1U, 16U, 1U, 90U, 23U, 1U}) {
-    for (const LayerId layer : {kFirst, kSecond}) {
-      CAPTURE(count);
-      CAPTURE(layer.value);
-      RoutedRows rows(place, layer, count, ++seed);
-      REQUIRE(rows.run(*cards.executor, count > 16 ? Phase::prefill : Phase::decode) ==
-              reference.run(layer, count, seed));
-    }
-  }
+void check_passes(TierReference& reference, ExpertPlace& place, Tiers& cards) {
+  test::check_some_passes(reference, place, cards, {1, 1, 2, 1, 7, 1, 16, 1, 90, 23, 1});
 }
 
 }  // namespace
 
 TEST_CASE("several devices: bit for bit the CPU's result at every size of each, whoever computes what is missing") {
-  Reference reference;
+  TierReference reference(test::tiny_folder());
   uint64_t seed = 0;
   for (const MissMode mode : {MissMode::move, MissMode::automatic, MissMode::compute}) {
     for (const std::vector<uint64_t>& slots :
@@ -115,9 +38,10 @@ TEST_CASE("several devices: bit for bit the CPU's result at every size of each, 
         ExpertPlace place(test::tiny_folder(), true, UINT64_MAX, ++seed);
         for (size_t i = 1; i < slots.size(); ++i)
           place.add_device(slots[i]);
-        Cards cards(place, slots[0], ram, {.mode = mode, .is_deterministic = mode == MissMode::compute},
-                    seed % 2 == 0 ? 7 : 64, seed % 3 == 0 ? PrefetchMode::on : PrefetchMode::off);
-        check_some_passes(reference, place, cards);
+        Tiers cards(place, {.vram = slots[0], .ram = ram},
+                    {.mode = mode, .is_deterministic = mode == MissMode::compute}, seed % 2 == 0 ? 7 : 64,
+                    seed % 3 == 0 ? PrefetchMode::on : PrefetchMode::off);
+        check_passes(reference, place, cards);
         const auto stats = cards.executor->stats();
         REQUIRE(stats.vram->cards.size() == slots.size());
         for (size_t i = 0; i < slots.size(); ++i) {
@@ -132,25 +56,25 @@ TEST_CASE("several devices: bit for bit the CPU's result at every size of each, 
 }
 
 TEST_CASE("several devices: rows of a long prompt pass in pieces, none of which is written before it was read") {
-  Reference reference;
+  TierReference reference(test::tiny_folder());
   constexpr uint32_t kRows = 700;  // three pieces there, five or six back
   const auto wanted = reference.run(kFirst, kRows, 3);
   for (uint64_t seed = 1; seed < 9; ++seed) {
     CAPTURE(seed);
     ExpertPlace place(test::tiny_folder(), true, UINT64_MAX, seed);
     place.add_device(20);
-    Cards cards(place, 20, 12, {.mode = MissMode::move}, kRows);
+    Tiers cards(place, {.vram = 20, .ram = 12}, {.mode = MissMode::move}, kRows);
     RoutedRows rows(place, kFirst, kRows, 3);
     CHECK(rows.run(*cards.executor, Phase::prefill) == wanted);
   }
 }
 
 TEST_CASE("several devices: where all experts have room together, none is read or copied twice, and none comes back") {
-  Reference reference;
+  TierReference reference(test::tiny_folder());
   ExpertPlace place(test::tiny_folder(), true);
   place.add_device(64);
-  Cards cards(place, 64, 6, {.mode = MissMode::move});
-  check_some_passes(reference, place, cards);
+  Tiers cards(place, {.vram = 64, .ram = 6}, {.mode = MissMode::move});
+  check_passes(reference, place, cards);
   const auto stats = cards.executor->stats();
   const uint64_t moved = stats.vram->phases[0].moved + stats.vram->phases[1].moved;
   CHECK(moved == stats.vram->used);
@@ -161,22 +85,22 @@ TEST_CASE("several devices: where all experts have room together, none is read o
 }
 
 TEST_CASE("several devices: all experts are brought before a run where they have room, and nothing is read in it") {
-  Reference reference;
+  TierReference reference(test::tiny_folder());
   ExpertPlace place(test::tiny_folder(), true);
   place.add_device(64);
-  Cards cards(place, 64, 6, {.mode = MissMode::move});
+  Tiers cards(place, {.vram = 64, .ram = 6}, {.mode = MissMode::move});
   REQUIRE(fill_devices(*cards.store, cards.executor->backends(), place.options({kFirst, kSecond}), nullptr, {}));
   const auto filled = cards.executor->stats();
   CHECK(filled.vram->used == 128);
   CHECK(filled.misses() == 128);
-  check_some_passes(reference, place, cards);
+  check_passes(reference, place, cards);
   CHECK(cards.executor->stats().misses() == 128);
   CHECK(cards.counts().moved == 0);
   std::stop_source stopped;
   stopped.request_stop();
   ExpertPlace again(test::tiny_folder(), true);
   again.add_device(64);
-  Cards empty(again, 64, 6, {.mode = MissMode::move});
+  Tiers empty(again, {.vram = 64, .ram = 6}, {.mode = MissMode::move});
   const auto given_up = fill_devices(*empty.store, empty.executor->backends(), again.options({kFirst, kSecond}),
                                      nullptr, stopped.get_token());
   REQUIRE_FALSE(given_up);

@@ -2,6 +2,7 @@
 // and the logits that follow, however a prompt is cut. tests/data/family/README.md says what the goldens hold.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "tests/runtime/support/choice_listener.h"

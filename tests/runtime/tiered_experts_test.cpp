@@ -2,115 +2,29 @@
 // that of the CPU's executor, bit for bit.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 
-#include "runtime/experts/eviction_policy.h"
-#include "runtime/experts/pinned_slots.h"
-#include "runtime/experts/policy/lru.h"
-#include "tests/runtime/support/expert_place.h"
 #include "tests/runtime/support/family.h"
 #include "tests/runtime/support/overlaid_model.h"
 #include "tests/runtime/support/stored_tensors.h"
+#include "tests/runtime/support/tiered_place.h"
 
 namespace dspack::runtime::tiered_experts_test {
 namespace {
 
+using test::check_some_passes;
 using test::ExpertPlace;
+using test::kFirst;
+using test::kSecond;
+using test::lru;
 using test::RoutedRows;
-
-constexpr LayerId kFirst(1);
-constexpr LayerId kSecond(2);
-
-PolicyFactory lru() {
-  return [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); };
-}
-
-struct TierSize {
-  uint64_t vram = 0;              // slots
-  std::optional<uint64_t> ram{};  // absent: for all
-};
-
-/// A device that holds some experts over a store that holds others.
-struct Tiers {
-  Tiers(ExpertPlace& place, const TierSize& size, const MissOptions& miss = {.mode = MissMode::move},
-        uint32_t wave_tokens = 7, PrefetchMode prefetch = PrefetchMode::off, bool returns = true)
-      : pinned(*place.device, 1 << 16, 1 << 17) {
-    auto cpu = kernels::make_cpu_device({.threads = 2, .instruction_set = {}});
-    REQUIRE(cpu);
-    host = std::move(*cpu);
-    auto made = StreamedStore::make(*host, place.weights(),
-                                    {.shape = place.shape(),
-                                     .layers = {kFirst, kSecond},
-                                     .slots = size.ram,
-                                     .least_slots = 1,
-                                     .policy = lru(),
-                                     .prefetch = prefetch,
-                                     .memory = &pinned});
-    REQUIRE(made);
-    store = std::move(*made);
-    auto tiered = RoutedExperts::make_tiered(place.target(host.get()), place.checkpoint(), *store,
-                                             place.executor_shape(wave_tokens),
-                                             {.experts = place.options({kFirst, kSecond}),
-                                              .slots = size.vram,
-                                              .policy = lru(),
-                                              .prefetch = prefetch,
-                                              .ahead_bytes = 8192,
-                                              .returns = returns && miss.effective() != MissMode::compute},
-                                             miss);
-    REQUIRE_MESSAGE(tiered, (tiered ? "" : tiered.error().message));
-    executor = std::move(*tiered);
-  }
-  [[nodiscard]] const VramPhaseStats counts(Phase phase = Phase::decode) const {
-    return executor->stats().vram->phases[static_cast<size_t>(phase)];
-  }
-
-  PinnedSlots pinned;
-  std::unique_ptr<kernels::Device> host;
-  std::unique_ptr<StreamedStore> store;
-  std::unique_ptr<RoutedExperts> executor;
-};
-
-/// What the CPU's executor makes of the same tokens.
-class Reference {
- public:
-  explicit Reference(const std::filesystem::path& folder) : place_(folder) {
-    auto made =
-        StreamedStore::make(*place_.device, place_.weights(),
-                            {.shape = place_.shape(), .layers = {kFirst, kSecond}, .slots = {}, .policy = lru()});
-    REQUIRE(made);
-    store_ = std::move(*made);
-    auto streamed = RoutedExperts::stream(place_.target(), *store_, place_.executor_shape(64));
-    REQUIRE(streamed);
-    streamed_ = std::move(*streamed);
-  }
-  std::vector<float> run(LayerId layer, uint32_t count, unsigned seed, uint32_t most_experts = UINT32_MAX) {
-    RoutedRows rows(place_, layer, count, seed, most_experts);
-    return rows.run(*streamed_);
-  }
-
- private:
-  ExpertPlace place_;
-  std::unique_ptr<StreamedStore> store_;
-  std::unique_ptr<RoutedExperts> streamed_;
-};
-
-void check_some_passes(Reference& reference, ExpertPlace& place, Tiers& tiers,
-                       std::vector<LayerId> layers = {kFirst, kSecond}) {
-  unsigned seed = 0;
-  for (const uint32_t count : {1U, 1U, 2U, 1U, 7U, 1U, 16U, 1U, 23U, 1U}) {
-    for (const LayerId layer : layers) {
-      CAPTURE(count);
-      CAPTURE(layer.value);
-      RoutedRows rows(place, layer, count, ++seed);
-      const Phase phase = count > 16 ? Phase::prefill : Phase::decode;
-      REQUIRE(rows.run(*tiers.executor, phase) == reference.run(layer, count, seed));
-    }
-  }
-}
+using test::TierReference;
+using test::Tiers;
 
 TEST_CASE("tiered experts: bit for bit the CPU's result at every size of either tier") {
-  Reference reference(test::tiny_folder());
+  TierReference reference(test::tiny_folder());
   for (const bool is_deferred : {false, true}) {
     for (const uint64_t vram : {0, 1, 3, 9, 64, 128}) {
       for (const uint64_t ram : {1, 2, 6, 128}) {
@@ -126,7 +40,7 @@ TEST_CASE("tiered experts: bit for bit the CPU's result at every size of either 
 }
 
 TEST_CASE("tiered experts: the same whoever computes what is missing") {
-  Reference reference(test::tiny_folder());
+  TierReference reference(test::tiny_folder());
   for (const MissMode mode : {MissMode::automatic, MissMode::compute}) {
     for (const uint64_t seed : {1, 2, 3}) {
       ExpertPlace place(test::tiny_folder(), true, UINT64_MAX, seed);
@@ -143,10 +57,10 @@ TEST_CASE("tiered experts: other stored types, and experts that lie in a slot in
   for (const char* name : {"f16", "fp8-channel"}) {
     const auto folder = test::family_folder() / name;
     CAPTURE(name);
-    Reference reference(folder);
+    TierReference reference(folder);
     ExpertPlace place(folder, true);
     Tiers tiers(place, {.vram = 3, .ram = 4});
-    check_some_passes(reference, place, tiers, {kFirst});
+    check_some_passes(reference, place, tiers, {1, 1, 2, 1, 7, 1, 16, 1, 23, 1}, {kFirst});
   }
 }
 
@@ -237,7 +151,7 @@ TEST_CASE("tiered experts: what has left the device is as good as any in the hos
 // Experts wander between the tiers: more of them are in either than there would be if the device dropped its own.
 TEST_CASE(
     "tiered experts: what leaves the device goes back to the host's memory, with the same results and fewer reads") {
-  Reference reference(test::tiny_folder());
+  TierReference reference(test::tiny_folder());
   std::map<bool, uint64_t> reads;
   for (const uint64_t seed : {1, 2, 3}) {
     for (const bool returns : {false, true}) {
@@ -339,7 +253,7 @@ TEST_CASE("tiered experts: the host waits for the device once a layer, whoever c
 
 // While the host waits for the routes the device computes those of its experts that they name.
 TEST_CASE("tiered experts: what the device has it computes before the host knows that it is wanted") {
-  Reference reference(test::tiny_folder());
+  TierReference reference(test::tiny_folder());
   ExpertPlace place(test::tiny_folder(), true);
   Tiers tiers(place, {.vram = 2 * place.executor_shape(7).experts});
   const auto counts = static_cast<test::DeferredDevice&>(*place.device).counts();
@@ -364,7 +278,7 @@ TEST_CASE("tiered experts: what the device has it computes before the host knows
 }
 
 TEST_CASE("tiered experts: routes, inputs and results of the CPU's experts come by no upload and no download") {
-  Reference reference(test::tiny_folder());
+  TierReference reference(test::tiny_folder());
   ExpertPlace place(test::tiny_folder(), true);
   Tiers tiers(place, {.vram = 0}, {.mode = MissMode::compute});
   const auto counts = static_cast<test::DeferredDevice&>(*place.device).counts();

@@ -10,6 +10,8 @@
 
 #include <dspack_gpu.h>
 
+#include <type_traits>
+
 #include "kernels/weight.h"
 
 namespace dspack::kernels::cuda::device {
@@ -88,6 +90,9 @@ struct TwoF16 {
 };
 using StoredBf16 = Stored16<TwoBf16>;
 using StoredF16 = Stored16<TwoF16>;
+/// BF16 without scales, as checkpoints have it: kernels of tensor cores do nothing for scales of 1. (Integers of eight
+/// bits with zero points become BF16 with scales.)
+struct StoredPlainBf16 : StoredBf16 {};
 
 struct StoredF32 {
   static constexpr Coding kCoding = Coding::f32;
@@ -154,6 +159,9 @@ template <class Stored>
 inline constexpr bool kIsPacked = is_packed(Stored::kCoding);
 template <class Stored>
 inline constexpr bool kHasZeros = facts_of(Stored::kCoding).has_zeros;
+/// Whether a matrix may have scales.
+template <class Stored>
+inline constexpr bool kMayHaveScales = !std::is_same_v<Stored, StoredPlainBf16>;
 
 /// The index of an element for decode_one: each row begins with a new byte.
 template <class Stored>
@@ -186,6 +194,13 @@ void with_common(Coding coding, Operation operation) {
     case Coding::u4: return operation(StoredU4());
     default: return operation(StoredF8());
   }
+}
+
+/// The same for tensor cores. is_scaled: whether any of the matrices has scales.
+template <class Operation>
+void with_tensor_codes(Coding coding, bool is_scaled, Operation operation) {
+  if (coding == Coding::bf16 && !is_scaled) return operation(StoredPlainBf16());
+  with_common(coding, operation);
 }
 
 }  // namespace dspack::kernels::cuda::device

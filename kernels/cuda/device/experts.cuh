@@ -178,9 +178,9 @@ struct FusedTask {
 
 /// Where weights come by copies that the stream waits for, the launch does not overlap with the one before.
 template <class Kernel>
-void launch_fused(gpu::Stream& stream, const gpu::LaunchShape& shape, Kernel kernel, const FusedTask& task) {
-  if (!task.overlaps) return gpu::launch(stream, shape, kernel, task);
-  gpu::launch_overlapping(stream, shape, kernel, task);
+void launch_fused(gpu::Stream& stream, Kernel kernel, const FusedTask& task) {
+  if (!task.overlaps) return gpu::launch(stream, task.shape.launch, kernel, task);
+  gpu::launch_overlapping(stream, task.shape.launch, kernel, task);
 }
 
 // What the threads of a block tell each other, in shared memory. The first words are the inputs' place, too.

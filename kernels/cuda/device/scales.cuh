@@ -3,6 +3,8 @@
 
 #include <dspack_gpu.h>
 
+#include <type_traits>
+
 #include "kernels/cuda/device/decode.cuh"
 #include "kernels/cuda/matrix.h"
 
@@ -100,7 +102,12 @@ struct RowScales<true> {
     return decode_zero(matrix, first + block);
   }
 };
+/// Of weights that have none.
+struct NoScales {
+  __device__ __forceinline__ void take(const Matrix& /*matrix*/, uint32_t /*row*/) {}
+  __device__ __forceinline__ float at(const Matrix& /*matrix*/, uint32_t /*block*/) const { return 1.0F; }
+};
 template <class Stored>
-using ScalesOf = RowScales<kIsPacked<Stored>>;
+using ScalesOf = std::conditional_t<kMayHaveScales<Stored>, RowScales<kIsPacked<Stored>>, NoScales>;
 
 }  // namespace dspack::kernels::cuda::device

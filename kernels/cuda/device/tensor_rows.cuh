@@ -23,13 +23,13 @@ namespace dspack::kernels::cuda::device {
 /// Four elements of a lane as two words of BF16: exact for E4M3 and BF16.
 template <class Stored>
 __device__ __forceinline__ uint2 four_as_bf16(const uint4& bytes, unsigned step) {
-  float values[4];
-  Stored::decode(bytes, step, values);
-  return make_uint2(gpu::floats_to_bf16s(values[0], values[1]), gpu::floats_to_bf16s(values[2], values[3]));
-}
-template <>
-__device__ __forceinline__ uint2 four_as_bf16<StoredBf16>(const uint4& bytes, unsigned step) {
-  return step == 0 ? make_uint2(bytes.x, bytes.y) : make_uint2(bytes.z, bytes.w);
+  if constexpr (Stored::kCoding == Coding::bf16) {
+    return step == 0 ? make_uint2(bytes.x, bytes.y) : make_uint2(bytes.z, bytes.w);
+  } else {
+    float values[4];
+    Stored::decode(bytes, step, values);
+    return make_uint2(gpu::floats_to_bf16s(values[0], values[1]), gpu::floats_to_bf16s(values[2], values[3]));
+  }
 }
 
 /// The inputs of a lane for one chunk: P values of BF16.
@@ -304,12 +304,16 @@ struct TensorRows {
     }
   }
 
+  /// Codes of four bits have more scales, taken when used.
+  static constexpr bool kAsksAhead = kMayHaveScales<Stored> && !kIsPacked<Stored>;
   /// Scales of four steps' chunks, of which each of the four lanes of a row has asked for a step's; those of the next
-  /// four are on their way, since one that memory has alone takes longer to come than a step to be multiplied. Codes of
-  /// four bits have more scales, taken when used.
+  /// four are on their way, since one that memory has alone takes longer to come than a step to be multiplied.
   struct StepScales {
-    float now[2][kRowTiles][2];
-    float next[2][kRowTiles][2];
+    struct Values {
+      float of[2][kRowTiles][2];  // of each chunk: of each row tile the upper and the lower row
+    };
+    Values now;
+    Values next;
     unsigned step = 0;  // of the four
   };
   /// Asks for those of the warp's first steps: the first begins at `column`.
@@ -317,14 +321,14 @@ struct TensorRows {
                                                      const BlockOfRun<Stored>& block_of, uint32_t column,
                                                      uint32_t turn) const {
     StepScales scales_ahead;
-    ask_scales(matrices, block_of, column, turn, scales_ahead.now);
-    ask_scales(matrices, block_of, column + 4 * turn, turn, scales_ahead.next);
+    ask_scales(matrices, block_of, column, turn, scales_ahead.now.of);
+    ask_scales(matrices, block_of, column + 4 * turn, turn, scales_ahead.next.of);
     return scales_ahead;
   }
   /// Those of four steps, from the one at `column` on.
   __device__ __forceinline__ void ask_scales(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
                                              uint32_t column, uint32_t turn, float (&values)[2][kRowTiles][2]) const {
-    if constexpr (!kIsPacked<Stored>) {
+    if constexpr (kAsksAhead) {
 #pragma unroll
       for (unsigned chunk = 0; chunk < 2; ++chunk) {
         const uint32_t first = column + gpu::lane_index() % 4 * turn + chunk * kChunk;
@@ -337,7 +341,11 @@ struct TensorRows {
   __device__ __forceinline__ void next_scales(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
                                               uint32_t column, uint32_t turn, StepScales& ahead,
                                               float (&values)[2][kRowTiles][2]) const {
-    if constexpr (!kIsPacked<Stored>) {
+    if constexpr (!kMayHaveScales<Stored>) {  // all are 1: there is nothing to exchange
+#pragma unroll
+      for (unsigned chunk = 0; chunk < 2; ++chunk)
+        take_scales(matrices, 0, values[chunk]);
+    } else if constexpr (kAsksAhead) {
       const unsigned holder = gpu::lane_index() / 4 * 4 + ahead.step;
 #pragma unroll
       for (unsigned chunk = 0; chunk < 2; ++chunk) {
@@ -345,21 +353,13 @@ struct TensorRows {
         for (unsigned tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
           for (unsigned half = 0; half < 2; ++half)
-            values[chunk][tile][half] = gpu::shuffle(ahead.now[chunk][tile][half], holder);
+            values[chunk][tile][half] = gpu::shuffle(ahead.now.of[chunk][tile][half], holder);
         }
       }
       if (++ahead.step < 4) return;
       ahead.step = 0;
-#pragma unroll
-      for (unsigned chunk = 0; chunk < 2; ++chunk) {
-#pragma unroll
-        for (unsigned tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-          for (unsigned half = 0; half < 2; ++half)
-            ahead.now[chunk][tile][half] = ahead.next[chunk][tile][half];
-        }
-      }
-      ask_scales(matrices, block_of, column + 5 * turn, turn, ahead.next);
+      ahead.now = ahead.next;
+      ask_scales(matrices, block_of, column + 5 * turn, turn, ahead.next.of);
     }
   }
 

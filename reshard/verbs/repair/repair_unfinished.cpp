@@ -1,5 +1,6 @@
 #include "reshard/verbs/repair/repair_unfinished.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 

@@ -2,6 +2,8 @@
 // Threads: one thread a lab. Lifetime: a lab's places live as long as it. Errors: fail the test case.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/linear_blas.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/cuda/rounded_inputs.h"

@@ -1,5 +1,7 @@
 #include "kernels/cuda/device/dot.cuh"
 
+#include <algorithm>
+
 #include "tests/kernels/lab.h"
 
 namespace dspack::test::block_of_run_test {

@@ -1,5 +1,7 @@
 #include "kernels/cuda/elementwise.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/rows.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/reference.h"

@@ -1,6 +1,8 @@
 // Routed experts in one launch have the bits of separate launches.
 #include "kernels/cuda/experts.h"
 
+#include <algorithm>
+
 #include "tests/kernels/cuda/experts_lab.h"
 
 namespace dspack::test::experts_fused_test {

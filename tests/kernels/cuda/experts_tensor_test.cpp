@@ -1,5 +1,6 @@
 #include "kernels/cuda/experts.h"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 
@@ -177,6 +178,23 @@ TEST_CASE("cuda: experts on the tensor cores one after the other have the bits o
       }
       CHECK(sums == whole);
     }
+  }
+}
+
+TEST_CASE("cuda: experts in BF16 without scales have the bits of scales of 1 on the tensor cores") {
+  Random random;
+  CAPTURE(random.seed());
+  const ExpertsCase c{Dtype::bf16, 4, 328, 328, 0, 0, 2};
+  const auto experts = random_experts(c, random);
+  ExpertsCase scaled_case = c;
+  scaled_case.block_out = 1;
+  scaled_case.block_in = c.hidden;
+  std::vector<RandomExpert> scaled;
+  for (const RandomExpert& expert : experts)
+    scaled.push_back({with_scales_of_one(expert.gate), with_scales_of_one(expert.up), with_scales_of_one(expert.down)});
+  for (const uint32_t tokens : {1U, 2U, 8U, 50U}) {
+    const Routing routing = random_routing(c, tokens, random);
+    CHECK(run(c, experts, routing, Precision::bf16, 1).y == run(scaled_case, scaled, routing, Precision::bf16, 2).y);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/cuda/experts.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/expert_tiles.h"
 #include "tests/kernels/cuda/experts_lab.h"
 

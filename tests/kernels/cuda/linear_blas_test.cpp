@@ -1,5 +1,7 @@
 #include "kernels/cuda/linear_blas.h"
 
+#include <algorithm>
+
 #include "tests/kernels/cuda/blas_lab.h"
 #include "tests/kernels/linear_on_device.h"
 

@@ -1,5 +1,7 @@
 #include "kernels/cuda/linear.h"
 
+#include <algorithm>
+
 #include "tests/kernels/cuda/rounded_inputs.h"
 #include "tests/kernels/weights.h"
 #include "tests/support/emulated_gpu/emulator.h"
@@ -94,6 +96,7 @@ TEST_CASE("cuda: products on the tensor cores equal those of rounded inputs") {
              {{Dtype::f8_e4m3, 20, 640, 16, 128}, 70},
              {{Dtype::bf16, 19, 8, 0, 0}, 2},
              {{Dtype::bf16, 48, 328, 0, 0}, 12},
+             {{Dtype::bf16, 33, 1200, 3, 96}, 5},
              {{Dtype::bf16, 15, 1200, 3, 96}, 40},
              {{Dtype::bf16, 40, 264, 0, 0}, 65},
          })
@@ -143,6 +146,19 @@ TEST_CASE("cuda: a product on the tensor cores hangs on its own input row alone"
         CHECK(
             std::equal(alone.begin(), alone.end(), all.begin() + static_cast<std::ptrdiff_t>(size_t{row} * shape.out)));
       }
+    }
+  }
+}
+
+TEST_CASE("cuda: BF16 without scales has the bits of scales of 1 on the tensor cores") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const WeightCase& shape :
+       {WeightCase{Dtype::bf16, 19, 8}, WeightCase{Dtype::bf16, 48, 328}, WeightCase{Dtype::bf16, 33, 1200}}) {
+    const RandomWeight weight = random_weight(shape, random);
+    for (const uint32_t rows : {1U, 8U, 9U, 40U, 65U}) {
+      const auto x = random.normals(size_t{rows} * shape.in);
+      CHECK(run(weight, x, rows, Precision::bf16, 1) == run(with_scales_of_one(weight), x, rows, Precision::bf16, 2));
     }
   }
 }

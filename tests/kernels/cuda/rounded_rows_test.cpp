@@ -1,6 +1,7 @@
 // Rounded inputs have exactly the values that precision modes say, and a queue never multiplies old ones.
 #include "kernels/cuda/rounded_rows.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <limits>

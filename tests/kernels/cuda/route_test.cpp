@@ -1,5 +1,6 @@
 #include "kernels/cuda/route.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/cpu/route.h"

@@ -1,6 +1,7 @@
 // The replay on routes small enough to count by hand, and the optimum against all possibilities.
 #include "runtime/replay/simulate.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <map>

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "tests/runtime/replay/lab.h"
 
 namespace dspack::runtime::trace_page_test {
