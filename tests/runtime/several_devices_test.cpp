@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <fmt/ranges.h>
 
+#include <array>
+
 #include "runtime/experts/expert_filling.h"
 #include "runtime/experts/pinned_slots.h"
 #include "tests/runtime/support/stored_tensors.h"
@@ -82,6 +84,29 @@ TEST_CASE("several devices: where all experts have room together, none is read o
   CHECK(cards.counts().returned + cards.counts().evictions == 0);
   CHECK(stats.vram->cards[0].used + stats.vram->cards[1].used == stats.vram->used);
   CHECK(cards.executor->places().device.size() == stats.vram->used);
+}
+
+TEST_CASE("several devices: each finds by itself what it has of the chosen experts, and the host waits once") {
+  TierReference reference(test::tiny_folder());
+  ExpertPlace place(test::tiny_folder(), true);
+  place.add_device(64);
+  Tiers cards(place, {.vram = 64}, {.mode = MissMode::move});
+  REQUIRE(fill_devices(*cards.store, cards.executor->backends(), place.options({kFirst, kSecond}), nullptr, {}));
+  const std::array counts = {static_cast<test::DeferredDevice&>(*place.device).counts(),
+                             static_cast<test::DeferredDevice&>(*place.further.front()).counts()};
+  for (const LayerId layer : {kFirst, kSecond}) {
+    RoutedRows rows(place, layer, 5, 3);
+    cards.executor->begin_pass({.phase = Phase::decode, .rows = 5, .draft_rows = 0});
+    const std::array before = {*counts[0], *counts[1]};
+    REQUIRE(cards.executor->run(rows.routed, rows.y, {}));
+    CHECK(counts[0]->synchronisations + counts[1]->synchronisations ==
+          before[0].synchronisations + before[1].synchronisations + 1);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      CHECK(counts[i]->held == before[i].held + 1);
+      CHECK(counts[i]->parts == before[i].parts);
+    }
+    CHECK(rows.run(*cards.executor) == reference.run(layer, 5, 3));
+  }
 }
 
 TEST_CASE("several devices: all experts are brought before a run where they have room, and nothing is read in it") {
