@@ -15,7 +15,7 @@ namespace {
 
 constexpr unsigned kOldestMajor = 8;  // BF16 on the tensor cores, asynchronous copies
 
-/// cuBLASLt, or why it is not there; neither in precision exact, which has no use for it.
+/// cuBLASLt, or why it is not there; neither in precisions exact and split, which have no use for it.
 struct Blas {
   std::shared_ptr<cuda::BlasUse> use = {};
   std::string absence = {};
@@ -33,7 +33,7 @@ std::string Blas::words() const {
 
 /// Errors: a library that was asked for by name and does not load.
 Result<Blas> find_blas(const CudaOptions& options) {
-  if (options.precision == Precision::exact) return Blas{};
+  if (besides_attention(options.precision) == Precision::exact) return Blas{};
   if (options.cublaslt == kNoCublasLt) return Blas{.absence = "off"};
   auto library = gpu::cublaslt::open_library(options.cublaslt);
   if (library) return Blas{.use = std::make_shared<cuda::BlasUse>(std::move(*library))};
@@ -75,11 +75,12 @@ class CudaDevice final : public Device {
     return cuda::CudaExpertTable::make(experts, budget_);
   }
   [[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape) const override {
-    return cuda::experts_scratch_bytes(shape, precision_);
+    return cuda::experts_scratch_bytes(shape, besides_attention(precision_));
   }
   [[nodiscard]] uint64_t workspace_bytes(const WorkspaceShape& largest) const override {
-    return cuda::queue_workspace_bytes(largest, precision_) +
-           cuda::linear_blas_workspace_bytes(precision_, blas_.use != nullptr);
+    const Precision precision = besides_attention(precision_);
+    return cuda::queue_workspace_bytes(largest, precision) +
+           cuda::linear_blas_workspace_bytes(precision, blas_.use != nullptr);
   }
 
  private:
