@@ -184,6 +184,10 @@ AttendChoice attend_choice(const AttendShape& shape, Precision precision, const 
   return first_that_fits({tensor_64x2, tensor_64x1}, {tensor_16x2, tensor_16x1});
 }
 
+bool fits_split(const gpu::Properties& properties) {
+  return fits(AttendChoice::split_16x2, properties);
+}
+
 AttendSplits attend_splits(const AttendShape& shape, AttendChoice choice) {
   AttendSplits splits;
   splits.most = most_splits(shape, choice);

@@ -74,6 +74,9 @@ enum class AttendChoice { exact, tensor_64x2, tensor_64x1, tensor_16x2, tensor_1
 [[nodiscard]] AttendChoice attend_choice(const AttendShape& shape, Precision precision,
                                          const gpu::Properties& properties);
 
+/// Whether the card has the shared memory for any `split` choice.
+[[nodiscard]] bool fits_split(const gpu::Properties& properties);
+
 /// How the positions of a call are cut, and what that needs. Pure.
 struct AttendSplits {
   uint32_t most = 1;        // splits of a row at most; its positions are cut into as many, rounded up to their unit

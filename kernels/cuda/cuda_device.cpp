@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "kernels/cuda/attend.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/elementwise.h"
@@ -29,6 +30,13 @@ std::string Blas::words() const {
   if (use->has_no_memory) return said + " (not used: no GPU memory for its workspace)";
   const uint64_t refused = use->refused_shapes;
   return refused == 0 ? said : said + " (shapes of products that it refused: " + std::to_string(refused) + ")";
+}
+
+/// What the card's shared memory makes of precision split.
+std::string attention_words(Precision precision, const gpu::Properties& properties) {
+  if (precision != Precision::split || cuda::fits_split(properties)) return "";
+  return " (attention as in exact: " + std::to_string(properties.shared_bytes_per_block >> 10) +
+         " KiB of shared memory a block are too little)";
 }
 
 /// Errors: a library that was asked for by name and does not load.
@@ -94,7 +102,8 @@ class CudaDevice final : public Device {
 
 std::string_view CudaDevice::description() const {
   std::string now = "cuda " + properties_.name + ", sm_" + std::to_string(properties_.major) +
-                    std::to_string(properties_.minor) + ", " + std::string(to_string(precision_)) + blas_.words();
+                    std::to_string(properties_.minor) + ", " + std::string(to_string(precision_)) +
+                    attention_words(precision_, properties_) + blas_.words();
   const std::lock_guard lock(mutex_);
   if (descriptions_.empty() || descriptions_.back() != now) descriptions_.push_back(std::move(now));
   return descriptions_.back();

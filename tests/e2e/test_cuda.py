@@ -209,7 +209,9 @@ class Numbers(OnGpu):
         expected = self.logits(self.data(), tokens, "--device", "cpu", *cache)
         whole = self.logits(self.data(), tokens, *split)
         self.assert_close(whole, expected, 1e-11)
-        self.assertNotEqual(whole, self.logits(self.data(), tokens, *CHOICE, *cache))  # other kernels have been at work
+        _, stats = self.with_stats(self.data(), "-p", QUESTION, "-n", 1, *split)
+        if "as in exact" not in stats["device"]:  # a card with room for them
+            self.assertNotEqual(whole, self.logits(self.data(), tokens, *CHOICE, *cache))  # other kernels have been at work
         self.assertEqual(whole, self.logits(self.data(), tokens, *split, *cache, "--dev", "chunk=7"))
         with self.assertRaises(AssertionError):  # which rounded operands are not
             self.assert_close(self.logits(self.data(), tokens, *CHOICE, "--precision", "bf16", *cache), expected, 1e-11)

@@ -1,5 +1,6 @@
 // Attention by products split into BF16 terms: how far it is from double precision, and that its bits depend on nothing
 // but the row.
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device/tensor_keys.cuh"
 #include "tests/kernels/cuda/attend_lab.h"
 
@@ -202,6 +203,22 @@ TEST_CASE("cuda: split attention: scores beyond the range of exp do no harm") {
   for (const float value :
        run_attend(lab, random_input(c, random), c, {.rows = c.rows, .choice = AttendChoice::split_16x2}))
     CHECK(std::isfinite(value));
+}
+
+TEST_CASE("cuda: a device says where precision split has nothing to offer") {
+  const auto described = [](uint64_t shared_kib, kernels::Precision precision) {
+    gpu::EmulatorSettings settings;
+    settings.shared_bytes_per_block = shared_kib << 10;
+    gpu::configure_emulator(settings);
+    const auto device = kernels::make_cuda_device({.precision = precision});
+    REQUIRE(device);
+    return std::string((*device)->description());
+  };
+  CHECK(described(163, kernels::Precision::split) == "cuda emulated GPU, sm_90, split");
+  CHECK(described(99, kernels::Precision::split) ==
+        "cuda emulated GPU, sm_90, split (attention as in exact: 99 KiB of shared memory a block are too little)");
+  CHECK(described(99, kernels::Precision::exact) == "cuda emulated GPU, sm_90, exact");
+  gpu::configure_emulator({});
 }
 
 }  // namespace dspack::test::attend_split_test
