@@ -10,11 +10,12 @@ namespace dspack::kernels {
 
 enum class Precision {
   exact,  // the contract of ops.h
+  split,  // GPU only: that, but attention over a BF16 latent cache multiplies BF16 terms of FP32 values on tensor cores
   bf16,   // inputs of products are rounded to BF16 where tensor cores, or their like in a CPU, multiply them
   fp8,  // GPU only: and to FP8 E4M3, with a scale for each block, where the weights are FP8; the latent cache likewise
 };
 
-inline constexpr std::array<std::string_view, 3> kPrecisionNames = {"exact", "bf16", "fp8"};
+inline constexpr std::array<std::string_view, 4> kPrecisionNames = {"exact", "split", "bf16", "fp8"};
 
 [[nodiscard]] constexpr std::string_view to_string(Precision precision) {
   return kPrecisionNames.at(static_cast<size_t>(precision));
@@ -25,6 +26,11 @@ inline constexpr std::array<std::string_view, 3> kPrecisionNames = {"exact", "bf
     if (kPrecisionNames.at(i) == name) return static_cast<Precision>(i);
   }
   return std::nullopt;
+}
+
+/// How exactly all is computed but attention over the latent cache.
+[[nodiscard]] constexpr Precision besides_attention(Precision precision) {
+  return precision == Precision::split ? Precision::exact : precision;
 }
 
 }  // namespace dspack::kernels

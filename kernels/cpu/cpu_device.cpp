@@ -107,8 +107,10 @@ std::string known_names() {
 
 Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options) {
   TRY_ASSIGN(const CpuOps* ops, select_cpu_ops(detect_cpu_features(), options.instruction_set));
-  if (options.precision == Precision::fp8)
-    return Error{ErrorKind::unsupported, "precision fp8 is for GPUs; a CPU computes exact or bf16"};
+  if (options.precision == Precision::fp8 || options.precision == Precision::split) {
+    return Error{ErrorKind::unsupported, "precision " + std::string(to_string(options.precision)) +
+                                             " is for GPUs; a CPU computes exact or bf16"};
+  }
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(*ops, options.threads, options.precision));
 }
 

@@ -30,6 +30,8 @@ uint32_t splits_for(uint32_t blocks, uint32_t heads, uint32_t queries_a_block) {
 
 uint32_t most_splits(const AttendShape& shape, AttendChoice choice) {
   if (choice == AttendChoice::exact) return splits_for(kExactBlocks, shape.heads, kExactTile.queries);
+  if (tensor_tile(choice).terms > 1)
+    return splits_for(kTensorBlocks, shape.heads, tensor_tile(AttendChoice::split_32x2).queries);
   if (uint64_t{shape.rows} * shape.heads >= kUnsplitQueries) return 1;
   return splits_for(kTensorBlocks, shape.heads, tensor_tile(AttendChoice::tensor_64x2).queries);
 }
@@ -154,23 +156,36 @@ AttendShape shape_of(const MlaAttendTask& task) {
           .latent_dim = task.latent_dim,
           .rope_dim = task.rope_dim,
           .position_limit = is_chosen ? std::min(limit, task.most_chosen) : limit,
-          .is_chosen = is_chosen};
+          .is_chosen = is_chosen,
+          .has_bf16_keys = task.cache_dtype == Dtype::bf16 && reinterpret_cast<uint64_t>(task.cache) % 16 == 0};
 }
 
-AttendChoice attend_choice(const AttendShape& shape, const gpu::Properties& properties) {
+AttendChoice attend_choice(const AttendShape& shape, Precision precision, const gpu::Properties& properties) {
   constexpr unsigned kFirstWithBf16 = 8;
+  const bool is_split = precision == Precision::split;
   const bool are_multiples = shape.latent_dim % 16 == 0 && shape.rope_dim % 16 == 0;
   const bool are_small =
       shape.latent_dim <= kTensorColumns && uint64_t{shape.latent_dim} + shape.rope_dim <= kTensorKeyDim;
+  if (precision == Precision::exact || (is_split && !shape.has_bf16_keys)) return AttendChoice::exact;
   if (!are_multiples || !are_small || properties.major < kFirstWithBf16) return AttendChoice::exact;
-  const bool has_many = uint64_t{shape.rows} * shape.heads > tensor_tile(AttendChoice::tensor_16x1).queries;
-  for (const AttendChoice choice : {AttendChoice::tensor_64x2, AttendChoice::tensor_64x1}) {
-    if (has_many && fits(choice, properties)) return choice;
-  }
-  for (const AttendChoice choice : {AttendChoice::tensor_16x2, AttendChoice::tensor_16x1}) {
-    if (fits(choice, properties)) return choice;
-  }
-  return AttendChoice::exact;
+  using enum AttendChoice;
+  const bool has_many = uint64_t{shape.rows} * shape.heads > tensor_tile(tensor_16x1).queries;
+  const auto first_that_fits = [&](std::initializer_list<AttendChoice> of_many,
+                                   std::initializer_list<AttendChoice> of_few) {
+    for (const AttendChoice choice : of_many) {
+      if (has_many && fits(choice, properties)) return choice;
+    }
+    for (const AttendChoice choice : of_few) {
+      if (fits(choice, properties)) return choice;
+    }
+    return exact;
+  };
+  if (is_split) return first_that_fits({split_32x2}, {split_16x2});
+  return first_that_fits({tensor_64x2, tensor_64x1}, {tensor_16x2, tensor_16x1});
+}
+
+bool fits_split(const gpu::Properties& properties) {
+  return fits(AttendChoice::split_16x2, properties);
 }
 
 AttendSplits attend_splits(const AttendShape& shape, AttendChoice choice) {

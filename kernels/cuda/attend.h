@@ -1,7 +1,7 @@
 // Attention over the latent cache (MlaAttendArgs of kernels/ops.h) on CUDA: multi-query attention with keys
 // [latent | rope] and values [latent], split over the positions ("flash decoding").
 //
-//   cache   0 ......... 63 | 64 ....... 127 | ..            a split: a multiple of 64 positions (exact: 32)
+//   cache   0 ......... 63 | 64 ....... 127 | ..            a split: a multiple of 64 positions (exact, split: 32)
 //              split 0     |    split 1     |  split 2
 //             m, l, O          m, l, O         m, l, O       maximum, sum of weights, weighted values
 //                    \            |            /
@@ -10,9 +10,9 @@
 // A query is one head of one row; number q is head q % heads of row q / heads. With a choice, positions are the places
 // in a row's list: keys are fetched through it, and nothing else differs. The split of a row follows from the positions
 // that it sees and the number of heads, and the grid from the largest position that there may be: one recorded graph
-// serves every position, and splits that a row does not have cost a block that returns at once. Exact mode: a value
-// depends on its row alone. Cache rows that a query does not see, but another one of its call does, must be finite
-// (they are multiplied by 0).
+// serves every position, and splits that a row does not have cost a block that returns at once. Precisions exact and
+// split: a value depends on its row alone. Cache rows that a query does not see, but another one of its call does, must
+// be finite (they are multiplied by 0).
 //
 // Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none; shapes have been
 // checked (kernels/checks.h).
@@ -22,6 +22,7 @@
 
 #include "format/dtype.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/precision.h"
 
 namespace dspack::kernels::cuda {
 
@@ -33,6 +34,7 @@ struct AttendShape {
   uint32_t rope_dim = 0;
   uint32_t position_limit = 0;  // no row stands here or beyond, or sees as many and more
   bool is_chosen = false;       // rows see positions of their own, so that a block serves one row
+  bool has_bf16_keys = false;   // in the cache, at multiples of 16 bytes
 };
 
 /// MlaAttendArgs with addresses.
@@ -60,12 +62,20 @@ struct MlaAttendTask {
 };
 [[nodiscard]] AttendShape shape_of(const MlaAttendTask& task);
 
-/// FP32 on the ordinary cores, or BF16 on the tensor cores: how many queries share a block, and how many tiles of 64
-/// keys lie in shared memory (with two, one is loaded while the other is used).
-enum class AttendChoice { exact, tensor_64x2, tensor_64x1, tensor_16x2, tensor_16x1 };
-/// What tensor mode runs: tensor cores where the dimensions are multiples of 16, V3's or smaller, and the tiles fit;
-/// else `exact`. Many queries a block, since each key that is loaded then serves many; few where there are no more.
-[[nodiscard]] AttendChoice attend_choice(const AttendShape& shape, const gpu::Properties& properties);
+/// FP32 on the ordinary cores, or the tensor cores: with queries, keys and softmax weights rounded to BF16 (`tensor`),
+/// or with FP32 queries and weights split into BF16 terms and BF16 keys as they are (`split`). How many queries share a
+/// block, and how many tiles of keys lie in shared memory (with two, one is loaded while the other is used).
+enum class AttendChoice { exact, tensor_64x2, tensor_64x1, tensor_16x2, tensor_16x1, split_32x2, split_16x2 };
+/// What a precision runs: `bf16` and `fp8` tensor cores, `split` those where keys are BF16; where dimensions are
+/// multiples of 16, V3's or smaller, and the tiles fit; else `exact`. Many queries a block, since each key that is
+/// loaded then serves many; few where there are no more. Cards with 99 KiB of shared memory a block have no room for
+/// two tiles beside split queries, and with one tile, whose loads are waited for, `split` would be no faster than
+/// `exact`.
+[[nodiscard]] AttendChoice attend_choice(const AttendShape& shape, Precision precision,
+                                         const gpu::Properties& properties);
+
+/// Whether the card has the shared memory for any `split` choice.
+[[nodiscard]] bool fits_split(const gpu::Properties& properties);
 
 /// How the positions of a call are cut, and what that needs. Pure.
 struct AttendSplits {
@@ -83,9 +93,12 @@ struct AttendSplits {
 
 /// FP32 arithmetic; the cache is decoded exactly.
 void attend_exact(gpu::Stream& stream, const MlaAttendTask& task);
-/// Queries, keys and softmax weights rounded to BF16; scores, softmax and sums in FP32. `choice` is not `exact`. A call
-/// of many queries (kUnsplitQueries) cuts no row: there its rounding differs from that of calls of few rows.
+/// Queries, keys and softmax weights rounded to BF16; scores, softmax and sums in FP32. `choice` is `tensor`. A call of
+/// many queries (kUnsplitQueries) cuts no row: there its rounding differs from that of calls of few rows.
 void attend_tensor(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice choice);
+/// No product is rounded; sums in FP32, in the order and with the rounding of the tensor cores. `choice` is `split`,
+/// and shape_of(task) has BF16 keys.
+void attend_split(gpu::Stream& stream, const MlaAttendTask& task, AttendChoice choice);
 
 /// So many queries keep a GPU busy without splits, whose partial results would cost more than the cache itself.
 inline constexpr uint32_t kUnsplitQueries = 8192;
@@ -125,51 +138,83 @@ inline constexpr ExactTile kExactTile;
   return (rows + scores + kExactTile.queries) * sizeof(float);
 }
 
-// Of the tensor kernel.
+// Of the tensor kernels.
 inline constexpr uint32_t kTensorKeyDim = 576;
 inline constexpr uint32_t kTensorColumns = 512;
-inline constexpr uint32_t kTensorPositions = 64;                // of a key tile
-inline constexpr uint32_t kTensorSums = kTensorPositions / 16;  // of the weights: one for each 16 positions of a tile
-/// Blocks that run at once on an H100 (132 multiprocessors): one of 64 queries has a multiprocessor alone.
+inline constexpr uint32_t kTensorPositions = 64;  // of a key tile
+inline constexpr uint32_t kSplitPositions = 32;   // beside the terms of split queries
+inline constexpr uint32_t kTensorSums = 4;  // of the weights of a query: one for each quarter of a tile's positions
+/// Blocks that run at once on an H100 (132 multiprocessors): one of 64 queries, or of 32 that are split, has a
+/// multiprocessor alone.
 inline constexpr uint32_t kTensorBlocks = 128;
-
-/// Splits are multiples of so many positions: of few, so that at short contexts, too, two exact blocks share each
-/// multiprocessor; the tensor kernel has whole tiles.
-[[nodiscard]] constexpr uint32_t split_unit(AttendChoice choice) {
-  return choice == AttendChoice::exact ? kExactSplitUnit : kTensorPositions;
-}
+/// BF16 terms of a split FP32 value: 3 x 8 significant bits are its 24.
+inline constexpr uint32_t kSplitTerms = 3;
 
 struct TensorTile {
-  uint32_t queries;  // of a block, a multiple of 16
+  uint32_t queries;    // of a block, a multiple of 16
+  uint32_t positions;  // of a key tile
+  uint32_t terms;      // of a query's value, and of a weight
   uint32_t warps;
   uint32_t stages;  // key tiles in shared memory
   bool is_halved;   // where half of the queries a block leave no more than kTensorBlocks blocks, it takes so many
-  /// Parts into which the warps cut the positions of a tile to compute its scores.
+  /// Parts into which the warps cut the positions of a tile to compute its scores. With several terms, which make the
+  /// queries what is read most, they cut the columns first, and add the sums of these up.
   [[nodiscard]] constexpr uint32_t score_parts() const { return warps / (queries / 16); }
+  /// Bytes of a query's weights in shared memory, its terms one after the other.
+  [[nodiscard]] constexpr uint32_t weight_bytes() const { return (terms * positions * 2 + 127) / 128 * 128; }
+  /// Sums of parts of the columns, in FP32.
+  [[nodiscard]] constexpr uint32_t part_bytes() const {
+    return terms == 1 ? 0 : score_parts() * queries * positions * 4;
+  }
 };
 
 [[nodiscard]] constexpr TensorTile tensor_tile(AttendChoice choice) {
+  constexpr TensorTile kMany = {
+      .queries = 64, .positions = kTensorPositions, .terms = 1, .warps = 8, .stages = 2, .is_halved = true};
+  constexpr TensorTile kFew = {
+      .queries = 16, .positions = kTensorPositions, .terms = 1, .warps = 4, .stages = 2, .is_halved = false};
+  constexpr TensorTile kSplit = {
+      .queries = 32, .positions = kSplitPositions, .terms = kSplitTerms, .warps = 8, .stages = 2, .is_halved = false};
+  const auto with = [](TensorTile tile, uint32_t queries, uint32_t warps, uint32_t stages) {
+    tile.queries = queries;
+    tile.warps = warps;
+    tile.stages = stages;
+    return tile;
+  };
   switch (choice) {
-    case AttendChoice::tensor_64x2: return {.queries = 64, .warps = 8, .stages = 2, .is_halved = true};
-    case AttendChoice::tensor_64x1: return {.queries = 64, .warps = 8, .stages = 1, .is_halved = true};
-    case AttendChoice::tensor_16x2: return {.queries = 16, .warps = 4, .stages = 2, .is_halved = false};
-    default: return {.queries = 16, .warps = 4, .stages = 1, .is_halved = false};
+    case AttendChoice::tensor_64x2: return kMany;
+    case AttendChoice::tensor_64x1: return with(kMany, 64, 8, 1);
+    case AttendChoice::tensor_16x2: return kFew;
+    case AttendChoice::split_32x2: return kSplit;
+    case AttendChoice::split_16x2: return with(kSplit, 16, 4, 2);
+    default: return with(kFew, 16, 4, 1);
   }
 }
 
-/// Bytes of a query or key in shared memory: BF16, rounded up to 128, within which the 16-byte pieces of a row are
-/// permuted (device/tensor_keys.cuh).
+/// Splits are multiples of so many positions: of few, so that at short contexts, too, two exact blocks share each
+/// multiprocessor; the tensor kernels have whole tiles.
+[[nodiscard]] constexpr uint32_t split_unit(AttendChoice choice) {
+  return choice == AttendChoice::exact ? kExactSplitUnit : tensor_tile(choice).positions;
+}
+
+/// Bytes of a query's term or key in shared memory: BF16, rounded up to 128, within which the 16-byte pieces of a row
+/// are permuted (device/tensor_keys.cuh).
 [[nodiscard]] constexpr uint32_t tensor_row_bytes(uint32_t key_dim) {
   return (key_dim + 63) / 64 * 128;
 }
 /// From one query or key to the next, however long they are, so that the places of all operands are constants.
 inline constexpr uint32_t kTensorRowBytes = tensor_row_bytes(kTensorKeyDim);
 
+/// Bytes of the weights, or before these of the sums that become scores.
+[[nodiscard]] constexpr uint32_t tensor_weight_bytes(const TensorTile& tile) {
+  const uint32_t weights = tile.queries * tile.weight_bytes();
+  return weights > tile.part_bytes() ? weights : tile.part_bytes();
+}
+
 /// Queries, keys, softmax weights; the maximum of each part, in the end the sums, and the factor for each query.
 [[nodiscard]] constexpr uint64_t tensor_shared_bytes(const TensorTile& tile) {
-  const uint64_t rows = tile.queries + uint64_t{tile.stages} * kTensorPositions;
-  const uint64_t weights = uint64_t{tile.queries} * kTensorPositions * 2;
-  return rows * kTensorRowBytes + weights + uint64_t{tile.queries} * (kTensorSums + 1) * 4;
+  const uint64_t rows = uint64_t{tile.queries} * tile.terms + uint64_t{tile.stages} * tile.positions;
+  return rows * kTensorRowBytes + tensor_weight_bytes(tile) + uint64_t{tile.queries} * (kTensorSums + 1) * 4;
 }
 
 }  // namespace dspack::kernels::cuda

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "kernels/cuda/attend.h"
 #include "kernels/cuda/cuda_memory.h"
 #include "kernels/cuda/cuda_queue.h"
 #include "kernels/cuda/elementwise.h"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr unsigned kOldestMajor = 8;  // BF16 on the tensor cores, asynchronous copies
 
-/// cuBLASLt, or why it is not there; neither in precision exact, which has no use for it.
+/// cuBLASLt, or why it is not there; neither in precisions exact and split, which have no use for it.
 struct Blas {
   std::shared_ptr<cuda::BlasUse> use = {};
   std::string absence = {};
@@ -31,9 +32,16 @@ std::string Blas::words() const {
   return refused == 0 ? said : said + " (shapes of products that it refused: " + std::to_string(refused) + ")";
 }
 
+/// What the card's shared memory makes of precision split.
+std::string attention_words(Precision precision, const gpu::Properties& properties) {
+  if (precision != Precision::split || cuda::fits_split(properties)) return "";
+  return " (attention as in exact: " + std::to_string(properties.shared_bytes_per_block >> 10) +
+         " KiB of shared memory a block are too little)";
+}
+
 /// Errors: a library that was asked for by name and does not load.
 Result<Blas> find_blas(const CudaOptions& options) {
-  if (options.precision == Precision::exact) return Blas{};
+  if (besides_attention(options.precision) == Precision::exact) return Blas{};
   if (options.cublaslt == kNoCublasLt) return Blas{.absence = "off"};
   auto library = gpu::cublaslt::open_library(options.cublaslt);
   if (library) return Blas{.use = std::make_shared<cuda::BlasUse>(std::move(*library))};
@@ -75,11 +83,12 @@ class CudaDevice final : public Device {
     return cuda::CudaExpertTable::make(experts, budget_);
   }
   [[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape) const override {
-    return cuda::experts_scratch_bytes(shape, precision_);
+    return cuda::experts_scratch_bytes(shape, besides_attention(precision_));
   }
   [[nodiscard]] uint64_t workspace_bytes(const WorkspaceShape& largest) const override {
-    return cuda::queue_workspace_bytes(largest, precision_) +
-           cuda::linear_blas_workspace_bytes(precision_, blas_.use != nullptr);
+    const Precision precision = besides_attention(precision_);
+    return cuda::queue_workspace_bytes(largest, precision) +
+           cuda::linear_blas_workspace_bytes(precision, blas_.use != nullptr);
   }
 
  private:
@@ -93,7 +102,8 @@ class CudaDevice final : public Device {
 
 std::string_view CudaDevice::description() const {
   std::string now = "cuda " + properties_.name + ", sm_" + std::to_string(properties_.major) +
-                    std::to_string(properties_.minor) + ", " + std::string(to_string(precision_)) + blas_.words();
+                    std::to_string(properties_.minor) + ", " + std::string(to_string(precision_)) +
+                    attention_words(precision_, properties_) + blas_.words();
   const std::lock_guard lock(mutex_);
   if (descriptions_.empty() || descriptions_.back() != now) descriptions_.push_back(std::move(now));
   return descriptions_.back();

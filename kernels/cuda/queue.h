@@ -20,7 +20,10 @@ inline constexpr uint32_t kMostFusedRows = 8;
 class CudaQueue final : public Queue {
  public:
   CudaQueue(gpu::Properties properties, Precision precision, std::shared_ptr<BlasUse> blas)
-      : properties_(std::move(properties)), precision_(precision), stream_(gpu::make_stream(properties_.index)) {
+      : properties_(std::move(properties)),
+        attention_(precision),
+        precision_(besides_attention(precision)),
+        stream_(gpu::make_stream(properties_.index)) {
     if (blas != nullptr) blas_ = std::make_unique<LinearBlas>(std::move(blas), properties_, precision_);
   }
 
@@ -118,7 +121,8 @@ class CudaQueue final : public Queue {
   ChooseCounters* choose_counters();
 
   gpu::Properties properties_;
-  Precision precision_;
+  Precision attention_;               // over the latent cache
+  Precision precision_;               // of the rest
   std::unique_ptr<LinearBlas> blas_;  // null: there is no cuBLASLt
   bool is_recording_ = false;
   std::unique_ptr<gpu::Stream> stream_;

@@ -132,8 +132,9 @@ void CudaQueue::mla_attend(const MlaAttendArgs& args) {
   // As much as the largest call needs at once: what is outgrown stays until the queue goes.
   const uint64_t bytes = std::max(attend_scratch_bytes(shape), expected_bytes_);
   task.partial = reinterpret_cast<float*>(workspace_.at_least(bytes));
-  const AttendChoice choice = attend_choice(shape, properties_);
-  if (precision_ == Precision::exact || choice == AttendChoice::exact) return attend_exact(stream(), task);
+  const AttendChoice choice = attend_choice(shape, attention_, properties_);
+  if (choice == AttendChoice::exact) return attend_exact(stream(), task);
+  if (attention_ == Precision::split) return attend_split(stream(), task, choice);
   attend_tensor(stream(), task, choice);
 }
 

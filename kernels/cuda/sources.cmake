@@ -5,6 +5,7 @@ set(dspack_cuda_kernels
   attend.cu
   attend_exact.cu
   attend_expanded.cu
+  attend_split.cu
   attend_tensor.cu
   choose.cu
   choose_scores.cu

@@ -58,7 +58,7 @@ void add_memory_options(format::OptionTable& table, LoadOptions& load) {
             "Most routed experts in memory at once (default: as many as fit)");
   table.add("--kv-dtype", "NAME", load.memory.kv_dtype, one_of_cache_types(),
             "Element type of the KV cache: f32 (exact), bf16 or f16 (half the memory), fp8 (28 %; docs/experts.md). "
-            "Default: f32, or fp8 with --precision fp8");
+            "Default: f32, or fp8 with --precision fp8, bf16 with --precision split, which takes no other");
   table.add("--index-dtype", "NAME", load.memory.index_dtype, one_of_cache_types(),
             "The same for the keys by which sparse attention (DeepSeek-V3.2, GLM-5) chooses positions (default: as "
             "--kv-dtype; docs/experts.md)");
@@ -93,9 +93,11 @@ void add_device_options(format::OptionTable& table, DeviceOptions& device) {
       "--vram-experts", "N|%", device.vram_experts, parse_vram_experts,
       "Routed experts that each GPU's memory keeps: a number, 25% of all (default: as many as fit; of a model over a "
       "network those that routers pick)");
-  table.add("--precision", "NAME", device.precision, precision_named,
-            "How exactly products are computed: exact (default); bf16, inputs rounded to BF16; fp8, on a GPU, to FP8 "
-            "(docs/performance.md has what each costs and gains)");
+  table.add(
+      "--precision", "NAME", device.precision, precision_named,
+      "How exactly products are computed: exact (default); split, on a GPU, exact but for the order and rounding of "
+      "attention's sums on tensor cores; bf16, inputs rounded to BF16; fp8, on a GPU, to FP8 "
+      "(docs/performance.md has what each costs and gains)");
   table.flag("--deterministic", device.miss.is_deterministic,
              "The same text in every run: no measured rate decides where an expert is computed");
   table.dev("miss", "auto|move|compute", device.miss.mode,
@@ -132,13 +134,22 @@ void add_model_options(format::OptionTable& table, LoadOptions& load, const std:
 
 Result<void> check_model_options(const LoadOptions& load) {
   const DeviceOptions& device = load.device;
-  if (device.precision == kernels::Precision::fp8 && device.kind != DeviceKind::cuda)
-    return invalid("--precision fp8: a CPU computes exact or bf16; add --device cuda");
+  const bool is_split = device.precision == kernels::Precision::split;
+  if ((is_split || device.precision == kernels::Precision::fp8) && device.kind != DeviceKind::cuda) {
+    return invalid(fmt::format("--precision {}: a CPU computes exact or bf16; add --device cuda",
+                               kernels::to_string(device.precision)));
+  }
+  if (is_split && load.memory.kv_dtype.value_or(Dtype::bf16) != Dtype::bf16) {
+    return invalid(
+        "--precision split: only a BF16 cache goes through tensor cores without being rounded; leave out --kv-dtype, "
+        "or use --precision exact");
+  }
   if (device.precision != kernels::Precision::exact && device.kind == DeviceKind::automatic) {
     return invalid("--precision: name the device whose results are wanted, --device cpu or cuda");
   }
-  if (!device.cublaslt.empty() && device.precision == kernels::Precision::exact) {
-    return invalid("--dev cublaslt: precision exact has no use for it; add --precision bf16 or fp8");
+  if (!device.cublaslt.empty() && kernels::besides_attention(device.precision) == kernels::Precision::exact) {
+    return invalid(fmt::format("--dev cublaslt: precision {} has no use for it; add --precision bf16 or fp8",
+                               kernels::to_string(device.precision)));
   }
   if (device.kind != DeviceKind::cpu) return {};
   if (device.vram) return for_a_gpu("--vram");

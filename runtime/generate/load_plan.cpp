@@ -116,6 +116,12 @@ LayerStreaming layer_streaming(const MemoryPlan& plan) {
   return streaming;
 }
 
+/// Type of the latent cache where none is asked for.
+Dtype usual_cache(kernels::Precision precision) {
+  if (precision == kernels::Precision::fp8) return Dtype::f8_e4m3;
+  return precision == kernels::Precision::split ? Dtype::bf16 : Dtype::f32;
+}
+
 Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, const ModelConfig& config,
                           const LoadOptions& options, const std::stop_token& stop) {
   const format::Checkpoint& checkpoint = context.access.catalogue();
@@ -126,8 +132,7 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
     for (uint32_t layer = 0; layer < config.layers; ++layer)
       model.layer_map.emplace_back(layer);
   }
-  const Dtype usual = chosen.precision() == kernels::Precision::fp8 ? Dtype::f8_e4m3 : Dtype::f32;
-  model.kv_dtype = options.memory.kv_dtype.value_or(usual);
+  model.kv_dtype = options.memory.kv_dtype.value_or(usual_cache(chosen.precision()));
   model.index_dtype = options.memory.index_dtype.value_or(model.kv_dtype);
   TRY_ASSIGN(model.context, context_length(config, model, options.context));
   const PassRows longest = longest_pass(context.device, model.context);

@@ -1,6 +1,6 @@
 // Every operation of a decode step and of prefill on a GPU, at DeepSeek-V3's shapes, beside its floor.
 //
-//   bench_cuda [--cuda-library FILE] [--device N] [--precision exact|bf16|fp8] [--cublaslt FILE|off]
+//   bench_cuda [--cuda-library FILE] [--device N] [--precision exact|split|bf16|fp8] [--cublaslt FILE|off]
 //              [--only SECTION,...] [--matrix-rate TFLOP/s] [--quick]
 //              [--rows 1,2,4,8] [--profile]
 //
@@ -33,7 +33,7 @@ namespace {
 
 constexpr int kNoGpu = 77;
 constexpr const char* kUsage =
-    "usage: bench_cuda [--cuda-library FILE] [--device N] [--precision exact|bf16|fp8] [--cublaslt FILE|off]\n"
+    "usage: bench_cuda [--cuda-library FILE] [--device N] [--precision exact|split|bf16|fp8] [--cublaslt FILE|off]\n"
     "                  [--only products,experts,attention,sparse,prefill,prompts,small,layers] [--matrix-rate TFLOP/s] "
     "[--quick]\n"
     "                  [--rows 1,2,4,8] [--profile]\n";

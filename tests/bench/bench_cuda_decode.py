@@ -22,7 +22,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-PRECISIONS = ("exact", "bf16", "fp8")
+PRECISIONS = ("exact", "split", "bf16", "fp8")
 CACHES = ("f32", "bf16", "f16", "fp8")
 COPY = re.compile(r"^copy bandwidth: ([0-9.]+) GB/s$", re.MULTILINE)
 
@@ -93,6 +93,8 @@ def main():
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as scratch:
         for precision in args.precision:
+            if precision == "split" and args.kv_dtype != "bf16":
+                continue  # it takes no other
             for prompt in args.positions:
                 choice = ("--device", args.device, "--precision", precision, "--kv-dtype", args.kv_dtype, "--ctx",
                           prompt + args.tokens, "--mtp", args.mtp, *library)

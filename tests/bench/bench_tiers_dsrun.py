@@ -152,7 +152,7 @@ def main():
     parser.add_argument("--dsrun", type=Path, help="the program, if not that of --build")
     parser.add_argument("--cuda-library", help="the CUDA library to load, if not the program's own")
     parser.add_argument("--device", default="cuda", help="cuda or cuda:N")
-    parser.add_argument("--precision", default="exact", choices=("exact", "bf16", "fp8"))
+    parser.add_argument("--precision", default="exact", choices=("exact", "split", "bf16", "fp8"))
     parser.add_argument("--vram-experts", nargs="+", default=["50%", "25%", "12%"])
     parser.add_argument("--experts", nargs="+", default=["100%", "40%"], help="in the host's memory; the rest is on disk")
     parser.add_argument("--miss", nargs="+", default=["auto"], choices=("move", "compute", "auto"))

@@ -77,6 +77,8 @@ PROMISES = [
     Promise("attend_exact", "^exact_kernel<", 256, 83 * KIB, 2, is_deep=False),
     Promise("attend_tensor", r"^tensor_kernel<\(AttendChoice\)[12]", 256, 226 * KIB, 1, is_deep=False, is_elsewhere=True),
     Promise("attend_tensor", r"^tensor_kernel<\(AttendChoice\)[34]", 128, 93 * KIB, 2, is_deep=False),
+    Promise("attend_split", r"^split_kernel<\(AttendChoice\)5", 256, 197 * KIB, 1, is_deep=False, is_elsewhere=True),
+    Promise("attend_split", r"^split_kernel<\(AttendChoice\)6", 128, 135 * KIB, 1, is_deep=False, is_elsewhere=True),
 ]
 
 

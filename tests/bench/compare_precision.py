@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import safetensors_io  # noqa: E402
 
-PRECISIONS = ("exact", "bf16", "fp8")
+PRECISIONS = ("exact", "split", "bf16", "fp8")
 CACHES = ("f32", "bf16", "f16", "fp8")
 
 
@@ -105,7 +105,8 @@ def compare(program, texts, args):
     references = [program.logits(ids, "--device", "cpu")[0] for ids in texts]
     choices = [("cpu", cache, ("--device", "cpu", "--kv-dtype", cache)) for cache in args.cache if cache != "f32"]
     choices += [(precision, cache, program.on_gpu(args.device, precision, cache))
-                for precision in args.precision for cache in args.cache]
+                for precision in args.precision for cache in args.cache
+                if precision != "split" or cache == "bf16"]  # it takes no other
     print("| precision | cache | NMSE | KL, nats | largest KL | top-1 | device |\n|---|---|---|---|---|---|---|")
     for name, cache, choice in choices:
         distance, device = Distance(), ""

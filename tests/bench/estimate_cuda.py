@@ -22,6 +22,18 @@ way was left to the compiler, and each row of the table was a launch of its own 
 launch with the one above it takes the time of its bytes alone, and where launches overlap (compute capability 9.0; an
 H200 has 0.5 to 0.93 us, and 0.76 to 1.04 where they do not) an edge is taken to be half as long. Kernels that read no weights, and attention, have a time of their
 own each (review of November).
+
+Attention of one row over a long latent cache in BF16, the second table: a block takes some queries and positions at a
+time through 2 x (576 + 512) operations each, on the tensor cores once for each term of a query (kernels/cuda/attend.h).
+
+    tile     what is longest of: operations / what tensor cores do with mma.sync; bytes to and from shared memory / 128 a
+             clock; its keys / what the second-level cache gives a multiprocessor. Where a block has one tile of keys in
+             shared memory, these are waited for
+    time     FIXED + max(tiles of the fullest multiprocessor * tile / REACHED, bytes / copied)
+    exact    FIXED_EXACT + max(operations / FP32 units / REACHED_EXACT, bytes / copied)
+
+The four constants make an H200's `bf16` (27.9 and 164 us measured) and `exact` (91.6 and 1,332) of 8,192 and 131,072
+positions what they are.
 """
 import argparse
 from dataclasses import dataclass
@@ -42,10 +54,16 @@ class Card:
     ghz: float
     architecture: int
     small: float   # time of a kernel without weights, of the H200's
+    tensor: float  # operations a clock of a multiprocessor's tensor cores, BF16 with FP32 sums; mma.sync's share of it
+    level_2: float  # bytes a clock that the second-level cache gives a multiprocessor: 5.5 TB/s; assumed for the others
+    shared: int    # KiB that a block may have
 
 
-CARDS = {"h200": Card("H200", 4.3, 132, 1.83, 90, 1), "h100": Card("H100", 3.0, 132, 1.83, 90, 1),
-         "4090": Card("RTX 4090", 0.93, 128, 2.52, 89, 0.85), "5090": Card("RTX 5090", 1.6, 170, 2.41, 120, 0.85)}
+# Tensor cores: data sheets, dense (990, 165, 209 TFLOP/s); mma.sync reaches some 62 % of an H100's.
+CARDS = {"h200": Card("H200", 4.3, 132, 1.83, 90, 1, 0.62 * 4096, 22, 227),
+         "h100": Card("H100", 3.0, 132, 1.83, 90, 1, 0.62 * 4096, 22, 227),
+         "4090": Card("RTX 4090", 0.93, 128, 2.52, 89, 0.85, 512, 16, 99),
+         "5090": Card("RTX 5090", 1.6, 170, 2.41, 120, 0.85, 512, 16, 99)}
 
 # By kernel and bytes of a weight, then architecture: KiB under way on a multiprocessor and instructions a byte, before.
 # With the shared memory of then: three blocks on cards of 100 KiB.
@@ -257,12 +275,91 @@ def table(model, cards):
     print(line)
 
 
+# Attention over a long cache
+REACHED, REACHED_EXACT = 0.65, 0.446
+FIXED, FIXED_EXACT = 18.8, 8.9  # us: start, queries, merge
+LATENT, ROPE = 512, 64
+KEY_BYTES = 2 * (LATENT + ROPE)
+HEADS = {"v3": 128, "v2-lite": 16}
+POSITIONS = (8192, 32768, 131072)
+
+
+@dataclass
+class Tile:
+    queries: int
+    positions: int
+    terms: int
+    warps: int
+    stages: int
+
+    def shared_bytes(self):
+        """Read and written for a tile of keys (device/tensor_products.cuh)."""
+        parts = self.warps * 16 // self.queries
+        if self.terms == 1:  # a warp: 16 queries, a part of the positions
+            scores = self.warps * (16 + self.positions // parts) * KEY_BYTES
+        else:  # a warp: 16 queries, all positions, a part of the columns; and the parts' sums, to and fro
+            scores = self.warps * (16 * self.terms + self.positions) * KEY_BYTES // parts
+            scores += 2 * parts * self.queries * self.positions * 4
+        weights = self.positions * 2 * self.terms
+        values = self.warps * (self.positions * LATENT // 4 * 2 + self.queries * 4 // self.warps * weights)
+        return scores + values + self.queries * weights + self.positions * KEY_BYTES
+
+    def clocks(self, card):
+        operations = 2 * self.queries * self.positions * (2 * LATENT + ROPE) * self.terms
+        computing = max(operations / card.tensor, self.shared_bytes() / 128)
+        loading = self.positions * KEY_BYTES / card.level_2
+        return max(computing, loading) if self.stages == 2 else computing + loading
+
+
+def tile_of(card, heads, terms):
+    """attend_choice for one row; None: exact."""
+    is_large = card.shared > 200
+    if terms > 1 and not is_large:
+        return None
+    positions = 64 if terms == 1 else 32
+    if is_large and heads > 16:
+        return Tile(64 if terms == 1 else 32, positions, terms, 8, 2)
+    return Tile(16, positions, terms, 4, 2 if is_large else 1)
+
+
+def attention(card, heads, positions, terms):
+    """us of a layer: (expected, what tiles and memory alone take)."""
+    operations = 2 * heads * positions * (2 * LATENT + ROPE)
+    reading = positions * KEY_BYTES / card.copied * 1e-6
+    tile = tile_of(card, heads, terms) if terms else None
+    if tile is None:
+        computing = operations / (card.multiprocessors * 256 * card.ghz * 1e3)
+        return FIXED_EXACT * card.small + max(computing / REACHED_EXACT, reading), max(computing, reading)
+    groups = -(-heads // tile.queries)
+    splits = min(max(128 // -(-heads // (64 if terms == 1 else 32)), 32), 128)
+    length = -(-positions // splits // tile.positions) * tile.positions
+    blocks = groups * -(-positions // length)
+    tiles = -(-blocks // card.multiprocessors) * length // tile.positions
+    computing = tiles * tile.clocks(card) / card.ghz * 1e-3
+    return FIXED * card.small + max(computing / REACHED, reading), max(computing, reading)
+
+
+def attention_table(model, cards):
+    print("| %s, attention of one row, BF16 cache, µs a layer |" % model +
+          "".join(" %s: exact, split, bf16; at best | measured |" % card.name for card in cards))
+    print("|---|" + "---|---|" * len(cards))
+    for positions in POSITIONS:
+        line = "| {:,} positions |".format(positions)
+        for card in cards:
+            expected, best = zip(*(attention(card, HEADS[model], positions, terms) for terms in (0, 3, 1)))
+            line += " %.0f, %.0f, %.0f; %.0f, %.0f, %.0f | |" % (*expected, *best)
+        print(line)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="v3")
     parser.add_argument("--card", choices=CARDS, nargs="+", default=list(CARDS))
     args = parser.parse_args()
-    table(args.model, [CARDS[name] for name in args.card])
+    cards = [CARDS[name] for name in args.card]
+    table(args.model, cards)
+    print()
+    attention_table(args.model, cards)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ namespace dspack::bench {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: bench_tiers [--cuda-library FILE] [--device N|cpu] [--precision exact|bf16|fp8] [--shape "
+    "usage: bench_tiers [--cuda-library FILE] [--device N|cpu] [--precision exact|split|bf16|fp8] [--shape "
     "v3|lite|count|tiny]\n"
     "                   [--layers N] [--vram 50,25,12] [--ram 100,40] [--disk FOLDER] [--disk-experts N]\n"
     "                   [--miss move,compute,auto] [--prefetch off,on,auto] [--forecast PERCENT RIGHT]\n"

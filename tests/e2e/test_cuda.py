@@ -93,6 +93,8 @@ class Choosing(Cuda):
 
     def test_flags_that_contradict_each_other_are_wrong_usage(self):
         for flags in (("--device", "cpu", "--precision", "fp8"), ("--precision", "fp8"), ("--precision", "bf16"),
+                      ("--device", "cpu", "--precision", "split"), ("--precision", "split"),
+                      ("--device", "cuda", "--precision", "split", "--kv-dtype", "f32"),
                       ("--device", "cpu", "--vram", "1GB"), ("--device", "tpu"), ("--device", "cuda:x")):
             with self.subTest(flags=flags):
                 self.assertEqual(self.refused(*flags).code, 2)
@@ -168,22 +170,24 @@ class Text(OnGpu):
                 self.assertTrue(stats["device"].startswith(device), stats["device"])
 
     def test_every_precision_runs_and_is_named(self):
-        for precision in ("exact", "bf16", "fp8"):
+        for precision in ("exact", "split", "bf16", "fp8"):
             with self.subTest(precision=precision):
                 said, stats = self.with_stats(self.data(), "-p", QUESTION, *CHOICE, "--precision", precision)
                 self.assertEqual(stats["precision"], precision)
-                self.assertEqual("cuBLASLt" in stats["device"], precision != "exact", stats["device"])
+                self.assertEqual("cuBLASLt" in stats["device"], precision in ("bf16", "fp8"), stats["device"])
                 self.assertEqual(said, ANSWER)  # it is sure of this
 
-    def test_precision_fp8_means_an_fp8_cache_unless_another_is_named(self):
+    def test_precision_fp8_means_an_fp8_cache_unless_another_is_named_and_split_a_bf16_cache(self):
         def planned(*flags):
             result = self.dsrun("plan", self.data(), "--json", "--ctx", 256, *flags)
             return json.loads(self.assert_ok(result).stdout)["memory"]["bytes" if "cpu" in flags else "vram"]
         caches = {}
         for name, flags in (("usual", ()), ("bf16", ("--precision", "bf16")), ("fp8", ("--precision", "fp8")),
+                            ("split", ("--precision", "split")),
                             ("named", ("--precision", "fp8", "--kv-dtype", "f32")), ("alone", ("--kv-dtype", "fp8"))):
             caches[name] = planned(*CHOICE, *flags)["bytes"]["kv_cache"]
         self.assertEqual(caches["usual"], caches["bf16"])
+        self.assertEqual(caches["usual"], 2 * caches["split"])
         self.assertEqual(caches["usual"], caches["named"])
         self.assertEqual(caches["fp8"] * 384, caches["usual"] * 128)  # of tiny-v3, test_budget.py says why
         self.assertEqual(caches["fp8"], caches["alone"])
@@ -199,6 +203,19 @@ class Text(OnGpu):
 
 
 class Numbers(OnGpu):
+    def test_split_logits_are_as_near_the_cpus_as_exact_ones_whatever_goes_through_at_once(self):
+        tokens = [(7 * i * i + 3 * i) % 60 for i in range(ROWS)]
+        split, cache = (*CHOICE, "--precision", "split"), ("--kv-dtype", "bf16")
+        expected = self.logits(self.data(), tokens, "--device", "cpu", *cache)
+        whole = self.logits(self.data(), tokens, *split)
+        self.assert_close(whole, expected, 1e-11)
+        _, stats = self.with_stats(self.data(), "-p", QUESTION, "-n", 1, *split)
+        if "as in exact" not in stats["device"]:  # a card with room for them
+            self.assertNotEqual(whole, self.logits(self.data(), tokens, *CHOICE, *cache))  # other kernels have been at work
+        self.assertEqual(whole, self.logits(self.data(), tokens, *split, *cache, "--dev", "chunk=7"))
+        with self.assertRaises(AssertionError):  # which rounded operands are not
+            self.assert_close(self.logits(self.data(), tokens, *CHOICE, "--precision", "bf16", *cache), expected, 1e-11)
+
     def test_exact_logits_are_the_cpus_for_every_stored_form(self):
         tokens = [(7 * i * i + 3 * i) % 60 for i in range(ROWS)]
         for name in FAMILY:

@@ -159,6 +159,8 @@ TEST_CASE("precision bf16 on a CPU: other codes and blocks are multiplied exactl
     const auto x = random.normals(size_t{3} * shape.in);
     CHECK(run("", Precision::bf16, weight, x, 3) == run("", Precision::exact, weight, x, 3));
   }
+  CHECK(kernels::make_cpu_device({.threads = 1, .instruction_set = {}, .precision = Precision::split}).error().kind ==
+        ErrorKind::unsupported);
   CHECK(kernels::make_cpu_device({.threads = 1, .instruction_set = {}, .precision = Precision::fp8}).error().kind ==
         ErrorKind::unsupported);
 }

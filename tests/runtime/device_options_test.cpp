@@ -55,13 +55,29 @@ TEST_CASE("command line: what a GPU may take and how exact it is") {
   CHECK(device.cublaslt == "b");
   CHECK(parsed({"--vram", "50%"}).vram == Amount{.number = 0, .percent = 50});
   CHECK(parsed({"--device", "cuda", "--precision", "fp8"}).precision == kernels::Precision::fp8);
+  CHECK(parsed({"--device", "cuda", "--precision", "split"}).precision == kernels::Precision::split);
+  CHECK(parsed({"--device", "cuda", "--precision", "split", "--kv-dtype", "bf16"}).precision ==
+        kernels::Precision::split);
   CHECK(parsed({"--precision", "exact"}).precision == kernels::Precision::exact);
   CHECK(parsed({"--device", "cpu", "--precision", "exact"}).kind == DeviceKind::cpu);
   CHECK(mistake({"--device", "cuda", "--precision", "fp4"}).find("--precision") != std::string::npos);
   CHECK(mistake({"--vram", "0%"}).find("--vram") != std::string::npos);
 }
 
-TEST_CASE("command line: a CPU has no memory of its own, no precision fp8, and needs no library") {
+TEST_CASE("command line: precision split has a cache that tensor cores do not round") {
+  for (const char* dtype : {"f32", "f16", "fp8"}) {
+    CAPTURE(dtype);
+    CHECK(mistake({"--device", "cuda", "--precision", "split", "--kv-dtype", dtype})
+              .find("--precision split: only a "
+                    "BF16 cache") != std::string::npos);
+  }
+}
+
+TEST_CASE("command line: a CPU has no memory of its own, no precision fp8 or split, and needs no library") {
+  for (const char* kind : {"cpu", "auto"}) {
+    CHECK(mistake({"--device", kind, "--precision", "split"}).find("--precision split: a CPU computes") !=
+          std::string::npos);
+  }
   CHECK(mistake({"--device", "cpu", "--precision", "fp8"}).find("--device cuda") != std::string::npos);
   CHECK(mistake({"--precision", "bf16"}).find("--device cpu or cuda") != std::string::npos);
   CHECK(parsed({"--device", "cpu", "--precision", "bf16"}).precision == kernels::Precision::bf16);
@@ -69,6 +85,8 @@ TEST_CASE("command line: a CPU has no memory of its own, no precision fp8, and n
   CHECK(mistake({"--device", "cpu", "--vram", "1GB"}).find("--vram") != std::string::npos);
   CHECK(mistake({"--dev", "cuda-library=l", "--device", "cpu"}).find("cuda-library") != std::string::npos);
   CHECK(mistake({"--dev", "cublaslt=b", "--device", "cuda"}).find("--precision bf16") != std::string::npos);
+  CHECK(mistake({"--dev", "cublaslt=b", "--device", "cuda", "--precision", "split"}).find("--precision bf16") !=
+        std::string::npos);
 }
 
 TEST_CASE("command line: experts in a GPU's memory, and what becomes of the others") {

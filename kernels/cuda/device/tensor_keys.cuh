@@ -1,5 +1,5 @@
-// The operands of attention on tensor cores in shared memory: rows of queries, keys and weights in BF16, and how keys
-// get there from each way in which a cache is stored.
+// The operands of attention on tensor cores in shared memory: rows of queries, keys and weights in BF16, and how
+// queries get there, rounded or split into terms, and keys from each way in which a cache is stored.
 //
 // A row begins at a multiple of 128 bytes; its 16-byte pieces are permuted within each 128: piece p of row r lies at
 // p ^ (r % 8). So eight rows at one column (load_tiles) touch all 32 banks once, and so do eight pieces of one row
@@ -23,6 +23,19 @@ __device__ __forceinline__ uint4 round_piece(const float (&values)[kPieceValues]
                     gpu::floats_to_bf16s(values[4], values[5]), gpu::floats_to_bf16s(values[6], values[7]));
 }
 
+/// Two values as BF16 terms that add up to them, largest first. Three are all 24 bits of an FP32 value: a term rounds
+/// to the nearest 8, so that what it leaves has 8 fewer. One is the value rounded.
+template <unsigned kTerms>
+__device__ __forceinline__ void split_pair(float low, float high, uint32_t (&terms)[kTerms]) {
+#pragma unroll
+  for (unsigned term = 0; term < kTerms; ++term) {
+    terms[term] = gpu::floats_to_bf16s(low, high);
+    if (term + 1 == kTerms) break;
+    low -= gpu::bits_to_float(terms[term] << 16U);  // exact
+    high -= gpu::bits_to_float(terms[term] & 0xffff0000U);
+  }
+}
+
 /// Places within 128 bytes of a row: of pieces 0, 2, 4 and 6, or where `odd` is 1 of those after them. What comes 128
 /// bytes further lies at the same places there.
 struct Pieces {
@@ -34,9 +47,9 @@ struct Pieces {
   }
 };
 
-/// The queries of a block, rounded; after the last one that one again, whose scores nobody sees. Some lanes of a warp
-/// share a row, and have asked for half of it or all before they store the first.
-template <unsigned kCount, unsigned kThreads>
+/// The queries of a block as terms, [kTerms, kCount, row bytes]; after the last one that one again, whose scores nobody
+/// sees. Some lanes of a warp share a row, and have asked for half of it or all before they store the first.
+template <unsigned kCount, unsigned kTerms, unsigned kThreads>
 __device__ __forceinline__ void load_tensor_queries(const AttendRun& run, const BlockQueries& queries,
                                                     unsigned char* to) {
   constexpr unsigned kLanes = kThreads / kCount;  // of a row: 4 or 8
@@ -79,13 +92,21 @@ __device__ __forceinline__ void load_tensor_queries(const AttendRun& run, const 
       if (piece >= pieces) break;
       const float4& low = values[i][0];
       const float4& high = values[i][1];
-      const float eight[kPieceValues] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-      *reinterpret_cast<uint4*>(to + swizzled(row, kTensorRowBytes, piece)) = round_piece(eight);
+      uint32_t pairs[4][kTerms];
+      split_pair(low.x, low.y, pairs[0]);
+      split_pair(low.z, low.w, pairs[1]);
+      split_pair(high.x, high.y, pairs[2]);
+      split_pair(high.z, high.w, pairs[3]);
+#pragma unroll
+      for (unsigned term = 0; term < kTerms; ++term) {
+        *reinterpret_cast<uint4*>(to + swizzled(term * kCount + row, kTensorRowBytes, piece)) =
+            make_uint4(pairs[0][term], pairs[1][term], pairs[2][term], pairs[3][term]);
+      }
     }
   }
 }
 
-/// Where keys go: a tile of kTensorPositions rows.
+/// Where keys go.
 struct KeyTile {
   unsigned char* rows;
   [[nodiscard]] __device__ __forceinline__ uint4* at(uint32_t row, uint32_t piece) const {
@@ -93,12 +114,14 @@ struct KeyTile {
   }
 };
 
-// Keys of one form: load(run, map, first, end, tile), which every thread of the block calls, brings the keys from
-// position `first` on, zeros from `end` on. row_bytes: of a row of the cache. kStaged: copy brings them, too, but as
-// they are stored, and decode takes them from there.
+// Keys of one form: load(run, map, first, end, tile), which every thread of the block calls, brings the keys of
+// kPositions positions from `first` on, zeros from `end` on. row_bytes: of a row of the cache. kStaged: copy brings
+// them, too, but as they are stored, and decode takes them from there.
 
 /// A BF16 cache whose rows begin at multiples of 16 bytes, as it is: eight lanes a row, 128 bytes at a time.
+template <uint32_t kCount>
 struct CopyKeys {
+  static constexpr uint32_t kPositions = kCount;
   static constexpr bool kStaged = false;
   static __device__ __forceinline__ uint32_t row_bytes(const AttendRun& run) { return run.key_dim * 2; }
   static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
@@ -107,7 +130,7 @@ struct CopyKeys {
     constexpr unsigned kTurns = kTensorKeyDim / kPieceValues / kLanes;
     const uint32_t piece = gpu::thread_index() % kLanes;
     const uint32_t pieces = run.key_dim / kPieceValues;
-    for (uint32_t row = gpu::thread_index() / kLanes; row < kTensorPositions; row += gpu::block_threads() / kLanes) {
+    for (uint32_t row = gpu::thread_index() / kLanes; row < kPositions; row += gpu::block_threads() / kLanes) {
       const bool is_there = first + row < end;
       const uint64_t place = is_there ? map.at(first + row) : 0;
       const auto* from = static_cast<const uint4*>(run.cache) + place * pieces + piece;
@@ -124,6 +147,7 @@ struct CopyKeys {
 /// value by value.
 template <class Stored>
 struct RoundKeys {
+  static constexpr uint32_t kPositions = kTensorPositions;
   static constexpr bool kStaged = false;
   static __device__ __forceinline__ uint32_t row_bytes(const AttendRun& run) {
     return run.key_dim * (16 / Stored::kPer16);
@@ -131,7 +155,7 @@ struct RoundKeys {
   static __device__ __forceinline__ void load(const AttendRun& run, const PositionMap& map, uint32_t first,
                                               uint32_t end, const KeyTile& tile) {
     const bool is_aligned = reinterpret_cast<uint64_t>(run.cache) % 16 == 0;
-    for (uint32_t row = gpu::thread_index() / kLanes; row < kTensorPositions; row += gpu::block_threads() / kLanes) {
+    for (uint32_t row = gpu::thread_index() / kLanes; row < kPositions; row += gpu::block_threads() / kLanes) {
       const bool is_there = first + row < end;
       const uint64_t at = (is_there ? map.at(first + row) : 0) * uint64_t{run.key_dim};
       if (is_aligned) {
@@ -194,6 +218,7 @@ struct RoundKeys {
 
 /// FP8 (kernels/latent_rows.h): values, each a code times its scale in FP32, rounded to BF16; the rotary key as it is.
 struct Fp8TensorKeys {
+  static constexpr uint32_t kPositions = kTensorPositions;
   static constexpr bool kStaged = true;
   static __device__ __forceinline__ uint32_t row_bytes(const AttendRun& run) {
     return static_cast<uint32_t>(run.fp8_row.bytes);
@@ -211,7 +236,7 @@ struct Fp8TensorKeys {
                                               uint32_t end, unsigned char* to) {
     const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
     const uint32_t bytes = row_bytes(run);
-    const uint32_t rows = end - first < kTensorPositions ? end - first : kTensorPositions;
+    const uint32_t rows = end - first < kPositions ? end - first : kPositions;
     if (!map.is_chosen()) {  // so they do in the cache
       const uint8_t* from = static_cast<const uint8_t*>(run.cache) + uint64_t{first} * bytes;
 #pragma unroll 4
@@ -241,7 +266,7 @@ struct Fp8TensorKeys {
     static_assert(kTensorColumns <= gpu::kWarpThreads * StoredF8::kPer16);
     const uint32_t column = gpu::lane_index() * StoredF8::kPer16;
     const unsigned turn = gpu::block_threads() / gpu::kWarpThreads * kAhead;
-    for (uint32_t first = gpu::warp_index() * kAhead; first < kTensorPositions; first += turn) {
+    for (uint32_t first = gpu::warp_index() * kAhead; first < kPositions; first += turn) {
       uint4 codes[kAhead];
       float scales[kAhead];
 #pragma unroll
@@ -259,7 +284,7 @@ struct Fp8TensorKeys {
       }
     }
     const uint32_t first_piece = run.latent_dim / kPieceValues;
-    for (uint32_t row = gpu::thread_index() / kLanes; row < kTensorPositions; row += gpu::block_threads() / kLanes) {
+    for (uint32_t row = gpu::thread_index() / kLanes; row < kPositions; row += gpu::block_threads() / kLanes) {
       const uint8_t* stored = row < count ? stored_at(row) + run.fp8_row.rope_at : nullptr;
       for (uint32_t i = gpu::thread_index() % kLanes; first_piece + i < run.key_dim / kPieceValues; i += kLanes)
         *tile.at(row, first_piece + i) =
@@ -298,7 +323,7 @@ template <class Keys, unsigned kStages>
 class KeyTiles {
  public:
   __device__ __forceinline__ KeyTiles(const AttendRun& run, const PositionMap& map, uint32_t end, unsigned char* stages)
-      : run_(run), map_(map), end_(end), tile_{stages}, other_(stages + kTensorPositions * kTensorRowBytes) {}
+      : run_(run), map_(map), end_(end), tile_{stages}, other_(stages + Keys::kPositions * kTensorRowBytes) {}
 
   __device__ __forceinline__ void start(uint32_t first) {
     if constexpr (kStages == 2) fetch(first, other_);
@@ -337,7 +362,7 @@ class KeyTiles {
     constexpr unsigned kLanes = 8;
     constexpr uint32_t kLine = 128;
     const uint32_t row_bytes = Keys::row_bytes(run_);
-    for (uint32_t row = gpu::thread_index() / kLanes; row < kTensorPositions && first + row < end_;
+    for (uint32_t row = gpu::thread_index() / kLanes; row < Keys::kPositions && first + row < end_;
          row += gpu::block_threads() / kLanes) {
       const uint8_t* from = static_cast<const uint8_t*>(run_.cache) + uint64_t{map_.at(first + row)} * row_bytes;
       for (uint32_t at = gpu::thread_index() % kLanes * kLine; at < row_bytes; at += kLanes * kLine)

@@ -89,6 +89,10 @@ inline const void* put_cache(GpuLab& lab, const AttendInput& input, const Attend
 
 enum class Position { known, live };
 
+inline bool is_split(kernels::cuda::AttendChoice choice) {
+  return choice != kernels::cuda::AttendChoice::exact && tensor_tile(choice).terms > 1;
+}
+
 /// Positions that each row of the input sees in place of all up to its own; most 0: none is chosen.
 struct ChosenRows {
   uint32_t most = 0;
@@ -146,6 +150,8 @@ inline std::vector<float> run_attend(GpuLab& lab, const AttendInput& input, cons
   task.partial = lab.poisoned(kernels::cuda::attend_scratch_bytes(shape_of(task)) / sizeof(float));
   if (call.choice == kernels::cuda::AttendChoice::exact) {
     attend_exact(lab.stream(), task);
+  } else if (is_split(call.choice)) {
+    attend_split(lab.stream(), task, call.choice);
   } else {
     attend_tensor(lab.stream(), task, call.choice);
   }

@@ -6,8 +6,9 @@ namespace {
 
 using kernels::cuda::AttendChoice;
 
-constexpr AttendChoice kAllChoices[] = {AttendChoice::exact, AttendChoice::tensor_64x2, AttendChoice::tensor_64x1,
-                                        AttendChoice::tensor_16x2, AttendChoice::tensor_16x1};
+constexpr AttendChoice kAllChoices[] = {AttendChoice::exact,       AttendChoice::tensor_64x2, AttendChoice::tensor_64x1,
+                                        AttendChoice::tensor_16x2, AttendChoice::tensor_16x1, AttendChoice::split_32x2,
+                                        AttendChoice::split_16x2};
 
 /// Each position with the same chance, of each row another number of them.
 ChosenRows random_choice(const AttendCase& c, uint32_t most, Random& random) {
@@ -79,6 +80,7 @@ TEST_CASE("cuda: attention over a choice has the bits of attention over a cache 
   CAPTURE(random.seed());
   for (const AttendChoice choice : kAllChoices) {
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f8_e4m3}) {
+      if (is_split(choice) && dtype != Dtype::bf16) continue;
       check_chosen({3, 5, 48, 16, 200, 1, dtype}, 150, choice, random);  // several rows would share a block
       check_chosen({2, 20, 64, 0, 300, 1, dtype}, 70, choice, random);   // a block's last queries are none
       check_chosen({2, 80, 32, 16, 90, 2, dtype}, 64, choice, random);   // and more than one block serves a row

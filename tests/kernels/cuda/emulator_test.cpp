@@ -5,6 +5,8 @@
 #include <dspack_gpu.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -144,6 +146,19 @@ TEST_CASE("emulated GPU: an asynchronous copy is there after its wait, and befor
   }
   CHECK(missing[0] > 0);
   CHECK(missing[1] == 0);
+}
+
+TEST_CASE("emulated GPU: tensor cores cut off what does not fit, towards zero") {
+  const double products[8] = {1, 0x1p-25, 0x1p-25, 0x1p-25, 0x1p-25};
+  CHECK(gpu::add_products(0, products) == 1);  // each lies below 2^-24 of the largest
+  CHECK(gpu::add_products(0x1p-25F, products) == 1);
+  CHECK(gpu::add_products(0, {0x1p-25, 0x1p-25, 0x1p-25, 0x1p-25}) == 0x1p-23F);
+  CHECK(gpu::add_products(1, {0x1p-24, 0x1p-24, 0x1p-24}) == 1 + 0x1p-23F);  // not the even neighbour
+  CHECK(gpu::add_products(-1, {-0x1p-24, -0x1p-24, -0x1p-24}) == -1 - 0x1p-23F);
+  CHECK(gpu::add_products(0x1p24F, {-0x1p24, 0x1p0}) == 1);
+  CHECK(gpu::add_products(0, {}) == 0);
+  CHECK(std::isnan(gpu::add_products(std::numeric_limits<float>::quiet_NaN(), {1})));
+  CHECK(std::isinf(gpu::add_products(std::numeric_limits<float>::infinity(), {1})));
 }
 
 TEST_CASE("emulated GPU: tiles are multiplied, loaded and transposed as PTX says") {

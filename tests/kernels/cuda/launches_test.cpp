@@ -108,6 +108,7 @@ Launches launches_of(const std::string& variant, Precision precision) {
 
 TEST_CASE("cuda: launches of a token that V3 decodes") {
   CHECK(launches_of("v3", Precision::exact) == Launches{.dense = 13, .moe = 12, .rest = 3});
+  CHECK(launches_of("v3", Precision::split) == Launches{.dense = 13, .moe = 12, .rest = 3});
   CHECK(launches_of("v3", Precision::bf16) == Launches{.dense = 14, .moe = 13, .rest = 3});
   CHECK(launches_of("v3", Precision::fp8) == Launches{.dense = 14, .moe = 13, .rest = 3});
 }

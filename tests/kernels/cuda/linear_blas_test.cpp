@@ -253,6 +253,7 @@ TEST_CASE("cuda: a device says whether it has cuBLASLt, and why not") {
   gpu::configure_cublaslt({});
   CHECK(described(Precision::exact, "") == "cuda emulated GPU, sm_90, exact");
   CHECK(described(Precision::exact, gpu::kEmulatedCublasLt) == "cuda emulated GPU, sm_90, exact");
+  CHECK(described(Precision::split, gpu::kEmulatedCublasLt) == "cuda emulated GPU, sm_90, split");
   CHECK(described(Precision::bf16, "") ==
         "cuda emulated GPU, sm_90, bf16, without cuBLASLt (the emulated GPU has none that is not named)");
   CHECK(described(Precision::bf16, kernels::kNoCublasLt) == "cuda emulated GPU, sm_90, bf16, without cuBLASLt (off)");

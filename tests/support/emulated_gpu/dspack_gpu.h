@@ -262,7 +262,30 @@ inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
   return selected;
 }
 
-/// Products are exact and the sum is rounded once: hardware rounds a little more.
+/// As the least exact of the cards does it (compute capability 8.x): eight products at a time are exact, are cut off
+/// below 2^-24 of the largest of them and of the sum so far, and what they add up to is cut off to FP32. Source:
+/// "MMA-Sim: Bit-Accurate Reference Model of Tensor Cores and Matrix Cores", arXiv 2511.10909.
+inline float add_products(float sum, const double (&products)[8]) {
+  constexpr unsigned kExponentAt = 52;  // of a double, without its sign
+  constexpr unsigned kBits = 24;
+  double largest = std::abs(static_cast<double>(sum));
+  double exact = sum;
+  for (const double product : products) {
+    largest = std::max(largest, std::abs(product));
+    exact += product;
+  }
+  if (largest == 0 || !std::isfinite(exact)) return static_cast<float>(exact);
+  const uint64_t exponent = std::bit_cast<uint64_t>(largest) >> kExponentAt;
+  const auto unit = std::bit_cast<double>((exponent - kBits) << kExponentAt);
+  const auto units_of_one = std::bit_cast<double>((2 * 1023 + kBits - exponent) << kExponentAt);  // 1 / unit
+  auto units = static_cast<int64_t>(sum * units_of_one);
+  for (const double product : products)
+    units += static_cast<int64_t>(product * units_of_one);
+  const double total = static_cast<double>(units) * unit;
+  const auto nearest = static_cast<float>(total);
+  return std::abs(static_cast<double>(nearest)) > std::abs(total) ? std::nextafter(nearest, 0.0F) : nearest;
+}
+
 inline void multiply_tile(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                           const Place& at = Place::current()) {
   const ExchangeWords* all = exchange_in_warp({a[0], a[1], a[2], a[3], b[0], b[1]}, at);
@@ -274,14 +297,15 @@ inline void multiply_tile(float (&d)[4], const uint32_t (&a)[4], const uint32_t 
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned row = i / 2;  // g or g + 8
     const unsigned column = 2 * quad + i % 2;
-    double sum = static_cast<double>(d[i]);
-    for (unsigned k = 0; k < 16; ++k) {
-      const unsigned holder = k % 8 / 2;
-      const uint32_t left = all[group * 4 + holder][row + 2 * (k / 8)];
-      const uint32_t right = all[column * 4 + holder][4 + k / 8];
-      sum += value(left, k % 2) * value(right, k % 2);
+    for (unsigned half = 0; half < 2; ++half) {
+      double products[8];
+      for (unsigned k = 0; k < 8; ++k) {
+        const uint32_t left = all[group * 4 + k / 2][row + 2 * half];
+        const uint32_t right = all[column * 4 + k / 2][4 + half];
+        products[k] = value(left, k % 2) * value(right, k % 2);
+      }
+      d[i] = add_products(d[i], products);
     }
-    d[i] = static_cast<float>(sum);
   }
 }
 

@@ -28,10 +28,13 @@ inline constexpr const char* kPlainestSet = "emulated";
 inline bool runs_here(const std::string& /*set*/) {
   return true;
 }
-/// "emulated bf16", "emulated fp8": for tests of what precisions have in common, without cuBLASLt.
+/// "emulated bf16", "emulated fp8", "emulated split": for tests of what precisions have in common, without cuBLASLt.
 inline kernels::Precision precision_of(const std::string& set) {
-  if (set.ends_with("bf16")) return kernels::Precision::bf16;
-  return set.ends_with("fp8") ? kernels::Precision::fp8 : kernels::Precision::exact;
+  for (const kernels::Precision precision :
+       {kernels::Precision::split, kernels::Precision::bf16, kernels::Precision::fp8}) {
+    if (set.ends_with(to_string(precision))) return precision;
+  }
+  return kernels::Precision::exact;
 }
 /// Every device sees another order of threads and blocks.
 inline Result<std::unique_ptr<kernels::Device>> make_set_device(const std::string& set, unsigned /*threads*/) {
