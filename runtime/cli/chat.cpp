@@ -95,11 +95,11 @@ void Typist::remember(const std::string& message) {
 
 class Chat {
  public:
-  Chat(LoadedModel& loaded, Session session, const TextModel& text, const SamplerOptions& sampling, Sampler sampler,
+  Chat(LoadedModel& loaded, Session session, const TextModel& text, SamplerOptions sampling, Sampler sampler,
        const RunOptions& options)
       : loaded_(loaded),
         text_(text),
-        sampling_(sampling),
+        sampling_(std::move(sampling)),
         sampler_(std::move(sampler)),
         stop_(options.stop),
         session_(std::move(session)) {

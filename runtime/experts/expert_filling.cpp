@@ -36,7 +36,7 @@ Result<void> read_all_experts(ExpertStore& store, const DeviceExperts& experts, 
     demands.push_back({.expert = ExpertId(expert)});
   for (const LayerId layer : experts.layers) {
     TRY_ASSIGN(const auto request, store.request(layer, demands));
-    const Result<void> read = read_layer(*request, layer, demands, sink, progress, stop);
+    Result<void> read = read_layer(*request, layer, demands, sink, progress, stop);
     while (sink.release_oldest()) {
     }  // before the request goes, from whose slots copies read
     if (!read) return read;
@@ -63,7 +63,7 @@ Result<void> fill_devices(ExpertStore& store, std::span<const std::unique_ptr<Ex
                 .total_bytes = 0,
                 .total_items = experts.layers.size() * uint64_t{experts.experts},
                 .item = "experts"});
-  const Result<void> filled = read_all_experts(store, experts, sink, told, stop);
+  Result<void> filled = read_all_experts(store, experts, sink, told, stop);
   told.finished();
   return filled;
 }

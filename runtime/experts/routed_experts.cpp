@@ -414,9 +414,8 @@ Result<void> RoutedExperts::compute(const ExpertWave& wave, const std::function<
     missing[i] = i;
   for (const auto& backend : backends_)
     backend->begin_wave(wave, missing);
-  std::vector<ExpertDemand> wanted;
-  for (const size_t group : missing)
-    wanted.push_back(wave.groups[group].demand);
+  std::vector<ExpertDemand> wanted(missing.size());
+  std::ranges::transform(missing, wanted.begin(), [&](size_t group) { return wave.groups[group].demand; });
   std::unique_ptr<ExpertRequest> request;
   if (!wanted.empty()) {
     TRY_ASSIGN(request, store_->request(wave.layer, std::move(wanted)));
