@@ -1,6 +1,6 @@
 // Attention on tensor cores without a rounded product: FP32 queries and softmax weights are split into three BF16
-// terms, each of which is multiplied by the BF16 keys as they are. A block (device/tensor_attend.cuh) takes 32 or 16
-// queries through the positions of one split, 32 keys at a time; a key is loaded once for all terms.
+// terms. Each term is multiplied by the BF16 keys, which are not rounded. A block (device/tensor_attend.cuh) takes 32
+// or 16 queries through the positions of one split, 32 keys at a time; a key is loaded once for all terms.
 //
 // Why 32 queries and 32 keys: three terms of 32 of V3's queries are 108 KiB, two tiles 72, of the 227 that a block has
 // (compute capability 8.0: 163, and 16 queries).

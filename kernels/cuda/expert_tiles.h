@@ -98,7 +98,7 @@ struct ExpertGroupWords {
   }
 };
 
-/// Assignments of which the device finds those of held experts (HeldExpertsArgs).
+/// What a router has assigned; the device picks out the assignments whose expert is held (HeldExpertsArgs).
 struct HeldAssignments {
   const uint32_t* ids = nullptr;      // [count], on the device
   const uint32_t* entries = nullptr;  // by expert, where the device sees it; kNoEntry: the expert is not held

@@ -269,7 +269,7 @@ std::vector<ExpertGroup> CudaQueue::run_large_groups(const ExpertsTask& task, st
   return left;
 }
 
-/// What gives parts alone, without what it is of.
+/// A task that gives parts; whose is for the caller to say.
 ExpertsTask CudaQueue::parts_task(const CudaExpertTable& table, const Rows& x, uint32_t top_k, const Slice& scratch,
                                   const Rows& parts) {
   DSPACK_CHECK(x.cols == table.form().gate_up.in, "experts of another model");

@@ -82,7 +82,10 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::load(kernels::Device& device, 
                                                      .memory = &slots}));
   format::SilentProgress silent;
   format::Progress& told = progress == nullptr ? static_cast<format::Progress&>(silent) : *progress;
-  told.started("loading experts", made->loading_.resident_bytes, 0);
+  told.started({.what = "loading experts",
+                .total_bytes = made->loading_.resident_bytes,
+                .total_items = made->loading_.resident_experts,
+                .item = "experts"});
   const ExpertSink sink{.keep = [&](LayerId layer, const ExpertDemand& demand,
                                     ExpertLease lease) { made->load_one(layer, demand, std::move(lease), told); },
                         .release_oldest = [&] { return made->finish_oldest(told); }};
@@ -214,6 +217,7 @@ std::span<const uint32_t> DeviceCache::hold(LayerId layer) {
     auto* const slot = static_cast<DeviceSlot*>(cache_->find({.layer = layer, .expert = ExpertId(expert)}));
     if (slot == nullptr || !slot->is_ready || slot->pins > 0) continue;
     if (slot->arrival != nullptr && !slot->arrival->is_reached()) continue;
+    slot->arrival.reset();  // asked for once, and not at every token
     ++slot->pins;
     held_.push_back(slot);
     entries_[expert] = slot->entry;
