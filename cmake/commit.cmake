@@ -20,7 +20,8 @@ if(CMAKE_SCRIPT_MODE_FILE)
 #pragma once
 
 namespace dspack {
-inline constexpr char kCommit[] = \"${commit}\";
+// A constant length: all programs of one source are alike but for these bytes (scripts/suite.py).
+inline constexpr char kCommit[64] = \"${commit}\";
 }  // namespace dspack
 ")
   return()

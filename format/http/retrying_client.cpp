@@ -39,6 +39,7 @@ bool asks_for_fewer(long status) {
 RetryingClient::RetryingClient(const RemoteOptions& options)
     : client_({options.certificate_file, options.rate_limit, options.counters, options.stall_seconds}),
       attempts_(options.attempts),
+      pause_second_(options.pause_second),
       on_note_(options.on_note),
       counters_(options.counters) {}
 
@@ -119,10 +120,10 @@ Result<void> RetryingClient::pause(const HttpFailure& failure, unsigned failures
                                    const ExplainFailure& explain, TransferWatch::Transfer& watched) const {
   TRY(judge(failure, failures, explain));
   const double seconds = std::max(backoff_seconds(failures, random_fraction()), failure.wait_seconds.value_or(0));
-  watched.pauses(failures, attempts() - 1, seconds, TransferWatch::Time::clock::now());
+  watched.pauses(failures, attempts() - 1, seconds * pause_second_, TransferWatch::Time::clock::now());
   if (on_note_ && seconds >= kToldPauseSeconds)
     on_note_(NoteKind::pause, fmt::format("{}; trying again in {:.0f} s", failure.error.message, seconds));
-  if (!wait_for(seconds, stop)) return stopped();
+  if (!wait_for(seconds * pause_second_, stop)) return stopped();
   return {};
 }
 

@@ -55,6 +55,7 @@ class RetryingClient {
 
   HttpClient client_;
   unsigned attempts_;
+  double pause_second_;
   std::function<void(NoteKind, std::string_view)> on_note_;
   std::shared_ptr<TransferCounters> counters_;
   std::atomic<bool> answered_{false};   // whether there was ever a good answer, or any to a call of an API

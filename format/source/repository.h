@@ -134,6 +134,8 @@ struct RemoteOptions {
   /// Per request, on failures that may pass, counted from the last byte that came. With pauses that grow to a minute
   /// the default outlasts some five minutes without a network.
   unsigned attempts = 12;
+  /// The length of a second of those pauses, on the clock: less than 1 in tests alone.
+  double pause_second = 1;
   std::string certificate_file;                // of authorities to trust; empty: the system's
   std::shared_ptr<RateLimit> rate_limit;       // over all connections; nullptr: none
   std::shared_ptr<TransferCounters> counters;  // of all requests; nullptr: not counted

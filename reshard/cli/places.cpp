@@ -42,6 +42,8 @@ void add_network_options(format::OptionTable& table, NetworkFlags& flags) {
   table.dev("retries", "N", flags.retries, format::between(0U, kMaxRetries),
             "repetitions of a failed request, counted from zero whenever bytes arrive (default: 11); pauses grow to a "
             "minute");
+  table.dev("pause", "SECONDS", flags.pause_second, format::between(0.0, 1.0),
+            "the length of a second of those pauses, for tests (default: 1)");
 }
 
 std::string transfer_words(uint64_t bytes, uint64_t limit_rate, std::string_view what) {
@@ -57,6 +59,7 @@ std::string transfer_words(uint64_t bytes, uint64_t limit_rate, std::string_view
 Context make_context(format::Process& process, const NetworkFlags& flags) {
   format::RemoteOptions options = format::remote_options_from_environment();
   options.attempts = flags.retries + 1;
+  options.pause_second = flags.pause_second;
   if (flags.limit_rate != 0) options.rate_limit = std::make_shared<format::RateLimit>(flags.limit_rate);
   options.counters = std::make_shared<format::TransferCounters>();
   format::TerminalProgress& progress = process.progress();

@@ -16,12 +16,13 @@ namespace dspack::reshard {
 struct NetworkFlags {
   uint64_t limit_rate = 0;  // bytes per second over all connections; 0: none
   unsigned retries = 11;    // of a request, counted from the last byte that came
+  double pause_second = 1;  // RemoteOptions
 };
 
 /// --jobs of `what`, for instance "Files read at a time": so many that their connections and files stay below the
 /// usual limit of 1,024 open files.
 format::OptionTable::Option add_jobs(format::OptionTable& table, unsigned& jobs, const std::string& what);
-/// --limit-rate.
+/// --limit-rate, and keys of --dev.
 void add_network_options(format::OptionTable& table, NetworkFlags& flags);
 
 /// How long so many bytes take: at the limit, if there is one, else at two usual rates. `what`: "download", "upload".

@@ -25,6 +25,7 @@ struct LocalAccess {
 struct RemoteAccess {
   std::string cache_folder;  // of all caches; empty: the user's own
   std::string absent_from;   // where what a part of a model lacks is read; empty: nowhere
+  double pause_second = 1;   // RemoteOptions
   DistantTierOptions tier;
 };
 

@@ -27,6 +27,8 @@ void add_cache_options(format::OptionTable& table, RemoteAccess& access) {
   table.add("--disk", "SIZE", access.tier.disk_bytes, format::parse_some_size,
             "Upper bound on the cache of this place, such as 100GB: what was not used for longest makes room (default: "
             "it grows while 5 % of the disk and 10 GB stay free)");
+  table.dev("pause", "SECONDS", access.pause_second, format::between(0.0, 1.0),
+            "the length of a second of the pauses before a request is repeated, for tests (default: 1)");
 }
 
 void add_absent_option(format::OptionTable& table, RemoteAccess& access) {
@@ -63,6 +65,7 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
   const auto counters = std::make_shared<format::TransferCounters>();
   format::RemoteOptions options = format::remote_options_from_environment();
   options.counters = counters;
+  options.pause_second = access.pause_second;
   progress->follow(counters);
   options.on_note = [shown = progress](format::NoteKind kind, std::string_view text) { shown->note(kind, text); };
   const format::Path root = cache_root(access);

@@ -281,12 +281,20 @@ FOUR_BIT = {
 }
 
 
+@functools.lru_cache(maxsize=None)
+def _in_form(form, raw, columns):
+    """The tensors of BF16 values in a form of FOUR_BIT, and their meaning as bytes of F32."""
+    values = [weight_formats.bf16_value(code) for code in weight_formats.bf16_codes(raw)]
+    kept, numbers = FOUR_BIT[form][0](values, columns)
+    return kept, struct.pack("<%df" % len(numbers), *numbers)
+
+
 def write_four_bit(folder, variant, form, only=lambda name: True):
     """A BF16 variant of the family with the linear layers that `only` takes in a form of FOUR_BIT, in folder/FORM, and
     the same numbers as F32 in folder/f32. Returns both folders."""
     source = Path(path_from_environment("DSPACK_TEST_DATA")) / "family" / variant
     tensors, _ = safetensors_io.parse((source / "model.safetensors").read_bytes())
-    make, quantisation = FOUR_BIT[form]
+    quantisation = FOUR_BIT[form][1]
     coded, meant = {}, {}
     for name, (dtype, shape, raw) in tensors.items():
         module = name.removesuffix("weight")
@@ -294,10 +302,9 @@ def write_four_bit(folder, variant, form, only=lambda name: True):
         if len(shape) != 2 or layer in ("embed_tokens", "gate", "lm_head") or not only(name):
             coded[name] = meant[name] = (dtype, shape, raw)
             continue
-        values = [weight_formats.bf16_value(code) for code in weight_formats.bf16_codes(raw)]
-        kept, numbers = make(values, shape[1])
+        kept, numbers = _in_form(form, raw, shape[1])
         coded.update({module + part: tensor for part, tensor in kept.items()})
-        meant[name] = ("F32", shape, struct.pack("<%df" % len(numbers), *numbers))
+        meant[name] = ("F32", shape, numbers)
     config = json.loads((source / "config.json").read_text())
     folders = [Path(folder) / form, Path(folder) / "f32"]
     for place, kept, more in zip(folders, (coded, meant), ({"quantization_config": quantisation} if quantisation else {}, {})):

@@ -229,9 +229,49 @@ def seeded_random():
     return random.Random(seed)
 
 
+def processor_seconds():
+    """Of this process and of its children that have ended."""
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF,
+                                                                                    resource.RUSAGE_CHILDREN)))
+
+
+class CaseLog(unittest.TextTestResult):
+    """Names each case, its result and its processor time, as tests/support/doctest_main.cpp does."""
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.name = test.id().replace("__main__.", "", 1)
+        self.result = "passed"
+        self.begun = processor_seconds()
+        print("CASE begun %s" % self.name, flush=True)
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self.result = "skipped"
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.result = "failed"
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.result = "failed"
+
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        self.result = "failed" if err else self.result
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        print("CASE %s %.3f s %s" % (self.result, processor_seconds() - self.begun, self.name), flush=True)
+
+
 def main():
-    """Runs the cases of the calling file. Skipped ones are listed last and never pass for successes."""
-    program = unittest.main(module="__main__", exit=False, verbosity=2)
+    """Runs the cases of the calling file, or the one that DSPACK_TEST_CASE names (Class.test_method). Skipped ones are
+    listed last and never pass for successes."""
+    chosen = os.environ.get("DSPACK_TEST_CASE")
+    program = unittest.main(module="__main__", argv=[sys.argv[0], chosen] if chosen else None, exit=False, verbosity=2,
+                            testRunner=unittest.TextTestRunner(verbosity=2, resultclass=CaseLog))
     skipped = program.result.skipped
     for case, reason in skipped:
         print("DID NOT RUN: %s: %s" % (case.id(), reason), flush=True)

@@ -45,6 +45,9 @@ def rounded(value, precision):
     ties to even. Of a fraction or a double, as a double that holds it."""
     if value == 0:
         return 0.0
+    if isinstance(value, float):  # the same steps: scaling by a power of two is exact, and so is round() of a double
+        quantum = 2.0 ** (max(math.frexp(value)[1] - 1, -126) - (precision - 1))
+        return round(value / quantum) * quantum
     exact = Fraction(value)
     size = abs(exact)
     exponent = size.numerator.bit_length() - size.denominator.bit_length()
@@ -52,6 +55,14 @@ def rounded(value, precision):
         exponent -= 1
     quantum = Fraction(2) ** (max(exponent, -126) - (precision - 1))
     return float(round(exact / quantum) * quantum)  # round() of a fraction takes the even one of two as near
+
+
+def rounded_quotient(value, divisor):
+    """The integer nearest to the exact quotient of two doubles, ties to even."""
+    quotient = value / divisor
+    if abs(quotient) < 1e6 and abs(abs(quotient % 1) - 0.5) > 1e-9:  # a double is this much nearer than any tie
+        return round(quotient)
+    return round(Fraction(value) / Fraction(divisor))
 
 
 def to_f32(value):
@@ -165,7 +176,7 @@ def int8_rows(values, columns, narrow):
         row = values[first:first + columns]
         scale = narrow(max(map(abs, row)) / 127) or 1.0
         scales.append(scale)
-        codes += bytes(max(-128, min(127, round(Fraction(value) / Fraction(scale)))) & 0xff for value in row)
+        codes += bytes(max(-128, min(127, rounded_quotient(value, scale))) & 0xff for value in row)
     return bytes(codes), scales
 
 
@@ -194,10 +205,15 @@ def e2m1_value(code):
     return -E2M1[code & 7] if code & 8 else E2M1[code & 7]
 
 
+E2M1_MIDDLES = [(low + high) / 2 for low, high in zip(E2M1, E2M1[1:])]
+
+
 def nearest_e2m1(value):
     """The code of the nearest value; of two as near, the even code."""
-    size = abs(Fraction(value))
-    code = min(range(8), key=lambda one: (abs(Fraction(E2M1[one]) - size), one % 2))
+    size = abs(value)
+    code = bisect.bisect_left(E2M1_MIDDLES, size)
+    if code < len(E2M1_MIDDLES) and size == E2M1_MIDDLES[code]:
+        code += code % 2
     return code | 8 if value < 0 else code
 
 
@@ -229,7 +245,7 @@ def grouped_integers(values, columns, group, bits, narrow, zeros):
         scales.append(scale)
         points.append(point)
         for value in one:
-            codes.append(max(0, min(most, round(Fraction(value) / Fraction(scale)) + point)))
+            codes.append(max(0, min(most, rounded_quotient(value, scale) + point)))
             meant.append((codes[-1] - point) * scale)
     return codes, scales, points, meant
 

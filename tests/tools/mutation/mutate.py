@@ -2,6 +2,7 @@
 """Damages the code on purpose, in many places, and looks whether the tests notice.
 
     tests/tools/mutation/mutate.py --count 100 --seed 1 reshard/verbs/link.cpp runtime/text
+    tests/tools/mutation/mutate.py --count 20 --seed 1,2,3 format reshard runtime     # twenty of each seed, in one build
 
 All edits are compiled into one build, each behind a number, and DSPACK_MUTANT chooses the one that is in force: so a run of
 the tests is all that an edit costs. Edited are whole statements on a line of their own and conditions, one edit a line; what
@@ -13,6 +14,7 @@ Needs a finished release build in build/ (or --build). Works on the files in pla
 its own."""
 
 import argparse
+import concurrent.futures
 import os
 import random
 import re
@@ -26,9 +28,20 @@ ROOT = Path(__file__).resolve().parents[3]
 # What looks at a folder: doctest programs, fuzz corpora, end-to-end cases (names of ctest). The first that fits is taken.
 ROOMS = [
     ("runtime/text/regex", ["runtime/text/text_tests"], ["regex", "tokenizer"], ["e2e_prompt"]),
-    ("runtime/text", ["runtime/text/text_tests"], ["tokenizer", "tiktoken", "regex", "chat"], ["e2e_prompt", "e2e_chat"]),
-    ("runtime/storage", ["runtime/runtime_tests"], [], ["e2e_remote", "e2e_io", "e2e_absent_from"]),
-    ("runtime", ["runtime/runtime_tests"], ["config", "routes"], ["e2e_dsrun", "e2e_family"]),
+    ("runtime/text", ["runtime/text/text_tests"], ["tokenizer", "tiktoken", "regex", "chat", "jinja", "output_schema"],
+     ["e2e_prompt", "e2e_chat", "e2e_encoded_chats"]),
+    ("runtime/access", ["runtime/runtime_tests"], [], ["e2e_remote", "e2e_io", "e2e_absent_from"]),
+    ("runtime/bench", ["runtime/runtime_tests"], [], ["e2e_bench"]),
+    ("runtime/budget", ["runtime/runtime_tests"], [], ["e2e_budget", "e2e_plan"]),
+    ("runtime/cli", ["runtime/runtime_tests"], [], ["e2e_usage", "e2e_prompt", "e2e_chat", "e2e_terminal", "e2e_plan"]),
+    ("runtime/generate", ["runtime/runtime_tests"], ["kv_file"], ["e2e_decoding", "e2e_prefix_cache", "e2e_saved_chat", "e2e_structured"]),
+    ("runtime/replay", ["runtime/runtime_tests"], ["routes"], ["e2e_replay_page"]),
+    ("runtime/serve", ["runtime/runtime_tests"], ["requests", "http"], ["e2e_serve", "e2e_serve_clients", "e2e_web_page"]),
+    ("runtime/validation", ["runtime/runtime_tests"], [], ["e2e_validation"]),
+    ("runtime", ["runtime/runtime_tests"], ["config", "routes"], ["e2e_dsrun", "e2e_family", "e2e_sparse_attention"]),
+    ("kernels", ["kernels/kernels_tests"], [], ["e2e_family"]),
+    ("format/cli", ["format/format_tests"], [], ["e2e_usage", "e2e_progress", "e2e_cache_verb"]),
+    ("format/weights", ["format/format_tests", "runtime/runtime_tests"], ["checkpoint"], ["e2e_family", "e2e_four_bit", "e2e_int8"]),
     ("format/hub", ["format/format_tests"], ["hub", "hub_answers"], ["e2e_hub", "e2e_hub_cache", "e2e_publish",
                                                                  "e2e_publish_refusals", "e2e_hostile_hub"]),
     ("format/http", ["format/format_tests"], ["http", "hub_answers"], ["e2e_network", "e2e_bad_network", "e2e_publish",
@@ -39,8 +52,10 @@ ROOMS = [
     ("format/part", ["format/format_tests"], [], ["e2e_absent_from", "e2e_parts"]),
     ("format", ["format/format_tests", "reshard/reshard_tests"], ["header", "index", "manifest", "checkpoint", "names", "layer_map"],
      ["e2e_bad_checkpoint", "e2e_repack", "e2e_grouping"]),
+    ("reshard/cli", ["reshard/reshard_tests"], [], ["e2e_usage", "e2e_repack", "e2e_recipe_reading"]),
     ("reshard/publish", ["reshard/reshard_tests"], [], ["e2e_publish", "e2e_publish_refusals"]),
     ("reshard/verbs/link", ["reshard/reshard_tests"], [], ["e2e_link"]),
+    ("reshard/verbs/repair", ["reshard/reshard_tests"], [], ["e2e_repair"]),
     ("reshard/plan/transform", ["reshard/reshard_tests"], [], ["e2e_transforms"]),
     ("reshard/run/converter", ["reshard/reshard_tests"], [], ["e2e_transforms"]),
     ("reshard", ["reshard/reshard_tests", "faults/fault_tests"], ["plan", "recipe", "journal", "checksums"],
@@ -175,29 +190,45 @@ def judge(build, name, environment):
     return None
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("places", nargs="+", help="files, or folders of them")
-    parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--build", type=Path, default=ROOT / "build")
-    options = parser.parse_args()
-    files = [file for place in options.places for file in
-             (sorted((ROOT / place).rglob("*.cpp")) if (ROOT / place).is_dir() else [ROOT / place])]
-    found = {}  # one a line
-    chance = random.Random(options.seed)
+def choose(files, seed, count):
+    """Up to `count` edits, one a line, as this seed draws them."""
+    found = {}
+    chance = random.Random(seed)
     possible = [(file, *edit) for file in files for edit in edits_of(file)]
     chance.shuffle(possible)
     for file, line, what, changed in possible:
         if (file, line) not in found and switched(file.read_text().splitlines()[line], changed, 1):
             found[file, line] = (file, line, what, changed)
-    mutants = Mutants(dict(enumerate(list(found.values())[:options.count], start=1)))
-    print("seed %d, %d edits possible on %d lines" % (options.seed, len(possible), len(found)), flush=True)
+        if len(found) == count:
+            break
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("places", nargs="+", help="files, or folders of them")
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)), help="or several, with commas between")
+    parser.add_argument("--build", type=Path, default=ROOT / "build")
+    options = parser.parse_args()
+    for room, programs, corpora, _ in ROOMS:
+        places = [ROOT / room, (ROOT / room).with_suffix(".cpp"), *(ROOT / "tests/fuzz/corpus" / corpus for corpus in corpora)]
+        if not (places[0].exists() or places[1].exists()) or not all(place.exists() for place in places[2:]):
+            sys.exit("ROOMS has %s with %s, which is not there any more" % (room, ", ".join(corpora) or "no corpus"))
+    files = [file for place in options.places for file in
+             (sorted((ROOT / place).rglob("*.cpp")) if (ROOT / place).is_dir() else [ROOT / place])]
+    files = [file for file in files if "cuda" not in file.parts]  # emulated: its tests take too long for every edit
+    drawn = {}
+    for seed in options.seed.split(","):
+        drawn.update({place: edit for place, edit in choose(files, int(seed), options.count).items() if place not in drawn})
+    mutants = Mutants(dict(enumerate(drawn.values(), start=1)))
+    print("seeds %s, %d edits" % (options.seed, len(drawn)), flush=True)
     rooms = [room_of(file.relative_to(ROOT).as_posix()) for file, *_ in mutants.chosen.values()]
     targets = sorted({Path(name).name for room in rooms for name in room[1]} | {"fuzz_" + name for room in rooms for name in room[2]})
     mutants.build(options.build, ["reshard", "dsrun", *targets])
     counts = {"killed": 0, "survived": 0}
-    for number, (file, line, what, changed) in mutants.chosen.items():
+
+    def judged(number, file, line, what, changed):
         name = file.relative_to(ROOT).as_posix()
         begin = time.monotonic()
         by = judge(options.build, name, {**os.environ, "DSPACK_MUTANT": str(number)})
@@ -206,6 +237,10 @@ def main():
         print("%-9s %s:%d %s: `%s` -> `%s`%s (%d s)" % (
             verdict, name, line + 1, what, mutants.sound[file].splitlines()[line].strip(), changed.strip(), " by " + by if by else "",
             time.monotonic() - begin), flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+        for each in [workers.submit(judged, number, *edit) for number, edit in mutants.chosen.items()]:
+            each.result()
     print(", ".join("%d %s" % (count, verdict) for verdict, count in counts.items()))
 
 
