@@ -1,6 +1,13 @@
 # Compiles once what most files include: much of a clean build's time. A file still includes what it uses; scripts/lint
 # builds without this, so that nothing leans on it.
-option(DSPACK_COMPILE_ONCE "Precompile the headers that most files include, and command lines in a few pieces" ON)
+# With ccache it is off: a cache of compiled files gains nothing from units of a dozen, each of which changes with any of
+# them.
+find_program(DSPACK_CCACHE ccache DOC "A cache of compiled files, used where it is; OFF: not used")
+set(dspack_compile_once ON)
+if(DSPACK_CCACHE)
+  set(dspack_compile_once OFF)
+endif()
+option(DSPACK_COMPILE_ONCE "Precompile the headers that most files include, and a dozen files at a time" ${dspack_compile_once})
 
 # Called once, after every target has been added. `kernels` stays as it is: its files read few headers and choose their
 # instruction sets one by one.

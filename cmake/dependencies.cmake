@@ -14,7 +14,9 @@ else()
   find_package(fmt REQUIRED)
 endif()
 find_package(TBB REQUIRED)
-find_package(Boost 1.74 REQUIRED)  # headers alone: Beast and Asio, of `dsrun serve`
+if(DSPACK_SERVE)
+  find_package(Boost 1.74 REQUIRED)  # headers alone: Beast and Asio
+endif()
 find_package(CLI11 REQUIRED)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)  # lines typed in a chat

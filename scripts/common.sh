@@ -19,6 +19,12 @@ fi
 
 say() { printf '\n== %s\n' "$*"; }
 
+# part NAME: says what begins. .ci/run prints how long each part took (DSPACK_PARTS is its file).
+part() {
+  say "$*"
+  [ -z "${DSPACK_PARTS:-}" ] || printf '%s %s\n' "$(date +%s)" "$*" >>"$DSPACK_PARTS"
+}
+
 # Installs the packages that are missing; asks apt only if there are such.
 install_missing() {
   local missing=() package
@@ -32,7 +38,7 @@ install_missing() {
   if [ ${#missing[@]} -eq 0 ]; then
     return
   fi
-  say "installing ${missing[*]}"
+  part "installing ${#missing[@]} packages: ${missing[*]}"
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
     sudo=(sudo)
@@ -49,7 +55,7 @@ install_hub_client() {
   if "$folder/bin/python3" -c "import huggingface_hub as h; assert h.__version__ == '$hub_client'; import mypy, safetensors, openai, anthropic" 2>/dev/null; then
     return
   fi
-  say "installing huggingface_hub $hub_client, openai, anthropic, mypy and safetensors into build/python"
+  part "installing huggingface_hub $hub_client, openai, anthropic, mypy and safetensors into build/python"
   if ! { python3 -m venv --clear "$folder" && "$folder/bin/pip" install -q "huggingface_hub==$hub_client" mypy==2.4.1 safetensors==0.8.0 openai==3.57.0 anthropic==2.14.0; }; then
     rm -rf "$folder"
     say "it could not be installed: tests that need it will not run"
@@ -72,7 +78,7 @@ build() {
   local preset=$1 folder
   shift
   folder=$(build_folder "$preset")
-  say "building ($preset)"
+  part "building ($preset)"
   (cd "$root" && cmake --preset "$preset" --log-level=WARNING "${configuration[@]}" >/dev/null)
   cmake --build "$folder" -- --quiet "$@"
 }

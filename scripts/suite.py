@@ -11,6 +11,7 @@ this machine (kernel, processor, packages, tools). An entry without a list runs 
 """
 
 import argparse
+import collections
 import hashlib
 import json
 import os
@@ -25,10 +26,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 COSTS = ROOT / "tests" / "costs.txt"
 SHOWN = 30
-ENTRY = re.compile(r'^\d+/\d+ Test: (?P<name>\S.*)\nCommand: .*?^-{58}\n(?P<output>.*?)^<end of output>\n'
-                   r"Test time = +(?P<wall>[\d.]+) sec\n-+\n(?P<result>.*)$", re.MULTILINE | re.DOTALL)
+ENTRY = re.compile(r"^\d+/\d+ Test: (?P<name>.+)\nCommand: .*\n(?:.*\n)*?-{58}\n(?P<output>(?:.*\n)*?)<end of output>\n"
+                   r"Test time = +(?P<wall>[\d.]+) sec\n-+\n(?P<result>.*)$", re.MULTILINE)
 CASE = re.compile(r"^CASE (passed|failed|skipped) ([\d.]+) s (.*)$", re.MULTILINE)
-REASON = re.compile(r"^.*(?:DID NOT RUN: |SKIPPED: ).*$", re.MULTILINE)
+REASON = re.compile(r"(?:DID NOT RUN: (?:__main__\.\S+: )?|SKIPPED: ).*$", re.MULTILINE)
 BEGUN = re.compile(r"^CASE begun (.*)$", re.MULTILINE)
 
 
@@ -55,7 +56,8 @@ class Inputs:
         if test["name"] not in self.listed or "command" not in test:
             return None
         environment = next((each["value"] for each in test["properties"] if each["name"] == "ENVIRONMENT"), [])
-        paths = [*test["command"], *(setting.partition("=")[2] for setting in environment), *self.listed[test["name"]]]
+        scripts = [script for word in test["command"] if word.endswith(".py") for script in imported(Path(word))]
+        paths = [*test["command"], *map(str, scripts), *(setting.partition("=")[2] for setting in environment), *self.listed[test["name"]]]
         digests = [self.digest(path) for path in paths if path.startswith("/") and os.path.exists(path)]
         return sha256(json.dumps([self.machine, test["command"], environment, digests]).encode())
 
@@ -65,7 +67,9 @@ class Inputs:
         return self.known[path]
 
     def of_folder(self, folder):
-        files = [path for path in sorted(Path(folder).rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+        """Without test_*.py, of which key() takes those that matter."""
+        files = [path for path in sorted(Path(folder).rglob("*"))
+                 if path.is_file() and "__pycache__" not in path.parts and not path.match("test_*.py")]
         return sha256("".join("%s %s\n" % (path, sha256(path.read_bytes())) for path in files).encode())
 
     def without_commit(self, path):
@@ -76,6 +80,13 @@ class Inputs:
                 content = content.replace(self.commit, bytes(len(self.commit)))
             content = re.sub(rb"(\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0).{20}", rb"\1", content, count=1, flags=re.DOTALL)
         return content
+
+
+def imported(script):
+    """The files test_*.py that a script imports, and those that they import."""
+    found = [script.parent / (name + ".py") for name in
+             re.findall(r"^(?:from|import) (test_\w+)", script.read_text(), re.MULTILINE)]
+    return found + [other for each in found for other in imported(each)]
 
 
 def sha256(content):
@@ -99,8 +110,8 @@ class Entry:
 
     def __init__(self, name, output, wall, result):
         self.name, self.wall = name, float(wall)
-        self.is_passed, self.is_skipped = result.startswith("Test Passed"), "Skipped" in result
-        self.reasons = REASON.findall(output)  # of what did not run
+        self.is_passed, self.is_skipped = result.startswith("Test Pass"), "Skip" in result
+        self.reasons = REASON.findall(output)  # why something did not run
         self.cases = [(case, what, float(seconds)) for what, seconds, case in CASE.findall(output)]
         ended = [case for case, _, _ in self.cases]
         self.failed = [case for case, what, _ in self.cases if what == "failed"]
@@ -169,8 +180,9 @@ def main():
     parser.add_argument("--again", action="store_true", help="also what was green with the same inputs")
     parser.add_argument("--dearest", action="store_true", help="print what cost most")
     parser.add_argument("--costs", action="store_true", help="write tests/costs.txt")
-    parser.add_argument("arguments", nargs="*", help="for ctest")
-    options = parser.parse_args()
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    options = parser.parse_args(sys.argv[1:at])
+    options.arguments = sys.argv[at + 1:]
     build = build_folder(options.preset)
     ctest = ["ctest", "--preset", options.preset, *options.arguments]
     listed = subprocess.run([*ctest, "--show-only=json-v1"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
@@ -204,9 +216,11 @@ def main():
     if options.dearest:
         print_dearest(build, entries)
     # A skip is not a pass: these are the reasons, each once.
-    reasons = sorted({reason for entry in entries for reason in entry.reasons})
+    reasons = collections.Counter(re.sub(r"^DID NOT RUN: __main__\.\S+: ", "DID NOT RUN: ", reason)
+                                  for entry in entries for reason in entry.reasons)
     if reasons:
-        print("\n%s\n\n== the checks above did not run on this machine" % "\n".join(reasons))
+        print("\n%s\n\n== the checks above did not run on this machine" % "\n".join(
+            reason + (" (%d times)" % count if count > 1 else "") for reason, count in sorted(reasons.items())))
     print("\n== %d entries of %s, %.0f s: %s" % (
         len(entries), options.preset, time.monotonic() - begun,
         ", ".join("%d cases %s" % (sum(entry.count(what) for entry in entries), what) for what in ("passed", "failed", "skipped"))))

@@ -239,8 +239,7 @@ uint64_t expert_tiles_of(const ExpertsTask& task, uint32_t tile) {
 
 ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint64_t tiles) {
   ExpertsChoice choice;
-  // Codings and layouts that are rare have one kernel, which serves any number of tokens.
-  choice.tokens = has_aligned_rows(form) && is_common(form.coding) && tokens <= 2 ? tokens : kExactTokens;
+  choice.tokens = tokens <= 2 ? tokens : kExactTokens;
   const uint32_t per_chunk = codes_in_16_bytes(form.coding);
   const uint64_t group_bytes = uint64_t{gpu::kWarpThreads} * per_chunk * sizeof(float);
   const uint64_t groups = ceil_div(form.in, uint64_t{gpu::kWarpThreads} * per_chunk);

@@ -48,7 +48,7 @@ __device__ __forceinline__ void store_outputs(const device::ExpertProduct& task,
       float sums[Product::kMatrices];
 #pragma unroll
       for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix)
-        sums[matrix] = device::sum_of_warp(totals[matrix][row][token]);
+        sums[matrix] = gpu::sum_of_warp(totals[matrix][row][token]);
       if (gpu::lane_index() == 0 && token < tile.count && first_row + row < task.form.out)
         task.y.data[assignments[token] * task.y.stride + first_row + row] = Product::finish(sums);
     }
@@ -115,6 +115,7 @@ template <class Stored, bool kAligned, unsigned kMost>
 struct ExactTiles {
   using Weights = Stored;
   static constexpr unsigned kBlocksAtOnce = kBlocks<kMost>;
+  static constexpr bool kHasTwo = is_common(Stored::kCoding);  // code for two tokens, as kernel_tokens() has it
   static __device__ __forceinline__ uint32_t rows_of_gate_up() { return kRowsOfBlock; }
   static __device__ __forceinline__ uint32_t rows_of_down() { return kRowsOfBlock; }
   static __device__ __forceinline__ void round_inner(const device::FusedTask&, uint32_t, const device::TileAt&,
@@ -127,10 +128,11 @@ struct ExactTiles {
     const auto run = [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
       multiply_tile<Product, Stored, kAligned, kMost, kTokens>(task, tile, turns, staged_groups, before_inputs);
     };
+    if constexpr (!kAligned) return run(std::integral_constant<unsigned, kMost>());
     if constexpr (kMost > 2) {
-      if (tile.count > 2) return run(std::integral_constant<unsigned, kExactTokens>());
+      if (tile.count > (kHasTwo ? 2 : 1)) return run(std::integral_constant<unsigned, kExactTokens>());
     }
-    if constexpr (kMost > 1) {
+    if constexpr (kMost > 1 && kHasTwo) {
       if (tile.count > 1) return run(std::integral_constant<unsigned, 2>());
     }
     run(std::integral_constant<unsigned, 1>());
@@ -160,29 +162,19 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, Tiles::kBloc
   device::run_fused_block<Tiles>(task);
 }
 
-/// Calls operation(ExactTiles) with what serves these weights; `tokens` as choose_experts says.
-template <class Stored, class Operation>
-void with_tiles(bool is_aligned, uint32_t tokens, Operation operation) {
-  if (!is_aligned) return operation(ExactTiles<Stored, false, kExactTokens>());
-  if constexpr (is_common(Stored::kCoding)) {
-    if (tokens == 1) return operation(ExactTiles<Stored, true, 1>());
-    if (tokens == 2) return operation(ExactTiles<Stored, true, 2>());
-  }
-  operation(ExactTiles<Stored, true, kExactTokens>());
-}
-
+/// A launch of its own, for what one launch of all steps does not take: rare codings and layouts, and more tokens than
+/// go through there. One kernel serves any number of tokens.
 template <class Product>
 void run_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixForm& form,
                  const device::ExpertProduct& task) {
   const uint32_t most = most_tokens(experts);
   const ExpertsChoice choice =
-      choose_experts(form, Product::kMatrices, most, expert_tiles_of(experts, exact_tile(most)));
-  const auto run = [&]<class Stored>(Stored) {
-    with_tiles<Stored>(has_aligned_rows(form), choice.tokens, [&]<class Tiles>(Tiles) {
-      gpu::launch(stream, choice.shape, product_kernel<Product, Tiles>, task, choice.staged_groups);
-    });
-  };
-  device::with_stored(form.coding, run);
+      choose_experts(form, Product::kMatrices, kExactTokens, expert_tiles_of(experts, exact_tile(most)));
+  device::with_stored(form.coding, [&]<class Stored>(Stored) {
+    const auto launch = [&](auto kernel) { gpu::launch(stream, choice.shape, kernel, task, choice.staged_groups); };
+    if (has_aligned_rows(form)) return launch(product_kernel<Product, ExactTiles<Stored, true, kExactTokens>>);
+    launch(product_kernel<Product, ExactTiles<Stored, false, kExactTokens>>);
+  });
 }
 
 template <class Stored>

@@ -279,20 +279,17 @@ uint32_t tile_of(const ExpertsTask& task) {
   return most <= kTileTokens ? most : tensor_tile(most);
 }
 
-/// How separate launches run.
+/// How a launch runs whose tiles may hold so many tokens.
 template <class Product>
-ExpertsTensorChoice choose(const ExpertsTask& task, const MatrixForm& form) {
-  return choose_experts_tensor(form, Product::kMatrices, most_tokens(task), expert_tiles_of(task, tile_of(task)));
+ExpertsTensorChoice choose(const ExpertsTask& task, const MatrixForm& form, uint32_t tokens) {
+  return choose_experts_tensor(form, Product::kMatrices, tokens, expert_tiles_of(task, tile_of(task)));
 }
 
 template <class Product, class Stored, bool kFp8>
 void run_product(gpu::Stream& stream, const ExpertsTensorChoice& choice, const device::ExpertProduct& task) {
   const auto launch = [&](auto kernel) { gpu::launch(stream, choice.shape, kernel, task, choice.staged_columns); };
-  switch (choice.tokens) {
-    case TensorTokens::one: return launch(tensor_kernel<Product, Stored, TensorTokens::one, kFp8>);
-    case TensorTokens::few: return launch(tensor_kernel<Product, Stored, TensorTokens::few, kFp8>);
-    case TensorTokens::many: return launch(tensor_kernel<Product, Stored, TensorTokens::many, kFp8>);
-  }
+  if (choice.tokens == TensorTokens::many) return launch(tensor_kernel<Product, Stored, TensorTokens::many, kFp8>);
+  launch(tensor_kernel<Product, Stored, TensorTokens::few, kFp8>);
 }
 
 template <bool kFp8>
@@ -341,8 +338,8 @@ std::optional<device::FusedTask> plan_fused(const ExpertsTask& task) {
   const auto step = [](const ExpertsTensorChoice& choice) {
     return device::FusedStep{.shape = choice.shape, .staged = choice.staged_columns};
   };
-  device::FusedSteps steps{.gate_up = step(choose<device::GateUp>(task, task.form.gate_up)),
-                           .down = step(choose<device::Down>(task, task.form.down)),
+  device::FusedSteps steps{.gate_up = step(choose<device::GateUp>(task, task.form.gate_up, most_tokens(task))),
+                           .down = step(choose<device::Down>(task, task.form.down, most_tokens(task))),
                            .tile = tile_of(task),
                            .inner_blocks = blocks_of(task.form.down.in)};
   if (task.shared != nullptr) {
@@ -375,9 +372,11 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
       return launch(fused_tensor_kernel<Stored, TensorTokens::one, kFp8>);
     return launch(fused_tensor_kernel<Stored, TensorTokens::few, kFp8>);
   }
-  run_product<device::GateUp, Stored, kFp8>(stream, choose<device::GateUp>(task, task.form.gate_up), steps.gate_up);
+  const uint32_t tokens = std::max(most_tokens(task), 2U);  // one launch of all steps has kernels for one token, these have not
+  const auto gate_up = choose<device::GateUp>(task, task.form.gate_up, tokens);
+  run_product<device::GateUp, Stored, kFp8>(stream, gate_up, steps.gate_up);
   round_tiles<kFp8>(stream, task, steps.down);
-  run_product<device::Down, Stored, kFp8>(stream, choose<device::Down>(task, task.form.down), steps.down);
+  run_product<device::Down, Stored, kFp8>(stream, choose<device::Down>(task, task.form.down, tokens), steps.down);
   if (task.cut.tiles == 0) run_weighted_sum(stream, steps.sum);
 }
 

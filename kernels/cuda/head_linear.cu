@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
     for (unsigned i = 0; i < kHeadRowsOfWarp; ++i) {
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token) {
-        const float total = device::sum_of_warp(totals[0][i][token]);
+        const float total = gpu::sum_of_warp(totals[0][i][token]);
         const bool is_there = token < part.tokens && first_row + i < all.count;
         if (is_there && lane == 0) device::output_of(task, part.first_token + token, part.head)[first_row + i] = total;
       }
@@ -75,12 +75,9 @@ void launch(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearCho
     gpu::launch_overlapping(stream, choice.shape, kernel, task, device::HeadBlocks(choice.blocks_a_head),
                             choice.tile_groups);
   };
-  switch (choice.tokens) {
-    case 1: return run(plain_kernel<Stored, 1, kAligned>);
-    case 2: return run(plain_kernel<Stored, 2, kAligned>);
-    case 4: return run(plain_kernel<Stored, 4, kAligned>);
-    default: return run(plain_kernel<Stored, 8, kAligned>);
-  }
+  device::with_tokens<Stored, kAligned>(choice.tokens, [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
+    run(plain_kernel<Stored, kTokens, kAligned>);
+  });
 }
 
 constexpr uint64_t kSharedBytes = 32 << 10;

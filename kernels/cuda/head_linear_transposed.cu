@@ -297,12 +297,9 @@ void launch(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearCho
   const auto run = [&](auto kernel) {
     gpu::launch_overlapping(stream, choice.shape, kernel, task, device::HeadBlocks(choice.blocks_a_head), choice.lanes);
   };
-  switch (choice.tokens) {
-    case 1: return run(transposed_kernel<Stored, 1, kAligned>);
-    case 2: return run(transposed_kernel<Stored, 2, kAligned>);
-    case 4: return run(transposed_kernel<Stored, 4, kAligned>);
-    default: return run(transposed_kernel<Stored, 8, kAligned>);
-  }
+  device::with_tokens<Stored, kAligned>(choice.tokens, [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
+    run(transposed_kernel<Stored, kTokens, kAligned>);
+  });
 }
 
 constexpr uint64_t kEnoughBlocks = 256;
@@ -339,7 +336,7 @@ void head_linear_transposed_exact(gpu::Stream& stream, const HeadLinearTask& tas
 
 bool takes_rotation(const HeadLinearTask& absorbed) {
   return is_common(absorbed.weight.coding) && has_aligned_rows(form_of(absorbed.weight)) &&
-         absorbed.rows <= device::kMostHeadTokens;
+         absorbed.rows <= kMostKernelTokens;
 }
 
 void absorb_exact(gpu::Stream& stream, const RotateTask& rotated, const HeadLinearTask& absorbed) {
@@ -351,12 +348,9 @@ void absorb_exact(gpu::Stream& stream, const RotateTask& rotated, const HeadLine
       gpu::launch_overlapping(stream, choice.shape, kernel, absorbed, device::HeadBlocks(choice.blocks_a_head),
                               choice.lanes, rotated);
     };
-    switch (choice.tokens) {
-      case 1: return run(absorb_kernel<Stored, 1>);
-      case 2: return run(absorb_kernel<Stored, 2>);
-      case 4: return run(absorb_kernel<Stored, 4>);
-      default: return run(absorb_kernel<Stored, 8>);
-    }
+    device::with_tokens<Stored, true>(choice.tokens, [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
+      run(absorb_kernel<Stored, kTokens>);
+    });
   });
 }
 

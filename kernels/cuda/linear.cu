@@ -36,7 +36,7 @@ __device__ void store_totals(const LinearTask& task, const LinearPlan& plan, uin
   for (unsigned row = 0; row < kRowsOfWarp; ++row) {
 #pragma unroll
     for (unsigned token = 0; token < kTokens; ++token) {
-      const float total = device::sum_of_warp(totals[row][token]);
+      const float total = gpu::sum_of_warp(totals[row][token]);
       if (lane == 0) shared[(warp * kRowsOfWarp + row) * kTokens + token] = total;
     }
   }
@@ -153,12 +153,9 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTok
 template <class Stored, bool kAligned>
 void launch_linear(gpu::Stream& stream, const LinearTask& task, const LinearChoice& choice) {
   const LinearPlan plan{.warps_a_row = choice.warps_a_row, .tile_groups = choice.tile_groups};
-  switch (choice.tokens) {
-    case 1: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 1, kAligned>, task, plan);
-    case 2: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 2, kAligned>, task, plan);
-    case 4: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 4, kAligned>, task, plan);
-    default: return gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, 8, kAligned>, task, plan);
-  }
+  device::with_tokens<Stored, kAligned>(choice.tokens, [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
+    gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, kTokens, kAligned>, task, plan);
+  });
 }
 
 template <class Stored>
@@ -167,7 +164,6 @@ void run(gpu::Stream& stream, const LinearTask& task, const LinearChoice& choice
   launch_linear<Stored, false>(stream, task, choice);
 }
 
-constexpr unsigned kMostTokens = 8;
 // Several blocks of a multiprocessor share its memory (100 KiB on the smallest): each hides the others' barriers.
 constexpr uint64_t kSharedBytes = 32 << 10;
 constexpr unsigned kBlocksOfMultiprocessor = 4;
@@ -184,25 +180,19 @@ unsigned warps_for(uint32_t out, uint64_t chunks) {
   return warps;
 }
 
-unsigned tokens_for(uint32_t rows) {
-  unsigned tokens = 1;
-  while (tokens < std::min(rows, kMostTokens))
-    tokens *= 2;
-  return tokens;
-}
-
 unsigned pieces_for(unsigned tokens) {
-  return tokens <= 2 ? kPieces<1> : kPieces<kMostTokens>;
+  return tokens <= 2 ? kPieces<1> : kPieces<kMostKernelTokens>;
 }
 
 }  // namespace
 
-LinearChoice choose_linear(Coding coding, uint32_t out, uint32_t in, uint32_t rows, unsigned multiprocessors) {
+LinearChoice choose_linear(Coding coding, uint32_t out, uint32_t in, uint32_t rows, unsigned multiprocessors,
+                           bool is_aligned) {
   const uint32_t per_chunk = codes_in_16_bytes(coding);
   const uint64_t chunks = ceil_div(in, per_chunk);
   LinearChoice choice;
   choice.warps_a_row = warps_for(out, chunks);
-  choice.tokens = tokens_for(rows);
+  choice.tokens = kernel_tokens(coding, is_aligned, rows);
   // A tile is a whole number of turns of the lanes that share a row.
   const uint64_t group_bytes = uint64_t{gpu::kWarpThreads} * per_chunk * sizeof(float) * choice.tokens;
   const uint64_t turn = choice.warps_a_row;
@@ -224,8 +214,8 @@ LinearChoice choose_linear(Coding coding, uint32_t out, uint32_t in, uint32_t ro
 
 void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multiprocessors) {
   if (task.rows == 0 || task.weight.out == 0) return;
-  const LinearChoice choice =
-      choose_linear(task.weight.coding, task.weight.out, task.weight.in, task.rows, multiprocessors);
+  const LinearChoice choice = choose_linear(task.weight.coding, task.weight.out, task.weight.in, task.rows,
+                                            multiprocessors, has_aligned_rows(form_of(task.weight)));
   device::with_stored(task.weight.coding, [&]<class Stored>(Stored) { run<Stored>(stream, task, choice); });
 }
 
@@ -233,7 +223,7 @@ bool fits_one_launch(std::span<const LinearTask> tasks) {
   const auto fits = [&](const LinearTask& task) {
     return task.weight.coding == tasks.front().weight.coding && has_aligned_rows(form_of(task.weight));
   };
-  return !tasks.empty() && tasks.size() <= kMostProducts && tasks.front().rows <= kMostTokens &&
+  return !tasks.empty() && tasks.size() <= kMostProducts && tasks.front().rows <= kMostKernelTokens &&
          is_common(tasks.front().weight.coding) && std::ranges::all_of(tasks, fits);
 }
 
@@ -254,19 +244,16 @@ void linear_exact_each(gpu::Stream& stream, std::span<const LinearTask> tasks, u
     all.shape.shared_bytes = std::max(all.shape.shared_bytes, choice.shape.shared_bytes);
   }
   device::with_common(tasks.front().weight.coding, [&]<class Stored>(Stored) {
-    switch (all.tokens) {
-      case 1: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 1>, products);
-      case 2: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 2>, products);
-      case 4: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 4>, products);
-      default: return gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, 8>, products);
-    }
+    device::with_tokens<Stored, true>(all.tokens, [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
+      gpu::launch_overlapping(stream, all.shape, linear_each_kernel<Stored, kTokens>, products);
+    });
   });
 }
 
 bool takes_route(const LinearTask& task) {
   const Coding coding = task.weight.coding;
   return (coding == Coding::bf16 || coding == Coding::f32) && !has_scales(task.weight) &&
-         has_aligned_rows(form_of(task.weight)) && task.rows <= kMostTokens;
+         has_aligned_rows(form_of(task.weight)) && task.rows <= kMostKernelTokens;
 }
 
 void linear_exact_route(gpu::Stream& stream, const LinearTask& task, const RouteEnd& end, unsigned multiprocessors) {
@@ -274,12 +261,9 @@ void linear_exact_route(gpu::Stream& stream, const LinearTask& task, const Route
   choice.shape.shared_bytes = std::max(choice.shape.shared_bytes, choose_route_launch(end.task).shared_bytes);
   const LinearPlan plan{.warps_a_row = choice.warps_a_row, .tile_groups = choice.tile_groups};
   const auto run = [&]<class Stored>(Stored) {
-    switch (choice.tokens) {
-      case 1: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 1>, task, plan, end);
-      case 2: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 2>, task, plan, end);
-      case 4: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 4>, task, plan, end);
-      default: return gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, 8>, task, plan, end);
-    }
+    device::with_tokens<Stored, true>(choice.tokens, [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
+      gpu::launch_overlapping(stream, choice.shape, linear_route_kernel<Stored, kTokens>, task, plan, end);
+    });
   };
   if (task.weight.coding == Coding::bf16) return run(device::StoredBf16());
   run(device::StoredF32());

@@ -30,12 +30,13 @@ struct LinearTask {
 /// How a product is spread over a GPU. Pure. What a value depends on (warps_a_row) follows from the weight alone.
 struct LinearChoice {
   unsigned warps_a_row = 1;  // that share a row's chunks: 1, 2 or 4
-  unsigned tokens = 1;       // input rows a block works on: 1, 2, 4 or 8
+  unsigned tokens = 1;       // input rows a block works on (kernel_tokens)
   uint32_t tile_groups = 1;  // groups of 32 chunks in shared memory at once
   gpu::LaunchShape shape;
 };
+/// is_aligned: has_aligned_rows.
 [[nodiscard]] LinearChoice choose_linear(Coding coding, uint32_t out, uint32_t in, uint32_t rows,
-                                         unsigned multiprocessors);
+                                         unsigned multiprocessors, bool is_aligned = true);
 
 void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multiprocessors);
 

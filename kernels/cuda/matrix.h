@@ -47,6 +47,16 @@ struct MatrixForm : WeightForm {
   return coding == Coding::f8_e4m3 || coding == Coding::bf16 || is_packed(coding);
 }
 
+/// Tokens that a kernel of linear products or of heads takes at once, of so many rows: a power of two, up to 8. Every
+/// number is a kernel of its own for each coding, though the bits are the same (dot.cuh): codings that are rare have one
+/// for 1 and one for 8, rows that are not aligned one for 8. device::with_tokens finds it.
+inline constexpr uint32_t kMostKernelTokens = 8;
+[[nodiscard]] constexpr uint32_t kernel_tokens(Coding coding, bool is_aligned, uint32_t rows) {
+  if (!is_aligned) return kMostKernelTokens;
+  if (!is_common(coding)) return rows <= 1 ? 1 : kMostKernelTokens;
+  return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : kMostKernelTokens;
+}
+
 /// FP32 activations [rows, cols].
 template <class Float>
 struct RowsAt {

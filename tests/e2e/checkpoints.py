@@ -21,7 +21,8 @@ EXPERT_0 = "model/layers/001/experts/000.safetensors"
 
 
 def raw(count, seed):
-    return bytes((seed * 37 + i * (seed + 3)) % 251 for i in range(count))
+    period = bytes((seed * 37 + i * (seed + 3)) % 251 for i in range(251))
+    return (period * (count // 251 + 1))[:count]
 
 
 def small_tensors():
@@ -102,7 +103,7 @@ def write_int8(folder, variant, scale="BF16", plain=()):
         if len(shape) != 2 or layer in ("embed_tokens", "gate", *plain):
             coded[name] = meant[name] = (dtype, shape, raw)
             continue
-        values = [weight_formats.bf16_value(code) for code in weight_formats.bf16_codes(raw)]
+        values = weight_formats.bf16_values(raw)
         codes, scales = weight_formats.int8_rows(values, shape[1], narrow)
         stored = b"".join(struct.pack("<" + letter, one) if letter else struct.pack("<f", one)[2:] for one in scales)
         coded[name] = ("I8", shape, codes)
@@ -227,8 +228,12 @@ def _bnb_four(values, columns, nested):
                 "weight.absmax": ("U8", [len(coded)], bytes(coded))}
     else:
         kept = {"weight.absmax": ("F32", [len(factors)], struct.pack("<%df" % len(factors), *factors))}
-    codes = [min(range(16), key=lambda code: abs(meaning[code] * factors[i // 64] - value))
-             for i, value in enumerate(values)]
+    codes = []
+    for i, value in enumerate(values):
+        factor = factors[i // 64]
+        near = round((value / factor + 1) * 7.5)  # the steps are even: the nearest is this code or one beside it
+        codes.append(min(range(max(0, min(14, near - 1)), max(1, min(16, near + 2))),
+                         key=lambda code: abs(meaning[code] * factor - value)))
     padded = codes + [0] * (len(codes) % 2)
     raw = bytes(padded[i] << 4 | padded[i + 1] for i in range(0, len(padded), 2))
     text = json.dumps(state).encode()
@@ -284,7 +289,7 @@ FOUR_BIT = {
 @functools.lru_cache(maxsize=None)
 def _in_form(form, raw, columns):
     """The tensors of BF16 values in a form of FOUR_BIT, and their meaning as bytes of F32."""
-    values = [weight_formats.bf16_value(code) for code in weight_formats.bf16_codes(raw)]
+    values = weight_formats.bf16_values(raw)
     kept, numbers = FOUR_BIT[form][0](values, columns)
     return kept, struct.pack("<%df" % len(numbers), *numbers)
 
@@ -352,6 +357,20 @@ def _made(*arguments):
     subprocess.run([path_from_environment("DSPACK_RESHARD"), *arguments, "--out", scratch / "out"], check=True,
                    env=clean_environment(scratch), stdout=subprocess.DEVNULL)
     return scratch / "out"
+
+
+@functools.lru_cache(maxsize=None)
+def copied_tiny():
+    """The small trained checkpoint on the file system of the scratch folders, where its files can get further names
+    (sealing.link_tree); to be read only."""
+    scratch = Path(tempfile.mkdtemp(prefix="dspack-e2e-shared-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    return Path(shutil.copytree(Path(path_from_environment("DSPACK_TEST_DATA")) / "tiny-v3", scratch / "tiny-v3"))
+
+
+def packed_of(source, by="expert"):
+    """What a checkpoint that stays packs to; to be read only."""
+    return _made(source, "--by", by)
 
 
 def compressed_tiny(by="expert"):

@@ -4,6 +4,8 @@ Environment (set by CTest): DSPACK_RESHARD, DSPACK_DSRUN: the programs; DSPACK_T
 repeats the random choices of an earlier run. Every test has a scratch folder below $TMPDIR, removed when it ends.
 """
 
+import concurrent.futures
+import functools
 import hashlib
 import os
 import random
@@ -28,6 +30,9 @@ MESSAGE_BYTES = 400  # a message is shorter, however long what it quotes is; our
 # What no message, report or JSON of the programs holds: control characters, marks that turn the direction of writing,
 # separators of lines and paragraphs, and (of U+FFFD) bytes that were no UTF-8.
 UNPRINTABLE = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffd]"
+# For commands that read over a network: pauses before a request is repeated take a twentieth of what they are said to.
+# In all cases but the few that hold pauses against the clock.
+QUICK = ("--dev", "pause=0.05")
 TIMEOUT_SECONDS = 600  # ends what hangs: under the thread sanitizer, `dsrun plan` takes 80 s of processor time
 
 
@@ -38,6 +43,7 @@ def path_from_environment(name):
     return str(Path(value).resolve())
 
 
+@functools.lru_cache(maxsize=None)
 def is_sanitized(program="DSPACK_RESHARD"):
     """Whether a program was built with a sanitizer: its shadow of the memory, and its handlers of signals, are then not
     the program's own, and no limit on memory fits them."""
@@ -100,6 +106,21 @@ class EndToEnd(unittest.TestCase):
         hub.__enter__()
         self.addCleanup(hub.__exit__)
         return hub
+
+    def together(self, *cases):
+        """Runs cases (a class, made with the name of a method) at the same time, each in a scratch folder of its own:
+        for those that wait for most of their time. Which one failed or was skipped is told."""
+        results = [unittest.TestResult() for _ in cases]
+        with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
+            running = [pool.submit(case.run, result) for case, result in zip(cases, results)]
+        for case, result, one in zip(cases, results, running):
+            one.result()
+            with self.subTest(case.id()):
+                if not result.wasSuccessful():
+                    self.fail("\n".join(told for _, told in result.errors + result.failures))
+                for _, reason in result.skipped:
+                    self.skipTest(reason)
+                self.assertEqual(result.testsRun, 1)
 
     # Running ----------------------------------------------------------------------------------------------------
 

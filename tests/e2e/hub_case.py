@@ -4,7 +4,7 @@ import json
 import os
 
 from checkpoints import write_small
-from common import EndToEnd
+from common import QUICK, EndToEnd
 
 
 class HubCase(EndToEnd):
@@ -29,7 +29,8 @@ class HubCase(EndToEnd):
         return {"HF_ENDPOINT": self.hub.url, **({"HF_TOKEN": token} if token else {}), **more}
 
     def pack(self, place="o/n", *arguments, out=None, token="", env=None, **options):
-        return self.repack(place, out or self.out, *arguments, env={**self.env(token), **(env or {})}, **options)
+        env = {**self.env(token), **(env or {})}
+        return self.repack(place, out or self.out, *QUICK, *arguments, env=env, **options)
 
     def commit_of(self, revision="main", repo="o/n"):
         return self.hub.repositories[repo].head(revision).id

@@ -5,7 +5,7 @@ import hashlib
 import json
 
 from checkpoints import packed_tiny
-from common import EndToEnd, tree
+from common import QUICK, EndToEnd, tree
 from hub_server import HubServer
 
 TOKEN = "hf_" + "s3cretOfTheTest" * 2
@@ -31,7 +31,8 @@ class PublishCase(EndToEnd):
         return {"HF_ENDPOINT": hub.url, **({"HF_TOKEN": token} if token else {})}
 
     def start_publishing(self, hub, folder, *arguments, repo=REPO, token=TOKEN, **options):
-        return self.start("publish", folder, "--repo", repo, *arguments, env=self.environment(hub, token), **options)
+        env = self.environment(hub, token)
+        return self.start("publish", folder, "--repo", repo, *QUICK, *arguments, env=env, **options)
 
     def finish(self, process, *arguments, **options):
         result = super().finish(process, *arguments, **options)

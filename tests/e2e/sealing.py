@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import shutil
 
 
 def canonical(manifest):
@@ -13,14 +15,27 @@ def read_manifest(packed):
 
 
 def reseal(packed, manifest):
-    """Writes a changed manifest and its seal."""
+    """Writes a changed manifest and its seal, as a new file: the old one may have names elsewhere."""
     seal = hashlib.sha256(canonical({**manifest, "seal": ""}).encode()).hexdigest()
+    (packed / "manifest.json").unlink(missing_ok=True)
     (packed / "manifest.json").write_text(canonical({**manifest, "seal": seal}) + "\n")
+
+
+def link_tree(source, folder):
+    """A copy whose files are the source's own by other names: to replace, not to change."""
+    return shutil.copytree(source, folder, copy_function=os.link)
+
+
+def state(folder):
+    """What is below a folder, and what a program that writes there changes, whatever it writes."""
+    return {path: (found.st_ino, found.st_size, found.st_mtime_ns)
+            for path, found in ((path, path.lstat()) for path in sorted(folder.rglob("*")))}
 
 
 def add_companion(packed, manifest, path, content):
     """A further file of the repository, and its entry."""
     (packed / path).parent.mkdir(parents=True, exist_ok=True)
+    (packed / path).unlink(missing_ok=True)
     (packed / path).write_bytes(content)
     manifest["companions"].append({"path": path, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()})
     manifest["companions"].sort(key=lambda companion: companion["path"])

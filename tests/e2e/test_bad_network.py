@@ -5,7 +5,8 @@ import time
 
 import safetensors_io
 from checkpoints import SHARDS, write_big
-from common import INDEX, EndToEnd, free_port, main, seeded_random
+from common import INDEX, QUICK, EndToEnd, free_port, main, seeded_random
+
 
 class Network(EndToEnd):
     def setUp(self):
@@ -17,7 +18,7 @@ class Network(EndToEnd):
 
 
 class Passing(Network):
-    """Faults that pass. Each costs at least one pause, so all runs go side by side."""
+    """Faults that pass."""
 
     def test_faults_that_pass_are_overcome(self):
         cases = {"503 twice": [("*.safetensors", "503", dict(times=2))],
@@ -34,7 +35,7 @@ class Passing(Network):
             server = self.serve(self.source)
             armed = [server.add_fault(pattern, kind, **options) for pattern, kind, options in faults]
             out = self.scratch / name
-            runs[name] = server, armed, out, self.start(server.url, "--by", "expert", "--out", out, "--jobs", 2)
+            runs[name] = server, armed, out, self.start(server.url, "--by", "expert", "--out", out, "--jobs", 2, *QUICK)
         for name, (server, armed, out, process) in runs.items():
             with self.subTest(name):
                 self.assert_ok(self.finish(process))
@@ -44,19 +45,28 @@ class Passing(Network):
     def test_a_cut_transfer_goes_on_where_it_was_cut(self):
         server = self.serve(self.source)
         server.add_fault(SHARDS[0], "truncate", times=1, min_bytes=100_000)
-        self.assert_ok(self.repack(server.url, self.out))
+        self.assert_ok(self.repack(server.url, self.out, *QUICK))
         size = (self.source / SHARDS[0]).stat().st_size
         cut, rest = [r for r in server.requests(SHARDS[0]) if r.range[0] > 0]
         self.assertEqual(rest.range, (cut.range[0] + cut.sent, size))
         self.assert_same_tree(self.out, self.whole)
 
-    def test_retry_after_is_obeyed(self):
-        server = self.serve(self.source)
-        server.add_fault(SHARDS[1], "429", times=1, retry_after=2)
-        self.assert_ok(self.repack(server.url, self.out))
-        first, second = server.requests(SHARDS[1])[:2]
+    def test_pauses_are_held_against_the_clock(self):
+        """What a server asks for, and what it does not ask for: half a second, then twice as long."""
+        asking, silent = self.serve(self.source), self.serve(self.source)
+        asking.add_fault(SHARDS[1], "429", times=1, retry_after=2)
+        silent.add_fault(SHARDS[1], "503", times=2)
+        runs = [self.start(server.url, "--by", "expert", "--out", self.scratch / str(number))
+                for number, server in enumerate((asking, silent))]
+        for process in runs:
+            self.assert_ok(self.finish(process))
+        first, second = asking.requests(SHARDS[1])[:2]
         self.assertEqual((first.status, second.status), (429, 206))
         self.assertGreaterEqual(second.time - first.time, 2)
+        first, second, third = silent.requests(SHARDS[1])[:3]
+        self.assertEqual((first.status, second.status, third.status), (503, 503, 206))
+        self.assertGreaterEqual(second.time - first.time, 0.5)
+        self.assertGreaterEqual(third.time - second.time, 1)
 
     def test_a_thoroughly_bad_line(self):
         random = seeded_random()
@@ -64,12 +74,12 @@ class Passing(Network):
         # Twice each: five failures in a row, after which the program rightly gives up, must not come about by chance.
         for kind in ("truncate", "reset"):
             server.add_fault("*.safetensors", kind, times=2, chance=0.5, min_bytes=3000)
-        self.assert_ok(self.repack(server.url, self.out))
+        self.assert_ok(self.repack(server.url, self.out, *QUICK))
         self.assert_same_tree(self.out, self.whole)
 
 
 class Lasting(Network):
-    """Faults that last. Those of the first kind are repeated for several seconds before the program gives up."""
+    """Faults that last."""
 
     def start_before(self):
         cases = {"no ranges": (SHARDS[1], "ignore_range", {}, ["byte ranges", "gave up after 3 such answers"]),
@@ -95,7 +105,8 @@ class Lasting(Network):
             server.add_fault(pattern, kind, **options)
             out = self.scratch / name
             wanted = [server.url if pattern == INDEX else "%s/%s" % (server.url, pattern), *needles]
-            yield name, wanted, out, self.start(server.url, "--by", "expert", "--out", out, "--dev", "retries=4")
+            yield name, wanted, out, self.start(server.url, "--by", "expert", "--out", out, "--dev", "retries=4",
+                                                *QUICK)
 
     def start_during(self):
         cases = {"403": ("403", {}, ["403"]), "404": ("404", {}, ["404"]), "no ranges": ("ignore_range", {}, ["ranges", "3 such answers"]),
@@ -107,7 +118,8 @@ class Lasting(Network):
             server.add_fault(SHARDS[1], kind, skip=2, **options)  # two probes pass: catalogue and opening
             out = self.scratch / ("during " + name)
             wanted = ["%s/%s" % (server.url, SHARDS[1]), *needles]
-            yield name, server, wanted, out, self.start(server.url, "--by", "expert", "--out", out, "--jobs", 1, "--dev", "retries=3")
+            process = self.start(server.url, "--by", "expert", "--out", out, "--jobs", 1, "--dev", "retries=3", *QUICK)
+            yield name, server, wanted, out, process
 
     def start_absent(self):
         closed = "http://127.0.0.1:%d" % free_port()
@@ -117,7 +129,7 @@ class Lasting(Network):
                  "no such scheme": ("org/name", "gopher://x", ["gopher://x"]), "no URL": ("http://", "", [])}
         for name, (source, endpoint, wanted) in cases.items():
             out = self.scratch / name
-            process = self.start(source, "--by", "expert", "--out", out, env={"HF_ENDPOINT": endpoint})
+            process = self.start(source, "--by", "expert", "--out", out, *QUICK, env={"HF_ENDPOINT": endpoint})
             yield name, wanted, out, process
 
     def test_faults_that_last_are_refused_with_their_reason(self):

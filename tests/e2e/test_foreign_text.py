@@ -12,8 +12,9 @@ import subprocess
 import time
 
 import safetensors_io
-from checkpoints import converted_tiny, packed_tiny
+from checkpoints import converted_tiny, copied_tiny, packed_tiny
 from common import INDEX, MESSAGE_BYTES, UNPRINTABLE, EndToEnd, clean_environment, main, path_from_environment
+from sealing import link_tree
 
 STEERING = "\x1b[31m\x07\x7f\u0085\u009b2J\u202eabc\u2066\u200e\u200f\u061c\u2028\u2029"
 STEERS = re.compile(UNPRINTABLE)
@@ -72,8 +73,9 @@ class ForeignText(EndToEnd):
 
     def with_file(self, path, change):
         """A packed repository of which one companion is another; read without its digest by nobody but dsrun."""
-        folder = self.copy_source("source-%d" % len(list(self.scratch.iterdir())))
+        folder = link_tree(copied_tiny(), self.scratch / ("source-%d" % len(list(self.scratch.iterdir()))))
         text = (folder / path).read_text()
+        (folder / path).unlink()
         (folder / path).write_text(change(text))
         return folder
 
@@ -138,8 +140,9 @@ class Reports(ForeignText):
         original = (packed / "manifest.json").read_text()
         places = list(values(json.loads(original)))
         self.assertGreater(len(places), 10)
-        for place in places:
+        for turn, place in enumerate(places):
             for foreign in (STEERING, "y " * (LONG // 2)):
+                turn += 1
                 def change(manifest, place=place, foreign=foreign):
                     for key in place[:-1]:
                         manifest = manifest[key]
@@ -148,8 +151,9 @@ class Reports(ForeignText):
                     (packed / "manifest.json").write_text(original)
                     reseal(packed, change)
                     self.assert_shown(self.run_program("inspect", packed))
-                    self.assert_shown(self.run_program("verify", packed))
-                    self.assert_shown(self.run_program("inspect", packed, program="DSPACK_DSRUN"))
+                    # In turn: of each place and of each text both come.
+                    other = {"program": "DSPACK_DSRUN"} if turn % 2 else {}
+                    self.assert_shown(self.run_program("inspect" if other else "verify", packed, **other))
 
 
 class Errors(ForeignText):

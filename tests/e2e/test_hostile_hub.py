@@ -6,8 +6,8 @@ import ssl
 import subprocess
 import time
 
-from checkpoints import write_small
-from common import main
+from checkpoints import write_big, write_small
+from common import EndToEnd, main
 from hub_case import HubCase
 from publishing import COMPLETE, REPO, PublishCase
 from raw_server import RawServer
@@ -60,14 +60,14 @@ class Endless(Soon, HubCase):
         head = b"HTTP/1.1 403 Forbidden\r\n\r\nno entry for you"
         self.refused(lambda send, _: flood(send, head), "HTTP 403", "no entry for you")
 
-    def test_a_refusal_that_drips(self):
+    def a_refusal_that_drips(self):
         head = b"HTTP/1.1 403 Forbidden\r\n\r\nno entry for you"
         self.refused(lambda send, _: drip(send, head), "HTTP 403", "no entry for you")
 
-    def test_a_file_that_drips(self):
+    def a_file_that_drips(self):
         self.refused(lambda send, _: drip(send, b"HTTP/1.1 200 OK\r\n\r\n{", b" "), "too slow")
 
-    def test_a_head_that_drips(self):
+    def a_head_that_drips(self):
         self.refused(lambda send, _: drip(send, b"HTTP/1.1 200 OK\r\nX: "), "too slow")
         self.refused(lambda send, _: drip(send, b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"), "too slow")
         self.refused(lambda send, _: drip(send, b"", b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n"), "too slow")
@@ -75,20 +75,28 @@ class Endless(Soon, HubCase):
     def test_a_head_without_end(self):
         self.refused(lambda send, _: flood(send, b"HTTP/1.1 200 OK\r\n", b"X: " + b"y" * 1000 + b"\r\n"), "head")
 
-    def test_a_redirect_with_an_endless_body(self):
+    def a_redirect_with_an_endless_body(self):
         head = b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\n\r\n"
         self.refused(lambda send, _: flood(send, head), "redirect")
         self.refused(lambda send, _: drip(send, head), "redirect")
 
-    def test_a_listing_that_drips(self):
+    def a_listing_that_drips(self):
         self.hub.add_fault("GET", "api/models/*/tree/*", "slow", rate=4)
         result = self.run_soon("o/n", "--by", "expert", "--out", self.out, "--dev", "retries=0", env=self.env())
         self.assert_refused(result, "/tree/", "too slow")
 
-    def test_weights_may_come_as_slowly_as_they_do(self):
-        self.hub.add_fault("GET", "objects/*", "slow", rate=12_000, min_bytes=4096)
-        result = self.run_soon("o/n", "--by", "expert", "--out", self.out, "--dev", "retries=0", env=self.env())
-        self.assert_ok(result)
+    def weights_may_come_as_slowly_as_they_do(self):
+        # Of large shards, as small ones come with the request for their header. A fifth of the rate that all else must
+        # have, for longer than the two and a half seconds after which all else is refused.
+        self.hub.add("o/big", write_big(self.scratch / "big"))
+        slow = self.hub.add_fault("GET", "objects/*", "slow", rate=200, min_bytes=100_000)
+        process = self.start("o/big", "--by", "expert", "--out", self.out, "--dev", "retries=0",
+                             env=self.env(HF_HUB_DOWNLOAD_TIMEOUT="1"))
+        self.wait_until(lambda: slow.struck or process.poll() is not None, "the first shard")
+        time.sleep(4)
+        slow.options["rate"] = 10_000_000
+        self.assert_ok(self.finish(process))
+        self.assertTrue(slow.struck)
 
 
 class Redirects(Soon, HubCase):
@@ -199,7 +207,7 @@ class Uploads(Soon, PublishCase):
         hub = self.refused(falsify, "verif", "another host")
         self.assertEqual((elsewhere.requests, hub.requests("PUT", host="storage")), ([], []))
 
-    def test_answers_that_drip(self):
+    def answers_that_drip(self):
         for head in (b"HTTP/1.1 200 OK\r\n\r\n{", b"HTTP/1.1 403 Forbidden\r\n\r\n{"):
             server = self.serve_raw(lambda send, _, head=head: drip(send, head, b" "))
             result = self.run_soon("publish", self.folder, "--repo", REPO, "--dev", "retries=0",
@@ -210,6 +218,17 @@ class Uploads(Soon, PublishCase):
         hub = self.new_hub(falsify_actions=lambda actions: actions["upload"].setdefault("header", {}).update(
             {"x-amz-meta-a": "b", "Content-Type": "application/octet-stream"}))
         self.assertIn(COMPLETE, self.assert_ok(self.publish(hub)).stdout)
+
+
+class AtTheSameTime(EndToEnd):
+    """Those that take seconds."""
+
+    def test_nothing_that_is_no_weights_may_be_slow(self):
+        self.together(
+            *map(Endless, ("a_refusal_that_drips", "a_file_that_drips", "a_head_that_drips",
+                           "a_redirect_with_an_endless_body", "a_listing_that_drips",
+                           "weights_may_come_as_slowly_as_they_do")),
+            Uploads("answers_that_drip"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import safetensors_io
 from checkpoints import SHARDS, packed_tiny, write_small
 from common import INDEX, EndToEnd, main, tree
 from hub_case import HubCase
-from sealing import add_companion, read_manifest, reseal, zstd_of
+from sealing import add_companion, link_tree, read_manifest, reseal, state, zstd_of
 
 TOKENS = "0,5,17"
 # Names that other programs believe, or that are ours.
@@ -24,7 +24,8 @@ class HostilePaths(EndToEnd):
     def setUp(self):
         super().setUp()
         self.packed = self.scratch / "packed"
-        shutil.copytree(packed_tiny("layer"), self.packed)
+        self.turn = 0  # manifests that were shown
+        link_tree(packed_tiny("layer"), self.packed)
         self.good = read_manifest(self.packed)
         self.out = self.scratch / "out"
 
@@ -34,22 +35,26 @@ class HostilePaths(EndToEnd):
     def manifest(self):
         return json.loads(json.dumps(self.good))
 
-    def assert_every_verb_refuses(self, *needles):
+    def assert_every_verb_refuses(self, *needles, one_of=1):
+        """All verbs read the manifest by one function: of `one_of` manifests in a row each verb gets one, in turn, and
+        `verify` all."""
         server = self.serve(self.packed)
         place, page, flat = str(self.packed), self.scratch / "page.html", self.scratch / "flat"
-        before = tree(self.scratch)
-        for command in (["verify", place], ["inspect", place], ["inspect", place, "--json"],
-                        ["inspect", place, "--html", page], ["unpack", place, "--exact", "--out", self.out],
-                        ["unpack", place, "--out", self.out], ["link", place, "--out", flat],
-                        ["verify", place, "--source", self.data()], ["diff", place, self.data()],
-                        ["unpack", server.url, "--exact", "--out", self.out], ["verify", server.url]):
+        run = ["--tokens", TOKENS, "-n", 1, "--cache", self.scratch / "cache"]
+        commands = [("reshard", command) for command in (
+            ["verify", place], ["inspect", place], ["inspect", place, "--json"], ["inspect", place, "--html", page],
+            ["unpack", place, "--exact", "--out", self.out], ["unpack", place, "--out", self.out],
+            ["link", place, "--out", flat], ["verify", place, "--source", self.data()], ["diff", place, self.data()],
+            ["unpack", server.url, "--exact", "--out", self.out], ["verify", server.url])]
+        commands += [("dsrun", [where, *run]) for where in (place, server.url)]
+        self.turn += 1
+        before = state(self.scratch)
+        for program, command in commands[:1] + commands[1:][self.turn % one_of::one_of]:
             with self.subTest(command[0]):
-                self.assert_refused(self.run_program(*command), "manifest.json", *needles)
-        for where in (place, server.url):
-            result = self.dsrun(where, "--tokens", TOKENS, "-n", 1, "--cache", self.scratch / "cache")
-            self.assert_refused(result, "manifest.json", *needles, program="dsrun")
+                result = self.run_program(*command, program="DSPACK_" + program.upper())
+                self.assert_refused(result, "manifest.json", *needles, program=program)
         shutil.rmtree(self.scratch / "cache", ignore_errors=True)
-        self.assertEqual(tree(self.scratch), before)
+        self.assertEqual(state(self.scratch), before)
 
 
 class Manifests(HostilePaths):
@@ -59,7 +64,7 @@ class Manifests(HostilePaths):
                 manifest = self.manifest()
                 add_companion(self.packed, manifest, path, b"[core]\n\tfsmonitor = touch ran; false\n")
                 reseal(self.packed, manifest)
-                self.assert_every_verb_refuses(path, "begins with a dot")
+                self.assert_every_verb_refuses(path, "begins with a dot", one_of=4)
 
     def test_hidden_weight_files_and_shards(self):
         def renamed(kind):

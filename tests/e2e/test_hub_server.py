@@ -139,7 +139,8 @@ class Faults(Server):
                 href = self.batch(data).json()["objects"][0]["actions"]["upload"]["href"]
                 self.hub.add_fault("PUT", "uploads/*", kind, times=1)
                 with self.assertRaises((*BROKEN, BrokenPipeError, socket.timeout)):
-                    self.ask("PUT", href, data, timeout=2)
+                    self.ask("PUT", href, data, timeout=0.5 if kind == "stall" else 30)
+                self.wait_until(lambda: self.hub.requests("PUT")[-1].received == 50000, "half of it to be read")
                 self.assertEqual(self.hub.requests("PUT")[-1].received, 50000)
                 self.assertEqual(self.verify(data).status, 404)
 

@@ -1,11 +1,13 @@
 """The page of `reshard inspect --html` in Chromium, where there is one: what a person sees and does."""
 
 import collections
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -16,13 +18,25 @@ from browser import Browser, find_browser  # in tests/support, which common puts
 from inspect_page import Page
 from inspecting import InspectCase, header_places
 
+places_of = functools.lru_cache(maxsize=None)(header_places)  # of folders that no case changes
+
 
 @unittest.skipUnless(find_browser(), "no Chromium is installed (Debian: apt-get install chromium)")
 class InABrowser(InspectCase):
+    @classmethod
+    def setUpClass(cls):
+        """One browser for all cases: to start it takes more than a page does."""
+        home = tempfile.mkdtemp(prefix="dspack-e2e-")
+        cls.addClassCleanup(shutil.rmtree, home, ignore_errors=True)
+        cls.browser = Browser(home).__enter__()
+        cls.addClassCleanup(cls.browser.__exit__)
+
     def setUp(self):
         super().setUp()
-        self.browser = Browser(self.scratch).__enter__()
-        self.addCleanup(self.browser.__exit__)
+        self.browser.call("Page.navigate", url="about:blank")
+        self.browser.scheme("light")
+        self.browser.complaints.clear()
+        self.browser.requests.clear()
 
     def look(self, source, fragment="", *arguments, width=1280, height=1000):
         """Loads the page of a source, which must load nothing else and complain of nothing; returns the seconds."""
@@ -55,7 +69,7 @@ class InABrowser(InspectCase):
     def expected_extents(self, side, folder, prefix):
         """The same of the tensors whose names begin so, from the files' own headers."""
         extents = {}
-        pieces = sorted(place for name, place in header_places(folder).items() if name.startswith(prefix))
+        pieces = sorted(place for name, place in places_of(folder).items() if name.startswith(prefix))
         for path, begin, end in pieces:
             mine = extents.setdefault((side, path), [])
             if mine and mine[-1][1] == begin:
@@ -80,7 +94,7 @@ class InABrowser(InspectCase):
                                              "[...row.children].map((cell) => cell.textContent))")
                 expected = []
                 tensors = safetensors_io.read_checkpoint(self.data())
-                before, after = header_places(self.data()), header_places(packed_tiny(by))
+                before, after = places_of(self.data()), places_of(packed_tiny(by))
                 for name in sorted(tensors):
                     if name.startswith("model.layers.3.mlp.experts.5."):
                         dtype, shape, raw = tensors[name]

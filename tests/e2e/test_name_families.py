@@ -1,20 +1,33 @@
 """Checkpoints of every family of names: grouped by expert, back again byte for byte, and what is said of unknown ones."""
 
+import atexit
+import functools
 import hashlib
 import json
 import re
 import resource
 import shutil
 import struct
+import tempfile
+from pathlib import Path
 
 import safetensors_io
-from checkpoints import write_small
+from checkpoints import packed_of, write_small
 from common import INDEX, EndToEnd, is_sanitized, limit, main, tree
 from name_families import FAMILIES, Family
 
 GROUPINGS = ["expert", "expert:2", "layer", "shard:20KB", "shard:1GB"]
 QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
 EXPERT_FILE = re.compile(r"model/(layers|mtp)/(\d{3})/experts/(\d{3})\.safetensors$")
+
+
+@functools.lru_cache(maxsize=None)
+def shared(name):
+    """A family, and a checkpoint of it; to be read only."""
+    scratch = Path(tempfile.mkdtemp(prefix="dspack-e2e-shared-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    family = FAMILIES[name]()
+    return family, family.write(scratch / "source")
 
 
 class Families(EndToEnd):
@@ -54,11 +67,13 @@ class Families(EndToEnd):
 
 class RoundTrip(Families):
     def test_every_family_in_every_grouping(self):
-        for name in FAMILIES:
+        """Back again and compared in turn: of each family and of each grouping both."""
+        for turn, name in enumerate(FAMILIES):
             family, source = self.written(name)
-            wanted = family.packed()
+            wanted, before = family.packed(), tree(source)
             self.check_inspect(family, source)
             for by in GROUPINGS:
+                turn += 1
                 with self.subTest(name, by=by):
                     packed = self.scratch / name / by
                     result = self.assert_ok(self.repack(source, packed, by=by))
@@ -66,10 +81,12 @@ class RoundTrip(Families):
                     self.assertEqual(safetensors_io.read_checkpoint(packed), wanted)
                     self.assert_ok(self.run_program("verify", packed, "--source", source))
                     self.check_inspect(family, packed)
-                    self.assert_ok(self.run_program("diff", source, packed))
+                    if turn % 2:
+                        self.assert_ok(self.run_program("diff", source, packed))
+                        continue
                     out = self.scratch / name / ("exact-" + by)
                     self.assert_ok(self.run_program("unpack", packed, "--exact", "--out", out))
-                    self.assertEqual(tree(source), tree(out))
+                    self.assertEqual(before, tree(out))
             self.check_files(family, self.scratch / name / "expert")
 
     def test_the_rebuilt_shards_have_the_declared_digests(self):
@@ -89,9 +106,8 @@ class RoundTrip(Families):
     def test_unpacking_gives_the_names_that_other_programs_know(self):
         for name in FAMILIES:
             with self.subTest(name):
-                family, source = self.written(name)
-                packed = self.scratch / name / "packed"
-                self.assert_ok(self.repack(source, packed))
+                family, source = shared(name)
+                packed = packed_of(source)
                 for size in ("2KB", "1GB"):
                     out = self.scratch / name / size
                     self.assert_ok(self.run_program("unpack", packed, "--out", out, "--shard-size", size))
@@ -119,9 +135,7 @@ class RoundTrip(Families):
         """Alike: but for the numbers of layer and expert the same tensors, in the order in which the source has them."""
         for name in FAMILIES:
             with self.subTest(name):
-                _, source = self.written(name)
-                packed = self.scratch / name / "packed"
-                self.assert_ok(self.repack(source, packed))
+                packed = packed_of(shared(name)[1])
                 manifest = json.loads((packed / "manifest.json").read_text())
                 kinds = {}
                 for file in manifest["files"]:
@@ -151,9 +165,7 @@ class RoundTrip(Families):
 
 class Manifests(Families):
     def requirements(self, name):
-        _, source = self.written(name)
-        self.assert_ok(self.repack(source, self.scratch / name / "packed"))
-        return json.loads((self.scratch / name / "packed" / "manifest.json").read_text())["requires"]
+        return json.loads((packed_of(shared(name)[1]) / "manifest.json").read_text())["requires"]
 
     def test_a_reader_is_told_what_it_must_know(self):
         for name in FAMILIES:
@@ -164,9 +176,8 @@ class Manifests(Families):
 
     def test_what_other_loaders_would_misread_has_no_index(self):
         for name in FAMILIES:
-            family, source = self.written(name)
-            packed = self.scratch / name / "packed"
-            self.assert_ok(self.repack(source, packed))
+            family, source = shared(name)
+            packed = packed_of(source)
             self.assertEqual((packed / INDEX).exists(), not family.fused, name)
             self.assertTrue((packed / "provenance" / family.index).is_file())
             self.assertFalse((packed / "consolidated.safetensors.index.json").exists())
@@ -183,9 +194,9 @@ class WhoReadsThem(Families):
         super().setUp()
         self.packed = {}
         for name in FAMILIES:
-            family, source = self.written(name)
-            self.packed[name] = family, self.scratch / name / "packed"
-            self.assert_ok(self.repack(source, self.packed[name][1], by="layer"))
+            family, source = shared(name)
+            self.packed[name] = family, packed_of(source, "layer")
+            (self.scratch / name).mkdir()
 
     def test_the_card(self):
         for name, (family, packed) in self.packed.items():
@@ -209,7 +220,7 @@ class WhoReadsThem(Families):
                 self.assertEqual("other programs cannot read it" in text, bool(family.fused))
                 for own, words in OWN.items():
                     self.assertEqual(words in text, own == name)
-                source = self.assert_ok(self.run_program("inspect", self.scratch / name / "source")).stdout
+                source = self.assert_ok(self.run_program("inspect", shared(name)[1])).stdout
                 self.assertEqual("other programs need the result of reshard unpack" in source, bool(family.fused))
                 page = self.assert_ok(self.run_program("inspect", packed, "--html", "-")).stdout
                 self.assertEqual(NOT_READ in page, bool(family.fused))

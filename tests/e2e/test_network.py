@@ -3,26 +3,31 @@ that are lost on the way."""
 
 import shutil
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 from checkpoints import raw, write_small
-from common import EndToEnd, free_port, main
+from common import QUICK, EndToEnd, clean_environment, free_port, main, path_from_environment
 
 PIECE = 8 << 20  # docs/performance.md: most that a connection beside others fetches at a time
 PAYLOAD = 6 * PIECE + 12_345
 
 
 class OneShard(EndToEnd):
-    """A checkpoint of a single shard, so that all jobs but one have none of their own."""
+    """A checkpoint of a single shard, so that all jobs but one have none of their own; made once, for all cases."""
 
-    def setUp(self):
-        super().setUp()
-        block = raw(PIECE // 8, 1)
+    @classmethod
+    def setUpClass(cls):
+        folder = Path(tempfile.mkdtemp(prefix="dspack-e2e-shared-"))
+        cls.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
+        block = raw(PIECE // 16, 1)
         payload = b"".join(bytes([i]) + block for i in range(PAYLOAD // len(block) + 1))[:PAYLOAD]
-        self.source = write_small(self.scratch / "source", [{"model.layers.0.w": ("U8", [PAYLOAD], payload)}])
-        (self.shard,) = [path.name for path in self.source.glob("*.safetensors")]
-        self.whole = self.scratch / "whole"
-        self.assert_ok(self.repack(self.source, self.whole))
+        cls.source = write_small(folder / "source", [{"model.layers.0.w": ("U8", [PAYLOAD], payload)}])
+        (cls.shard,) = [path.name for path in cls.source.glob("*.safetensors")]
+        cls.whole = folder / "whole"
+        subprocess.run([path_from_environment("DSPACK_RESHARD"), cls.source, "--by", "expert", "--out", cls.whole],
+                       check=True, env=clean_environment(folder), stdout=subprocess.DEVNULL)
 
     def ranges(self, server):
         """Of the requests behind the probes."""
@@ -43,14 +48,14 @@ class OneShard(EndToEnd):
 
     def test_connections_grow_while_more_bring_more(self):
         # A bound on each connection and none on all: what grows is the rate, up to the 16 connections of the default.
-        server = self.serve(self.source, rate=2_000_000)
+        server = self.serve(self.source, rate=3_000_000)
         self.assert_ok(self.repack(server.url, self.scratch / "out"))
         self.assert_same_tree(self.scratch / "out", self.whole)
         self.assertGreater(self.connections(server), 6)
         self.assertLessEqual(self.connections(server), 16 + 1)  # and the one that read alone until others came to help
 
     def test_jobs_bound_the_connections(self):
-        server = self.serve(self.source, rate=10_000_000)
+        server = self.serve(self.source, rate=20_000_000)
         self.assert_ok(self.repack(server.url, self.scratch / "out", "--jobs", 2))
         self.assert_same_tree(self.scratch / "out", self.whole)
         self.assertLessEqual(self.connections(server), 2 + 1)
@@ -64,7 +69,7 @@ class OneShard(EndToEnd):
         server = self.serve(self.source)
         server.add_fault(self.shard, "truncate", times=3, skip=3, min_bytes=100_000)
         server.add_fault(self.shard, "503", times=2, skip=4)
-        self.assert_ok(self.repack(server.url, self.scratch / "out", "--jobs", 4))
+        self.assert_ok(self.repack(server.url, self.scratch / "out", "--jobs", 4, *QUICK))
         self.assert_same_tree(self.scratch / "out", self.whole)
 
     def test_a_file_that_changes_between_two_ranges_is_refused(self):
@@ -76,8 +81,8 @@ class OneShard(EndToEnd):
     def test_the_rate_is_limited_over_all_connections(self):
         server = self.serve(self.source)
         begin = time.monotonic()
-        self.assert_ok(self.repack(server.url, self.scratch / "out", "--jobs", 4, "--limit-rate", "10MB"))
-        self.assertGreaterEqual(time.monotonic() - begin, PAYLOAD / 10e6 * 0.98)
+        self.assert_ok(self.repack(server.url, self.scratch / "out", "--jobs", 4, "--limit-rate", "25MB"))
+        self.assertGreaterEqual(time.monotonic() - begin, PAYLOAD / 25e6 * 0.98)
         self.assert_same_tree(self.scratch / "out", self.whole)
 
     def test_a_rate_that_is_none_is_wrong_usage(self):

@@ -17,9 +17,16 @@ ERASE = re.compile(r"\r\x1b\[J")
 
 
 class Progress(EndToEnd):
-    def watch(self, seconds, *arguments, columns=100, then=None):
-        """Runs reshard on a terminal for so long at most; `then` is called with the terminal after half of the time.
-        Returns the exit status (None: it was still running), and what was shown with its times."""
+    def test_what_is_seen(self):
+        self.together(*map(Progress, (
+            "a_slow_server_has_rate_and_time_left", "a_server_that_stalls_is_said_by_a_clock",
+            "a_line_is_as_wide_as_the_terminal_is_now", "the_line_is_gone_before_anything_else_is_printed",
+            "a_server_that_does_not_answer_is_being_opened", "quiet_is_quiet")))
+
+    def watch(self, *arguments, columns=100, until=lambda shown, terminal: False):
+        """Runs reshard on a terminal until it has ended, or enough was seen: `until` is asked again and again, with
+        what was shown so far and the terminal. Returns the exit status (None: it was still running), and what was shown
+        with its times."""
         ours, theirs = pty.openpty()
         self.addCleanup(os.close, ours)
         self.resize(ours, columns)
@@ -38,11 +45,8 @@ class Progress(EndToEnd):
                     return
         reader = threading.Thread(target=read)
         reader.start()
-        while process.poll() is None and time.monotonic() - begin < seconds:
+        while process.poll() is None and time.monotonic() - begin < 60 and not until(shown, ours):
             time.sleep(0.05)
-            if then and time.monotonic() - begin > seconds / 2:
-                then(ours)
-                then = None
         code = process.poll()
         if code is None:
             process.kill()
@@ -59,48 +63,57 @@ class Progress(EndToEnd):
         lines = [line.strip("\r") for line in ERASE.split("".join(text for _, text in shown))]
         return [line for line in lines if line]
 
-    def test_a_slow_server_has_rate_and_time_left(self):
+    def a_slow_server_has_rate_and_time_left(self):
         server = self.serve(self.data())
-        _, shown = self.watch(5, server.url, "--by", "expert", "--out", self.scratch / "out", "--limit-rate", "1MB")
+        _, shown = self.watch(server.url, "--by", "expert", "--out", self.scratch / "out", "--limit-rate", "1MB",
+                              until=lambda shown, _: len(self.lines(list(shown))) > 6)
         self.assertGreater(shown[0][0], 1.5, "what is over in two seconds needs no line")
         lines = self.lines(shown)
         self.assertGreater(len(lines), 5)
         self.assertRegex(lines[-1], r"^packing: [\d.]+ MB of 15\.2 MB, \d+ of \d+ files, .*B/s, \d+ s left$")
 
-    def test_a_server_that_stalls_is_said_by_a_clock(self):
+    def a_server_that_stalls_is_said_by_a_clock(self):
         server = self.serve(self.data())
         server.add_fault("*.safetensors", "stall", min_bytes=100_000)
-        _, shown = self.watch(9, server.url, "--by", "expert", "--out", self.scratch / "out")
+        _, shown = self.watch(server.url, "--by", "expert", "--out", self.scratch / "out",
+                              until=lambda shown, _: any("no byte for 6 s" in text for _, text in list(shown)))
         lines = self.lines(shown)
         silent = [int(number) for number in re.findall(r", no byte for (\d+) s", "\n".join(lines))]
         self.assertEqual(sorted(set(silent)), list(range(3, max(silent) + 1)), lines)  # each second, from the third on
         self.assertGreaterEqual(max(silent), 6)
         self.assertNotIn(" left", lines[-1])
 
-    def test_a_line_is_as_wide_as_the_terminal_is_now(self):
+    def a_line_is_as_wide_as_the_terminal_is_now(self):
         server = self.serve(self.data())
-        _, shown = self.watch(8, server.url, "--by", "expert", "--out", self.scratch / "out", "--limit-rate", "1MB",
-                              columns=40, then=lambda terminal: self.resize(terminal, 24))
+
+        def until(shown, terminal):
+            last = ["", *self.lines(list(shown))][-1]
+            if len(last) == 39:
+                self.resize(terminal, 24)
+            return len(last) == 23
+        _, shown = self.watch(server.url, "--by", "expert", "--out", self.scratch / "out", "--limit-rate", "1MB",
+                              columns=40, until=until)
         lines = self.lines(shown)
         self.assertTrue(all(len(line) < 40 for line in lines), lines)
         self.assertTrue(any(len(line) == 39 and line.endswith("...") for line in lines), lines)
         self.assertTrue(len(lines[-1]) == 23 and lines[-1].endswith("..."), lines)
 
-    def test_the_line_is_gone_before_anything_else_is_printed(self):
+    def the_line_is_gone_before_anything_else_is_printed(self):
         server = self.serve(self.data())
-        code, shown = self.watch(8, server.url, "--by", "expert", "--out", self.scratch / "out", "--limit-rate", "4MB")
+        code, shown = self.watch(server.url, "--by", "expert", "--out", self.scratch / "out", "--limit-rate", "5MB")
         self.assertEqual(code, 0)
         self.assertRegex("".join(text for _, text in shown), "(s left|B/s)\r\r\x1b\\[Jnote: nothing vouched for .*\r\n$")
 
-    def test_a_server_that_does_not_answer_is_being_opened(self):
+    def a_server_that_does_not_answer_is_being_opened(self):
         server = self.serve(self.data())
         server.add_fault("*", "stall")
-        _, shown = self.watch(5, "inspect", server.url)
+        _, shown = self.watch("inspect", server.url,
+                              until=lambda shown, _: any("4 s, " in text for _, text in list(shown)))
         self.assertRegex(self.lines(shown)[-1], r"^opening http://127\.0\.0\.1:\d+: [45] s, no byte for [345] s$")
 
-    def test_quiet_is_quiet(self):
+    def quiet_is_quiet(self):
         server = self.serve(self.data())
-        code, shown = self.watch(8, server.url, "--by", "expert", "--out", self.scratch / "out", "--limit-rate", "4MB",
+        code, shown = self.watch(server.url, "--by", "expert", "--out", self.scratch / "out", "--limit-rate", "5MB",
                                  "--quiet")
         self.assertEqual((code, shown), (0, []))
 

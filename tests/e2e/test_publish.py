@@ -9,7 +9,7 @@ import unittest
 
 import safetensors_io
 from checkpoints import EXPERT_0, packed_tiny, write_small
-from common import is_sanitized, main
+from common import EndToEnd, is_sanitized, main
 from publishing import COMPLETE, REPO, SEALING, PublishCase
 
 
@@ -33,9 +33,12 @@ class Publish(PublishCase):
     def test_what_was_published_reads_back_as_the_folder(self):
         hub = self.new_hub(page_size=50)
         self.assert_ok(self.publish(hub))
+        small, packed = write_small(self.scratch / "small"), self.scratch / "packed"
+        self.assert_ok(self.repack(small, packed))
+        self.assert_ok(self.publish(hub, packed, repo="me/small"))
         environment = {"HF_ENDPOINT": hub.url}
-        for place in (REPO, "hf://" + REPO):
-            verified = self.assert_ok(self.run_program("verify", place, "--source", self.data(), env=environment))
+        for place, source in ((REPO, self.data()), ("hf://me/small", small)):
+            verified = self.assert_ok(self.run_program("verify", place, "--source", source, env=environment))
             self.assertIn("every digest fits", verified.stdout)
             self.assertIn("equal to the source, byte for byte", verified.stdout)
         out = self.scratch / "shards"
@@ -44,7 +47,7 @@ class Publish(PublishCase):
             self.assertEqual((out / shard.name).read_bytes(), shard.read_bytes(), shard.name)
 
     def test_what_was_published_runs_from_there(self):
-        hub = self.new_hub()
+        self.folder, hub = packed_tiny("layer"), self.new_hub()
         self.assert_ok(self.publish(hub, None, "--private"))
 
         def say(place, *arguments):
@@ -55,7 +58,7 @@ class Publish(PublishCase):
         self.assertEqual(say("hf://" + REPO, "--cache", self.scratch / "cache"), here)
 
     def test_the_same_command_again_does_nothing(self):
-        hub = self.new_hub()
+        self.folder, hub = packed_tiny("layer"), self.new_hub()
         self.assert_ok(self.publish(hub))
         before = len(hub.requests())
         result = self.assert_ok(self.publish(hub))
@@ -79,7 +82,7 @@ class Publish(PublishCase):
         self.assertGreaterEqual(len([request for request in hub.requests("GET", "*/tree/*")]), 4)  # pages
 
     def test_large_files_go_in_parts(self):
-        hub = self.new_hub(multipart_threshold=20_000, chunk_size=7_001, official_action_urls=True)
+        hub = self.new_hub(multipart_threshold=20_000, chunk_size=25_013, official_action_urls=True)
         self.assert_ok(self.publish(hub, packed_tiny("layer"), "--jobs", 3))
         self.assert_published(hub, packed_tiny("layer"))
         completions = hub.requests("POST", "api/complete_multipart")
@@ -100,7 +103,7 @@ class Publish(PublishCase):
         self.assert_ok(self.publish(hub, folder, "--check"))
 
     def test_private(self):
-        hub = self.new_hub()
+        self.folder, hub = packed_tiny("layer"), self.new_hub()
         self.assertIn("created, private", self.assert_ok(self.publish(hub, None, "--private")).stdout)
         self.assertTrue(hub.repositories[REPO].private)
         self.assert_published(hub)
@@ -125,7 +128,7 @@ class Publish(PublishCase):
         self.assert_commits_in_order(hub, "by-expert/1")
         self.assertEqual(hub.pull_requests(REPO), [])
 
-    def test_limits_and_jobs(self):
+    def limits_and_jobs(self):
         hub = self.new_hub()
         result = self.assert_ok(self.publish(hub, packed_tiny("layer"), "--jobs", 8, "--limit-rate", "10MB"))
         self.assert_published(hub, packed_tiny("layer"))
@@ -136,13 +139,13 @@ class Publish(PublishCase):
     def test_memory_does_not_grow_with_the_files(self):
         folder = self.scratch / "source"
         folder.mkdir()
-        payload = bytes(120_000_000)
+        payload = bytes(60_000_000)
         safetensors_io.write(folder / "model.safetensors", {"model.layers.0.w": ("U8", [len(payload)], payload)})
         packed = self.scratch / "packed"
         self.assert_ok(self.repack(folder, packed, by="layer"))
         hub = self.new_hub(multipart_threshold=1 << 40)
         self.assert_ok(self.publish(hub, packed, before=lambda: resource.setrlimit(resource.RLIMIT_DATA,
-                                                                                   (100_000_000, 100_000_000))))
+                                                                                   (50_000_000, 50_000_000))))
         self.assert_published(hub, packed)
 
 
@@ -150,10 +153,12 @@ class Replace(PublishCase):
     def setUp(self):
         super().setUp()
         self.hub = self.new_hub()
-        self.assert_ok(self.publish(self.hub))
+        self.hub.add(REPO, self.folder)  # as one commit, which is soon done
         self.layered = packed_tiny("layer")
 
     def test_an_existing_one_is_replaced_by_a_pull_request_that_is_merged(self):
+        self.hub = self.new_hub()
+        self.assert_ok(self.publish(self.hub))
         before = len(self.hub.commits(REPO))
         result = self.assert_ok(self.publish(self.hub, self.layered))
         self.assertIn("replaced through a pull request", result.stdout)
@@ -233,7 +238,7 @@ class Replace(PublishCase):
         self.assert_ok(self.publish(self.hub, self.layered))
         self.assert_published(self.hub, self.layered)
 
-    def test_somebody_commits_meanwhile(self):
+    def somebody_commits_meanwhile(self):
         """The branch moves between the look and the commit: it is looked at again, not overwritten."""
         waiting = self.hub.add_fault("POST", "*/preupload/*", "delay", seconds=1.5, times=1)
         process = self.start_publishing(self.hub, self.layered, "--revision", "b")
@@ -254,7 +259,7 @@ class Replace(PublishCase):
 
 
 class Interrupt(PublishCase):
-    def test_ctrl_c_leaves_what_the_same_command_goes_on_with(self):
+    def ctrl_c_leaves_what_the_same_command_goes_on_with(self):
         hub = self.new_hub()
         process = self.start_publishing(hub, self.folder, "--limit-rate", "5MB")
         self.wait_until(lambda: hub.exists(REPO) and len(hub.commits(REPO)) > 1, "the first commit")
@@ -267,7 +272,7 @@ class Interrupt(PublishCase):
         self.assert_published(hub)
         self.assert_commits_in_order(hub)
 
-    def test_killed_behind_each_commit_in_turn(self):
+    def killed_behind_each_commit_in_turn(self):
         hub = self.new_hub()
         kills = 0
         for commits in range(2, 6):
@@ -284,6 +289,16 @@ class Interrupt(PublishCase):
         self.assert_commits_in_order(hub)
         # What was there was not sent again, but for what was on its way.
         self.assertLess(len(hub.requests("PUT")), len(hub.objects(REPO)) + 8 * kills)
+
+
+class AtTheSameTime(EndToEnd):
+    """Those that take seconds."""
+
+    def test_rates_delays_and_interruptions(self):
+        packed_tiny(), packed_tiny("layer")  # before threads want them
+        self.together(
+            Publish("limits_and_jobs"), Replace("somebody_commits_meanwhile"),
+            *map(Interrupt, ("ctrl_c_leaves_what_the_same_command_goes_on_with", "killed_behind_each_commit_in_turn")))
 
 
 if __name__ == "__main__":

@@ -20,10 +20,13 @@ class Both(Client, PublishCase):
         return {path: (folder / path).read_bytes() for path, digest in tree(folder).items() if digest != "folder"}
 
     def test_the_client_reads_what_was_published(self):
-        self.assert_ok(self.publish(self.hub))
-        self.assert_holds(REPO, self.files_of(self.folder))
-        verified = self.api.verify_repo_checksums(REPO, local_dir=self.folder)
-        self.assertEqual((verified.checked_count, verified.mismatches, verified.missing_paths), (338, [], [".gitattributes"]))
+        layered = packed_tiny("layer")
+        self.assert_ok(self.publish(self.hub, layered))
+        files = self.files_of(layered)
+        self.assert_holds(REPO, files)
+        verified = self.api.verify_repo_checksums(REPO, local_dir=layered)
+        self.assertEqual((verified.checked_count, verified.mismatches, verified.missing_paths),
+                         (len(files), [], [".gitattributes"]))
         self.assertEqual([commit.title for commit in self.api.list_repo_commits(REPO)][-1], "initial commit")
 
     def test_what_the_client_has_uploaded_is_checked(self):
@@ -48,7 +51,7 @@ class Both(Client, PublishCase):
         self.assertGreater(sent, 100)
 
     def test_the_client_merges_the_pull_request(self):
-        self.assert_ok(self.publish(self.hub))
+        self.hub.add(REPO, self.folder)
         layered = packed_tiny("layer")
         self.assert_ok(self.publish(self.hub, layered, "--create-pr"))
         pull, = self.api.get_repo_discussions(REPO)
@@ -59,7 +62,7 @@ class Both(Client, PublishCase):
         self.assert_published(self.hub, layered)
 
     def test_a_pull_request_that_the_client_closes_is_not_used_again(self):
-        self.assert_ok(self.publish(self.hub))
+        self.hub.add(REPO, self.folder)
         layered = packed_tiny("layer")
         self.assert_ok(self.publish(self.hub, layered, "--create-pr"))
         self.api.change_discussion_status(REPO, 1, "closed")

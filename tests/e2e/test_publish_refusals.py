@@ -76,7 +76,7 @@ class Refuse(PublishCase):
 
     def test_a_reader_may_open_a_pull_request(self):
         hub = self.new_hub()
-        self.assert_ok(self.publish(hub))
+        hub.add(REPO, self.folder)
         hub.add_token("hf_stranger_of_the_test", "stranger")
         layered = packed_tiny("layer")
         self.assert_ok(self.publish(hub, layered, "--create-pr", token="hf_stranger_of_the_test"))
@@ -158,7 +158,7 @@ class Before(PublishCase):
         hub = self.new_hub()
         self.assert_ok(self.publish(hub, None, "--dry-run"))
         self.assertFalse(hub.exists(REPO))
-        self.assert_ok(self.publish(hub))
+        hub.add(REPO, self.folder)
         hub.commit(REPO, {EXPERT_0.replace("001", "003"): None})
         count = len(hub.commits(REPO))
         result = self.assert_ok(self.publish(hub, None, "--dry-run"))
@@ -167,7 +167,7 @@ class Before(PublishCase):
 
     def test_checking_needs_no_token_where_reading_needs_none(self):
         hub = self.new_hub()
-        self.assert_ok(self.publish(hub))
+        hub.add(REPO, self.folder)
         self.assertIn(COMPLETE, self.assert_ok(self.publish(hub, None, "--check", token="")).stdout)
         result = self.publish(hub, None, "--check", repo="me/other", token="")
         self.assert_refused(result, "me/other", "no such repository")

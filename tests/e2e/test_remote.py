@@ -19,24 +19,18 @@ SHORT = ",".join(map(str, GOLDENS[0]["token_ids"][:5]))
 ANSWER_TOKENS = 12
 PROBE = 64 * 1024  # what a shard of unknown size is first asked for
 EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.")
-_packed = {}
 
 
 class Remote(EndToEnd):
+    said = {}
+
     def setUp(self):
         super().setUp()
         self.cache = self.scratch / "cache"
 
     def place(self, kind):
         """A folder to be served: packed by expert or by layer, or the ordinary checkpoint."""
-        if kind == "ordinary":
-            return self.data()
-        if kind == "expert":
-            return packed_tiny()
-        out = self.scratch / ("packed-" + kind)
-        if not out.exists():
-            self.assert_ok(self.repack(self.data(), out, by=kind))
-        return out
+        return self.data() if kind == "ordinary" else packed_tiny(kind)
 
     def run_model(self, place, *arguments, tokens=TOKENS, count=ANSWER_TOKENS, **options):
         return self.run_program(place, "--tokens", tokens, "-n", count, *arguments, program="DSPACK_DSRUN", **options)
@@ -45,7 +39,11 @@ class Remote(EndToEnd):
         return self.run_model(server.url, "--cache", self.cache, *arguments, **options)
 
     def local_text(self, **options):
-        return self.assert_ok(self.run_model(self.data(), **options)).stdout
+        """What the checkpoint says on this machine."""
+        asked = tuple(options.items())
+        if asked not in self.said:
+            self.said[asked] = self.assert_ok(self.run_model(self.data(), **options)).stdout
+        return self.said[asked]
 
     def stats_of(self, server, *arguments, **options):
         path = self.scratch / "stats.json"

@@ -5,7 +5,7 @@ import random
 import unittest
 
 from common import EndToEnd, main
-from browser import Browser, find_browser
+from browser import SharedBrowser, find_browser
 from page_audit import audit
 from page_elements import Elements, digest
 
@@ -92,12 +92,7 @@ class Content(Traced):
 
 
 @unittest.skipUnless(find_browser(), "no Chromium is installed (Debian: apt-get install chromium)")
-class InABrowser(Traced):
-    def setUp(self):
-        super().setUp()
-        self.browser = Browser(self.scratch).__enter__()
-        self.addCleanup(self.browser.__exit__)
-
+class InABrowser(SharedBrowser, Traced):
     def look(self, trace, width=1200):
         self.browser.resize(width, 900)
         self.browser.open(self.write_page(trace).as_uri())

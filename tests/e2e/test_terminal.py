@@ -173,7 +173,7 @@ class Typing(EndToEnd):
         self.type(CTRL_C)
         self.assertIn("(stopped)", self.shown())
         self.type("/clear\r")
-        self.type("word " * 320 + "END\r", until="END\r\n")  # a prompt that is read for a while
+        self.type("word " * 160 + "END\r", until="END\r\n")  # a prompt that is read for a while
         self.terminal.mark()
         self.terminal.type(CTRL_C)
         self.terminal.wait(lambda: any(text in self.terminal.bytes for text in ("(stopped)", "Ctrl-C again")), "its end")

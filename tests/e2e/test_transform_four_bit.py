@@ -112,7 +112,7 @@ class FourBit:
         wanted = self.scratch / "wanted"
         out.rename(wanted)
         kills = 0
-        for delay in range(1, 200):
+        for delay in range(1, 200, 3):
             process = self.start(*command)
             try:
                 process.wait(timeout=0.01 * delay)

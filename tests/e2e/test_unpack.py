@@ -8,7 +8,7 @@ import safetensors_io
 from checkpoints import EXPERT_0, SHARDS, packed_tiny, write_odd, write_small
 from common import INDEX, EndToEnd, flip_bit, main, seeded_random, tree
 
-KILLS = 10
+KILLS = 6
 RATE = 2e7  # bytes per second and connection of the slowed server
 
 
@@ -30,8 +30,7 @@ class Exact(EndToEnd):
 
     def test_out_of_every_grouping(self):
         for grouping in ("expert:7", "layer", "shard:1MB"):
-            packed, out = self.scratch / ("p-" + grouping), self.scratch / ("o-" + grouping)
-            self.assert_ok(self.run_program(self.data(), "--by", grouping, "--out", packed))
+            packed, out = packed_tiny(grouping), self.scratch / ("o-" + grouping)
             self.assert_ok(self.unpack(packed, out))
             self.assert_same(self.data(), out)
             self.assertIn("2059 tensors equal, 0 differ", self.run_program("diff", packed, packed_tiny()).stdout)
@@ -41,7 +40,7 @@ class Exact(EndToEnd):
         self.assert_ok(self.unpack(server.url, self.scratch / "http"))
         self.assert_same(self.data(), self.scratch / "http")
         hub = self.serve_hub()
-        hub.add("me/tiny", packed_tiny(), revision="v1")
+        hub.add("me/tiny", packed_tiny("layer"), revision="v1")
         self.assert_ok(self.unpack("me/tiny@v1", self.scratch / "hub", env={"HF_ENDPOINT": hub.url}))
         self.assert_same(self.data(), self.scratch / "hub")
 
@@ -121,7 +120,7 @@ class Exact(EndToEnd):
         self.assert_same(source, out)
 
     def test_a_second_run_is_refused(self):
-        server = self.serve(packed_tiny(), rate=RATE)
+        server = self.serve(packed_tiny("layer"), rate=RATE)
         slow = server.add_fault("model/embed.safetensors", "slow", rate=2000)
         out = self.scratch / "out"
         first = self.start("unpack", server.url, "--exact", "--out", out)

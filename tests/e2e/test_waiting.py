@@ -1,5 +1,8 @@
 """What a person sees each second while a server is slow, stalls or is dead: in packing, verifying, publishing and
-answering; below an answer, which stays whole; and what there is where nobody looks."""
+answering; below an answer, which stays whole; and what there is where nobody looks.
+
+Nothing is drawn in the first two seconds, and silence is told from its third second on: all cases wait for that at the
+same time."""
 
 import re
 import subprocess
@@ -7,12 +10,13 @@ import sys
 from pathlib import Path
 
 from checkpoints import packed_tiny, write_big
-from common import EndToEnd, clean_environment, main, path_from_environment
+from common import QUICK, EndToEnd, clean_environment, main, path_from_environment
 from screen import Terminal, cells
 
 QUESTION = "What is the capital of France?"
 PARIS = "The capital of France is Paris."
-SHORT_SILENCE = {"HF_HUB_DOWNLOAD_TIMEOUT": "4"}
+SHORT_SILENCE = {"HF_HUB_DOWNLOAD_TIMEOUT": "1"}  # and the seconds over which libcurl averages a rate: seven in all
+SLOW = 60_000  # bytes per second and connection
 PIECES = re.compile(r"[\r\n]+|\x1b(?:\[[0-9;?]*[@-~]|[78D])")
 SERVER = Path(__file__).resolve().parent.parent / "support" / "range_server.py"
 
@@ -34,8 +38,8 @@ class Waiting(EndToEnd):
     def record(terminal, until=lambda: False, seconds=120):
         """Prints the last row of each second, as docs/terminal.md shows it. Returns all rows and lines that were drawn,
         in order: what is seen for a moment only counts as well."""
-        for second, rows in enumerate(terminal.record(until, "the end", seconds), 1):
-            print("  %3d  %s" % (second, rows[-1]), flush=True)
+        shown = terminal.record(until, "the end", seconds)
+        print("".join("  %3d  %s\n" % (second, rows[-1]) for second, rows in enumerate(shown, 1)), flush=True)
         return [piece for piece in PIECES.split(terminal.bytes) if piece]
 
     def serve_apart(self, folder, *arguments):
@@ -59,14 +63,20 @@ class Packing(Waiting):
         super().setUp()
         self.source = write_big(self.scratch / "source")
 
-    def test_a_slow_server(self):
-        server = self.serve(self.source, rate=60_000)
+    def a_slow_server(self):
+        server = self.serve(self.source, rate=SLOW)
         terminal = self.open("DSPACK_RESHARD", server.url, "--by", "expert", "--out", self.scratch / "out")
-        rows = self.record(terminal)
-        self.assertEqual(terminal.process.wait(), 0)
-        self.assert_in_order(rows, r"^packing: [\d.]+ kB of 600\.2 kB, \d of 2 files, [\d.]+ kB/s, \d+ s left$")
+        wanted = r"packing: [\d.]+ kB of 600\.2 kB, \d of 2 files, [\d.]+ kB/s, \d+ s left$"
 
-    def test_a_server_that_stalls_once(self):
+        def faster():
+            if re.search(wanted, terminal.screen.text()):
+                server.rate = None
+            return False
+        rows = self.record(terminal, faster)
+        self.assertEqual(terminal.process.wait(), 0)
+        self.assert_in_order(rows, "^" + wanted)
+
+    def a_server_that_stalls_once(self):
         server = self.serve(self.source)
         server.add_fault("*.safetensors", "stall", min_bytes=200_000, times=2)
         terminal = self.open("DSPACK_RESHARD", server.url, "--by", "expert", "--out", self.scratch / "out", "--jobs", 2,
@@ -76,10 +86,11 @@ class Packing(Waiting):
         self.assert_in_order(rows, r"^packing: .*, no byte for [345] s$", r"^packing: .*, no byte for [678] s$")
         self.assertIn("sealed", terminal.screen.text())
 
-    def test_a_dead_server(self):
-        process, url = self.serve_apart(self.source, "--rate", "60000")
+    def a_dead_server(self):
+        process, url = self.serve_apart(self.source, "--rate", str(SLOW))
+        # With shorter seconds the fourth pause would be over before silence is told.
         terminal = self.open("DSPACK_RESHARD", url, "--by", "expert", "--out", self.scratch / "out", "--dev", "retries=4",
-                             "--jobs", 2)
+                             "--jobs", 2, "--dev", "pause=0.75")
 
         def kill():
             if re.search("packing: [1-9]", terminal.screen.text()):
@@ -92,7 +103,7 @@ class Packing(Waiting):
         self.assertRegex(terminal.screen.text().replace("\n", ""), "reshard: .*gave up after 5 attempts$")
         self.assertNotIn("packing", terminal.screen.text(), "the line is gone")
 
-    def test_headers_and_a_long_pause(self):
+    def headers_and_a_long_pause(self):
         server = self.serve(self.source)
         server.add_fault("*.safetensors", "503", times=1, retry_after=6)
         terminal = self.open("DSPACK_RESHARD", "inspect", server.url)
@@ -102,16 +113,17 @@ class Packing(Waiting):
                              r"^reading headers: 1 of 2 files, no answer for \d s, retry 1 of 11 in \d s$")
         self.assertRegex(terminal.screen.text().replace("\n", ""), "503.*; trying again in 6 s")
 
-    def test_without_a_terminal_many_pauses_are_one_line(self):
+    def without_a_terminal_many_pauses_are_one_line(self):
         server = self.serve(self.source)
         server.add_fault("*.safetensors", "503", skip=2)
-        result = self.run_program(server.url, "--by", "expert", "--out", self.scratch / "out", "--dev", "retries=5")
+        result = self.run_program(server.url, "--by", "expert", "--out", self.scratch / "out", "--dev", "retries=6",
+                                  *QUICK)
         lines = result.stderr.splitlines()
         self.assertEqual(len([line for line in lines if "trying again" in line]), 1, result)
         self.assertIn("gave up", lines[-1])
         self.assertEqual(len(lines), 2, result)
 
-    def test_a_line_of_wide_characters_climbs_over_nothing(self):
+    def a_line_of_wide_characters_climbs_over_nothing(self):
         name = "\u6a21\u578b" * 10
         write_big(self.scratch / "served" / name)
         server = self.serve(self.scratch / "served")
@@ -126,8 +138,8 @@ class Packing(Waiting):
         self.assertTrue(rows[-1][1].endswith("..."), rows[-1])
 
 
-class Verifying(Waiting):
-    def test_a_server_that_stalls(self):
+class Elsewhere(Waiting):
+    def verifying_off_a_server_that_stalls(self):
         server = self.serve(packed_tiny())
         server.add_fault("*.safetensors", "stall", min_bytes=200_000, times=1)
         terminal = self.open("DSPACK_RESHARD", "verify", server.url, env=SHORT_SILENCE)
@@ -135,11 +147,9 @@ class Verifying(Waiting):
         self.assertEqual(terminal.process.wait(), 0)
         self.assert_in_order(rows, r"^verifying: .*, no byte for [345] s")
 
-
-class Publishing(Waiting):
-    def test_a_storage_that_is_busy(self):
+    def publishing_to_a_storage_that_is_busy(self):
         hub = self.serve_hub()
-        hub.add_fault("PUT", "uploads/*", "503", times=1, retry_after=7)
+        hub.add_fault("PUT", "uploads/*", "503", times=1, retry_after=6)
         terminal = self.open("DSPACK_RESHARD", "publish", packed_tiny("layer"), "--repo", "org/packed",
                              env={"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token})
         rows = self.record(terminal)
@@ -150,31 +160,36 @@ class Publishing(Waiting):
 class Answering(Waiting):
     """The experts come slowly over the network; the answer is that of the local model."""
 
-    def ask(self, *question, rate=60_000, **options):
+    RATE = 150_000  # the prompt takes four seconds
+    TOKEN_RATE = 40_000  # a token takes longer than the second after which it is told what it waits for
+
+    def ask(self, *question, rate=RATE, **options):
         server = self.serve(packed_tiny())
         self.slow = server.add_fault("*experts*", "slow", rate=rate)
         self.server = server
         return self.open("DSPACK_DSRUN", server.url, "--cache", self.scratch / "cache", "--temp", "0", *question, **options)
 
-    def faster(self, terminal, after):
-        """Enough was seen."""
+    def seen(self, terminal, after):
+        """Slower once the answer has begun, and fast once enough was seen."""
         if re.search(after, terminal.screen.text()):
             self.slow.options["rate"] = 50_000_000
+        elif re.search("^1 token", terminal.screen.text(), re.M):
+            self.slow.options["rate"] = self.TOKEN_RATE
         return False
 
-    def test_a_prompt_and_its_answer(self):
+    def a_prompt_and_its_answer(self):
         terminal = self.ask(QUESTION)
-        rows = self.record(terminal, lambda: self.faster(terminal, "tokens/s, experts from the network"))
+        rows = self.record(terminal, lambda: self.seen(terminal, "tokens/s, experts from the network"))
         self.assertEqual(terminal.process.wait(), 0)
-        self.assert_in_order(rows, r"^prompt: layer \d of 5, \d+ experts?, [\d.]+ [kM]B, [\d.]+ kB/s, \d+ s left$",
+        self.assert_in_order(rows, r"^prompt: layer \d of 5, \d+ experts?, [\d.]+ [kM]B, [\d.]+ [kM]B/s, \d+ s left$",
                              r"^\d+ tokens?(, [\d.]+ tokens/s)?, experts from the network: [\d.]+ kB$")
         self.assertIn("\n%s\n" % PARIS, terminal.screen.text())
         for word in ("prompt: ", "experts from"):
             self.assertNotIn(word, terminal.screen.text(), "the line is gone")
 
-    def test_at_the_bottom_of_a_narrow_terminal(self):
+    def at_the_bottom_of_a_narrow_terminal(self):
         terminal = self.ask("Tell me a tale.", columns=40, rows=4, env={"NO_COLOR": "1"})
-        drawn = self.record(terminal, lambda: self.faster(terminal, r"Once upon[^\n]*\n+\d+ tokens, .*experts"))
+        drawn = self.record(terminal, lambda: self.seen(terminal, r"Once upon[^\n]*\n+\d+ tokens, .*experts"))
         self.assertEqual(terminal.process.wait(), 0)
         self.assert_in_order(drawn, r"^prompt: layer .{22}\.\.\.$", r"^\d+ tokens, .*experts.*\.\.\.$")
         self.assertTrue(all(len(piece) < 40 for piece in drawn if re.match("prompt: |\\d+ tokens", piece)), drawn)
@@ -183,12 +198,14 @@ class Answering(Waiting):
         answer = "".join(row.ljust(40) for row in terminal.screen.text().split("\n"))
         self.assertIn(told.split("\n")[0], re.sub(r"(?<=\S) +$", "", answer), "the answer's rows, joined, are its text")
 
-    def test_a_chat(self):
+    def a_chat(self):
         terminal = self.ask()
         terminal.wait_for_bytes("\r\n> ")
         before = len(terminal.screen.text())
         terminal.mark()
         terminal.type(QUESTION + "\r")
+        terminal.wait_for_bytes("1 token")
+        self.slow.options["rate"] = self.TOKEN_RATE
         terminal.wait_for_bytes("tokens/s, experts from the network")
         self.slow.options["rate"] = 50_000_000
         terminal.wait_for("\n>")
@@ -197,7 +214,7 @@ class Answering(Waiting):
         terminal.type("\x04")
         self.assertEqual(terminal.process.wait(timeout=60), 0)
 
-    def test_experts_that_stall(self):
+    def experts_that_stall(self):
         terminal = self.ask(QUESTION, rate=50_000_000, env=SHORT_SILENCE)
         self.server.clear_faults()
         self.server.add_fault("*experts*", "stall", times=1, skip=3)
@@ -206,28 +223,43 @@ class Answering(Waiting):
         self.assert_in_order(rows, r"^prompt: layer \d of 5, .*, no byte for [345] s")
         self.assertIn("\n%s\n" % PARIS, terminal.screen.text())
 
-    def test_pipes_and_quiet_programs_get_none_of_it(self):
+    def two_words(self):
         server = self.serve(packed_tiny())
-        server.add_fault("*experts*", "slow", rate=60_000)
-        arguments = [server.url, "--temp", "0", QUESTION, "-n", "2", "--cache"]
-        piped = self.run_program(*arguments, self.scratch / "cache", program="DSPACK_DSRUN")
+        self.slow = server.add_fault("*experts*", "slow", rate=self.RATE)
+        return [server.url, "--temp", "0", QUESTION, "-n", "2", "--cache", self.scratch / "cache"]
+
+    def pipes_get_none_of_it(self):
+        piped = self.run_program(*self.two_words(), program="DSPACK_DSRUN")
         self.assertEqual((self.assert_ok(piped).stdout, piped.stderr), ("The capital\n", ""))
-        terminal = self.open("DSPACK_DSRUN", *arguments, self.scratch / "other", "--quiet")
+
+    def quiet_programs_get_none_of_it(self):
+        terminal = self.open("DSPACK_DSRUN", *self.two_words(), "--quiet")
         terminal.record(lambda: False, "the end", 120)
         self.assertEqual((terminal.process.wait(), terminal.bytes), (0, "The capital\r\n"))
 
-    def test_an_answer_into_a_file_has_the_line_alone(self):
+    def an_answer_into_a_file_has_the_line_alone(self):
         answer = self.scratch / "answer"
-        server = self.serve(packed_tiny())
-        server.add_fault("*experts*", "slow", rate=60_000)
         shell = '"$0" "$@" > "%s"' % answer
-        terminal = self.open_command(["/bin/sh", "-c", shell, path_from_environment("DSPACK_DSRUN"), server.url, "--temp",
-                                      "0", "--cache", str(self.scratch / "cache"), QUESTION, "-n", "2"])
-        rows = self.record(terminal)
+        terminal = self.open_command(["/bin/sh", "-c", shell, path_from_environment("DSPACK_DSRUN"),
+                                      *map(str, self.two_words())])
+        rows = self.record(terminal, lambda: self.seen(terminal, "1 token, experts"))
         self.assertEqual(terminal.process.wait(), 0)
         self.assertEqual(answer.read_text(), "The capital\n")
         self.assert_in_order(rows, "^prompt: layer", r"^1 token, experts from")
         self.assertNotIn("\x1bD", terminal.bytes)
+
+
+class Seen(EndToEnd):
+    def test_each_second(self):
+        packed_tiny(), packed_tiny("layer")  # before threads want them
+        self.together(
+            *map(Packing, ("a_slow_server", "a_server_that_stalls_once", "a_dead_server", "headers_and_a_long_pause",
+                           "without_a_terminal_many_pauses_are_one_line",
+                           "a_line_of_wide_characters_climbs_over_nothing")),
+            *map(Elsewhere, ("verifying_off_a_server_that_stalls", "publishing_to_a_storage_that_is_busy")),
+            *map(Answering, ("a_prompt_and_its_answer", "at_the_bottom_of_a_narrow_terminal", "a_chat",
+                             "experts_that_stall", "pipes_get_none_of_it", "quiet_programs_get_none_of_it",
+                             "an_answer_into_a_file_has_the_line_alone")))
 
 
 if __name__ == "__main__":

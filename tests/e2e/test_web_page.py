@@ -9,7 +9,7 @@ import threading
 import unittest
 
 from common import EndToEnd, main, seeded_random
-from browser import Browser, find_browser
+from browser import SharedBrowser, find_browser
 from page_audit import audit
 
 QUESTION, ANSWER = "What is the capital of France?", "The capital of France is Paris."
@@ -205,12 +205,7 @@ class Machine(Served):
 
 
 @unittest.skipUnless(find_browser(), "no Chromium is installed (Debian: apt-get install chromium)")
-class InABrowser(Served):
-    def setUp(self):
-        super().setUp()
-        self.browser = Browser(self.scratch).__enter__()
-        self.addCleanup(self.browser.__exit__)
-
+class InABrowser(SharedBrowser, Served):
     def look(self, address, width=1280, height=900, scheme="light", motion="no-preference"):
         self.browser.resize(width, height)
         self.media(scheme, motion)
@@ -278,6 +273,8 @@ class InABrowser(Served):
     def test_glows_fade(self):
         self.start_server()
         self.look(self.address)
+        self.await_true("document.querySelector('#map canvas') !== null")
+        self.browser.evaluate("machine.map.halfLife = 200")  # or it would take six seconds
         self.ask(QUESTION)
         self.await_true("Number(document.querySelector('#map canvas')?.dataset.lit) > 0")
         self.await_true("machine.map.lit() === 0 && !machine.map.fading")

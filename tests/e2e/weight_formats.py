@@ -6,12 +6,14 @@ microscaling formats for E8M0. Exact arithmetic: fractions, or products that fit
 import array
 import bisect
 import collections
+import itertools
 import math
 import struct
 import sys
 from fractions import Fraction
 
 BLOCK = 128
+F32 = struct.Struct("<f")
 
 
 def e4m3_value(code):
@@ -24,20 +26,17 @@ def e4m3_value(code):
 
 
 E4M3 = [e4m3_value(code) for code in range(256)]
-MAGNITUDES = [Fraction(value) for value in E4M3[:127]]  # ascending
+E4M3_MIDDLES = [(low + high) / 2 for low, high in zip(E4M3[:126], E4M3[1:127])]  # ascending; exact in doubles
 
 
 def nearest_e4m3(value):
     """The code of the nearest of all values; of two as near, the one whose mantissa is even. Beyond 448: that."""
     sign = 0x80 if math.copysign(1, value) < 0 else 0
-    magnitude = abs(Fraction(value))
-    above = bisect.bisect_left(MAGNITUDES, magnitude)
-    if above == len(MAGNITUDES):
-        return sign | 126
-    if above == 0:
-        return sign
-    up, down = MAGNITUDES[above] - magnitude, magnitude - MAGNITUDES[above - 1]
-    return sign | (above if up < down or (up == down and above % 2 == 0) else above - 1)
+    size = abs(value)
+    code = bisect.bisect_left(E4M3_MIDDLES, size)
+    if code < len(E4M3_MIDDLES) and size == E4M3_MIDDLES[code]:
+        code += code % 2
+    return sign | code
 
 
 def rounded(value, precision):
@@ -66,7 +65,20 @@ def rounded_quotient(value, divisor):
 
 
 def to_f32(value):
+    if isinstance(value, float):  # C's conversion of a double rounds so
+        return F32.unpack(F32.pack(value))[0]
     return rounded(value, 24)
+
+
+def all_to_f32(values):
+    return f32_values(struct.pack("<%df" % len(values), *values))
+
+
+def f32_quotients(values, divisor):
+    """The FP32 values nearest to the exact quotients of FP32 values, ties to even. A quotient of two numbers of 24 bits
+    that is no tie between two of 24 bits differs from each tie by more than 2^-50 of itself, and the double that stands
+    for it by less: to round to a double first decides nothing."""
+    return all_to_f32([value / divisor for value in values])
 
 
 def to_bf16(value):
@@ -84,6 +96,13 @@ def f32_values(raw):
 
 def bf16_value(code):
     return struct.unpack("<f", struct.pack("<I", code << 16))[0]
+
+
+def bf16_values(raw):
+    """The upper halves of FP32 values."""
+    wide = bytearray(2 * len(raw))
+    wide[2::4], wide[3::4] = raw[::2], raw[1::2]
+    return f32_values(wide)
 
 
 def bf16_codes(raw):
@@ -124,19 +143,23 @@ def blocks(rows, columns):
 def dequantised(raw, shape, scales, dtype):
     """The bytes of FP8 values times their blocks' scales (doubles), as BF16 or F32, and what rounding cost."""
     rows, columns = shape
-    width, narrow = (2, to_bf16) if dtype == "BF16" else (4, to_f32)
+    width = 2 if dtype == "BF16" else 4
     out = bytearray(rows * columns * width)
     loss = Loss()
     for top, bottom, left, right, number in blocks(rows, columns):
         segments = [raw[row * columns + left:row * columns + right] for row in range(top, bottom)]
         planes = [bytearray(256) for _ in range(width)]
-        for code, count in collections.Counter(b"".join(segments)).items():
-            meant = E4M3[code] * scales[number]  # 4 bits by 24: exact in a double
-            stored = narrow(to_f32(meant))
-            negative = (code >= 0x80) != (scales[number] < 0)
-            for plane, byte in zip(planes, f32_bytes(stored, negative)[4 - width:]):
+        counts = collections.Counter(b"".join(segments))
+        meant = [E4M3[code] * scales[number] for code in counts]  # 4 bits by 24: exact in a double
+        stored = all_to_f32(meant)
+        if dtype == "BF16":
+            stored = [math.copysign(to_bf16(value), value) for value in stored]
+        made = struct.pack("<%df" % len(stored), *stored)
+        for place, plane in enumerate(planes, 4 - width):
+            for code, byte in zip(counts, made[place::4]):
                 plane[code] = byte
-            loss.add(stored, meant, count)
+        for one, value, count in zip(stored, meant, counts.values()):
+            loss.add(one, value, count)
         for row, segment in zip(range(top, bottom), segments):
             begin, end = (row * columns + left) * width, (row * columns + right) * width
             for place, plane in enumerate(planes):
@@ -153,15 +176,13 @@ def quantised(raw, shape):
     loss = Loss()
     for top, bottom, left, right, _ in blocks(rows, columns):
         segments = [codes[row * columns + left:row * columns + right] for row in range(top, bottom)]
-        counts = collections.Counter(code for segment in segments for code in segment)
+        counts = collections.Counter(itertools.chain.from_iterable(segments))
         largest = max(abs(bf16_value(code)) for code in counts)
-        scale = to_f32(Fraction(largest) / 448) if largest else 1.0
+        scale = f32_quotients([largest], 448.0)[0] if largest else 1.0
         scales += struct.pack("<f", scale)
-        table = {}
-        for code, count in counts.items():
-            value = bf16_value(code)
-            quotient = math.copysign(to_f32(Fraction(value) / Fraction(scale)), value)
-            table[code] = nearest_e4m3(quotient)
+        values = [bf16_value(code) for code in counts]
+        table = dict(zip(counts, map(nearest_e4m3, f32_quotients(values, scale))))
+        for value, (code, count) in zip(values, counts.items()):
             loss.add(E4M3[table[code]] * scale, value, count)
         for row, segment in zip(range(top, bottom), segments):
             out[row * columns + left:row * columns + right] = bytes(map(table.__getitem__, segment))

@@ -1,7 +1,7 @@
 """What the end-to-end part of the fault suite shares: the two forms, the rows of the table, and the judgement over an
 unfinished output.
 
-DSPACK_FAULTS=long runs the long form. The rest of the environment is that of tests/e2e/common.py."""
+DSPACK_TESTS=long runs the long form. The rest of the environment is that of tests/e2e/common.py."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "e2e"))
 from checkpoints import write_big  # noqa: E402
 from common import EndToEnd, seeded_random, tree  # noqa: E402
 
-LONG = os.environ.get("DSPACK_FAULTS") == "long"
+LONG = os.environ.get("DSPACK_TESTS") == "long"
 SIDE_BY_SIDE = 9  # runs against bad servers: most of their time is pauses
 SHOWN = int(os.environ.get("DSPACK_SHOWN", "5"))  # failures printed a case; the rest says the same
 

@@ -2,8 +2,8 @@
 short and harmless, and leaves nothing in the way of another run. The inputs are in the folder hostile, what is demanded
 in hostile/judge.py.
 
-DSPACK_FAULTS=long runs all of them; otherwise every fourth runs (under a sanitizer every twentieth), from one that the seed
-chooses.
+DSPACK_TESTS=long runs all of them; otherwise every fourth runs (under a sanitizer every twentieth), from one that the
+seed chooses.
 DSPACK_HOSTILE=TEXT runs those whose names have the text."""
 
 import contextlib

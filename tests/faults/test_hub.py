@@ -5,10 +5,12 @@ import signal
 
 import faults
 from checkpoints import SHARDS
-from common import main
+from common import QUICK, main
 
 RUNS = 120 if faults.LONG else 18
 KILLS = 60 if faults.LONG else 9
+SECOND = 1.0 if faults.LONG else 0.4  # on the clock: of links and of what is sent
+PAUSES = () if faults.LONG else QUICK
 
 # Method, pattern, kind and options. What strikes a whole class of requests passes after a few.
 PASSING = [("GET", "objects/*", "cut", dict(min_bytes=1000)), ("GET", "objects/*", "reset", dict(min_bytes=1000)),
@@ -21,8 +23,11 @@ LASTING = [("GET", "objects/*", "403", {}), ("GET", "objects/*", "404", {}), ("G
 
 
 class Hub(faults.ServerCase):
+    def start(self, place, *arguments, **options):
+        return super().start(place, *PAUSES, *arguments, **options)
+
     def new_hub(self):
-        hub = self.serve_hub(link_seconds=self.random.choice((0.7, 1.0, 2.0)), page_size=self.random.choice((2, 1000)))
+        hub = self.serve_hub(page_size=self.random.choice((2, 1000)))
         hub.add("o/n", self.source, private=True)
         return hub
 
@@ -34,10 +39,17 @@ class Hub(faults.ServerCase):
         self.assert_ok(self.repack("o/n", out, env=self.env(hub)))
         return out
 
-    def begin_run(self, name, number, kinds, most, skip):
+    def begin_run(self, name, number, kinds, most, skip, expires=False):
+        """`expires`: certainly a link, as what is left after a cut is asked for too late."""
         hub = self.new_hub()
         whole = self.run_undisturbed(hub, self.scratch / ("%s-whole-%d" % (name, number)))
+        hub.link_seconds = SECOND * (0.7 if expires else self.random.choice((0.7, 1.0, 2.0)))
         armed = []
+        pause = PAUSES
+        if expires:
+            armed.append(("objects/*", "cut"))
+            hub.add_fault("GET", "objects/*", "cut", min_bytes=100_000, times=1)
+            pause, most = ("--dev", "pause=%g" % SECOND), 1
         for _ in range(self.random.randint(1, most)):
             method, pattern, kind, options = self.random.choice(kinds)
             armed.append((pattern, kind))
@@ -45,10 +57,12 @@ class Hub(faults.ServerCase):
         out = self.scratch / ("%s-%d" % (name, number))
         jobs = self.random.choice((1, 4))
         # So slow that links expire under way.
-        process = self.start("o/n", "--by", "expert", "--out", out, "--jobs", jobs, "--limit-rate", "250KB", env=self.env(hub))
+        process = self.start("o/n", "--by", "expert", "--out", out, "--jobs", jobs, *pause, "--limit-rate",
+                             "%dKB" % (250 / SECOND), env=self.env(hub))
         return "%s, --jobs %d, links of %.1f s" % (armed, jobs, hub.link_seconds), hub, whole, out, process
 
     def complete(self, hub, out, whole):
+        hub.link_seconds = 60.0
         self.assert_completed(hub, out, whole, lambda: self.repack("o/n", out, env=self.env(hub)))
 
     def assert_no_token_left(self, hub, result):
@@ -59,7 +73,8 @@ class Hub(faults.ServerCase):
     def test_links_of_a_second_and_faults_that_pass(self):
         def start(number):
             return self.begin_run("passing", number, PASSING, 3,
-                                  lambda _: dict(skip=self.random.randint(0, 3), times=self.random.randint(1, 2)))
+                                  lambda _: dict(skip=self.random.randint(0, 3), times=self.random.randint(1, 2)),
+                                  expires=number % 3 == 0)
 
         expired = 0
         with self.tally("the Hub: links of a second, cut, reset, 403 of the storage, 429, 500, 502, 503: bursts") as tally:
@@ -73,6 +88,7 @@ class Hub(faults.ServerCase):
                     self.assert_same_tree(out, whole)
                     expired += len([entry for entry in hub.requests(host="storage")
                                     if entry.status == 403 and entry.fault == ""])
+        print("%d links had expired" % expired, flush=True)
         self.assertGreater(expired, RUNS // 9, "hardly a link has expired")
 
     def test_faults_that_last(self):
@@ -114,7 +130,6 @@ class Hub(faults.ServerCase):
         with self.tally("the Hub: kill -9 at random moments, then the branch moves: goes on at its commit") as tally:
             for number in range(KILLS):
                 hub = self.new_hub()
-                hub.link_seconds = 60.0
                 whole = self.run_undisturbed(hub, self.scratch / ("moving-whole-%d" % number))
                 before = json.loads((whole / "manifest.json").read_text())["origin"]["revision"]
                 out = self.scratch / ("moving-%d" % number)

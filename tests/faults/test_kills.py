@@ -18,7 +18,7 @@ KILLS_LOCALLY = 80 if faults.LONG else 5
 RATE = 4e6  # bytes per second and connection: streaming takes about as long as everything else
 
 SHARDS = 24
-BIG_SHARD_MB = 36
+BIG_SHARD_MB = 36 if faults.LONG else 24  # three or more runs that are ended
 
 
 def write_scattered(folder):

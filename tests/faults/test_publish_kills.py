@@ -11,12 +11,14 @@ import unittest
 
 import faults
 from checkpoints import packed_tiny
-from common import main, seeded_random
+from common import QUICK, main, seeded_random
 from publishing import REPO, PublishCase
 
 KILLS = 50 if faults.LONG else 4
 ROUNDS_AT_ONCE = 5  # most of their time is pauses
-KILLED_WITHIN = 4.0  # seconds; an undisturbed run takes half of one, the pauses of a disturbed one make it several
+PAUSES = ("--dev", "pause=1") if faults.LONG else QUICK
+# Seconds; an undisturbed run takes half of one, the pauses and delays of a disturbed one make it several.
+KILLED_WITHIN = 4.0 if faults.LONG else 1.5
 
 # (method, pattern, kind, chance, options): each of them about once or twice a run, so that runs end.
 STRIKES = [
@@ -60,7 +62,8 @@ class Round:
             self.hub.add_fault(method, pattern, kind, chance=chance if faults.LONG else chance * 0.4, **options)
 
     def begin(self, folder):
-        return self.case.start_publishing(self.hub, folder, "--jobs", self.random.choice((1, 4, 9)), "--dev", "retries=30")
+        jobs = self.random.choice((1, 4, 9))
+        return self.case.start_publishing(self.hub, folder, "--jobs", jobs, "--dev", "retries=30", *PAUSES)
 
     def under_kills(self, folder, kills):
         for _ in range(kills):

@@ -3,7 +3,7 @@ the run with one line, and the next run goes on."""
 
 import faults
 from checkpoints import SHARDS
-from common import INDEX, main
+from common import INDEX, QUICK, main
 
 PASSING = 120 if faults.LONG else 18
 LASTING = 120 if faults.LONG else 18
@@ -18,6 +18,9 @@ LASTING_KINDS = [("403", {}), ("404", {}), ("410", {}), ("ignore_range", {}), ("
 
 
 class Servers(faults.ServerCase):
+    def start(self, *arguments, **options):
+        return super().start(*arguments, *(() if faults.LONG else QUICK), **options)
+
     def test_one_wrong_answer(self):
         cases = [(kind, options, shard, skip) for kind, options in WRONG_KINDS for shard in SHARDS for skip in (0, 1, 2)]
 

@@ -1,12 +1,12 @@
-"""Servers that fall silent in the middle of an answer: after half a minute the connection counts as lost, and what is
-missing is asked for anew."""
+"""Servers that fall silent in the middle of an answer: after half a minute, in the short form a second, the connection
+counts as lost, and what is missing is asked for anew."""
 
 import faults
 from checkpoints import SHARDS, packed_tiny
 from common import INDEX, main
 
 STALLS = 6 if faults.LONG else 3
-
+SILENCE = {} if faults.LONG else {"HF_HUB_DOWNLOAD_TIMEOUT": "1"}
 
 # Of a model that runs off the server: what every token needs, rows of the embedding, an expert.
 RUN_PLACES = ("*layers/000/dense.safetensors", "*embed.safetensors", "*layers/00?/experts/*.safetensors")
@@ -14,6 +14,9 @@ TOKENS = "5,6,7,8"
 
 
 class Stalls(faults.ServerCase):
+    def start(self, *arguments, env=None, **options):
+        return super().start(*arguments, env={**SILENCE, **(env or {})}, **options)
+
     def start_model(self, place, number, armed):
         return self.start(place, "--tokens", TOKENS, "-n", 2, "--cache", self.scratch / ("cache-%d" % number),
                           program="DSPACK_DSRUN"), armed

@@ -81,6 +81,7 @@ WITHOUT_HEADER = {
     "kernels/cuda/linear_tensor": "one kernel of linear.h",
     "kernels/cuda/queue_*": "some operations of queue.h's class",
     "format/weights/*_format": "one way of storing weights, listed in weight_format.h",
+    "runtime/cli/serve_verb_absent": "serve_verb of a build without the server",
     "runtime/generate/constraint_compiler_*": "constraint_compiler.h with a library, and without it",
     "runtime/serve/*_request": "the requests of one API, listed in answer_request.h",
     "runtime/serve/*_writer": "the answers of one API, listed in answer_writer.h",
@@ -90,12 +91,39 @@ OF_FEW_LINES = {
     "runtime/generate/constraint_compiler_absent": "what a build without the library says",
     "*/cli/main": "the program",
     "*/cli/verbs": "the program's table of verbs",
+    "runtime/cli/serve_verb_absent": "what a build without the server says",
     "format/cli/build_facts": "every commit changes it, so that it is compiled alone",
     "format/base/string_hash": "what the catalogue and the tokenizers share",
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
     "kernels/cuda/cuda_check": "the one use of CUDA's types that cuda_runtime and dspack_gpu.h share",
     "kernels/cuda/device/order": "device functions that several kernels use",
 }
+
+
+DEAR_SECONDS = 5
+CALL = re.compile(r"^\s*(dspack_e2e_test|dspack_test|dspack_add_test)\(((?:[^()\"]|\"[^\"]*\"|\([^()]*\))*)\)", re.MULTILINE)
+
+
+def dear_entries():
+    """{entry of CTest: why it may be dear}, from the calls of tests/**/CMakeLists.txt."""
+    reasons = {}
+    for path in sorted((ROOT / "tests").rglob("CMakeLists.txt")):
+        for function, body in CALL.findall(re.sub(r"^\s*#.*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)):
+            name, *words = re.findall(r"\"[^\"]*\"|[^\s\"]+", body)
+            if "DEAR" not in words:
+                continue
+            after = lambda word, usual: words[words.index(word) + 1] if word in words else usual  # noqa: E731
+            given = words[words.index("DEAR") + 1:]
+            if function == "dspack_test":
+                for stem, reason in zip(given[::2], given[1::2]):
+                    if not reason.startswith('"'):
+                        break  # the next keyword
+                    reasons["%s/%s%s" % (after("LABELS", ""), after("PREFIX", ""), stem)] = reason
+            else:
+                is_python = function == "dspack_e2e_test"
+                entry = "%s_%s" % (after("LABEL", "e2e"), name) if is_python else name
+                reasons[entry + ("_emulated" if "EMULATED" in words else "")] = given[0]
+    return reasons
 
 
 def nouns(*rooms):
@@ -255,6 +283,17 @@ class Structure(unittest.TestCase):
         listed = re.search(r"^packages=\(\n(.*?)^\)", script, re.MULTILINE | re.DOTALL)[1]
         documented = set((ROOT / "docs/install.md").read_text(encoding="utf-8").replace("`", " ").split())
         self.assertEqual(set(listed.split()) - documented, set(), "scripts/common.sh has packages that install.md lacks")
+
+    def test_what_is_dear_has_a_reason(self):
+        """An entry of CTest above five seconds of processor time says why, in the CMake line that adds it."""
+        reasons = dear_entries()
+        self.assertIn("e2e_cuda_emulated", reasons, "no reasons are found: is the check looking for the right calls?")
+        costs = [line.split() for line in (ROOT / "tests/costs.txt").read_text().splitlines() if not line.startswith("#")]
+        self.assertGreater(len(costs), 20, "tests/costs.txt is empty: scripts/test --costs writes it")
+        dear = {name for name, processor, _ in costs if float(processor) > DEAR_SECONDS}
+        self.assertEqual(sorted(dear - set(reasons)), [], "these take more than five seconds: make them cheaper, or say "
+                                                          "after DEAR in their CMakeLists.txt why they may")
+        self.assertEqual(sorted(set(reasons) - {name for name, _, _ in costs}), [], "these have a reason and are cheap")
 
     def test_one_version(self):
         stated = re.search(r"^project\(dspack VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)[1]

@@ -6,6 +6,8 @@
         browser.click(100, 50); browser.press("ArrowRight"); browser.picture_of("canvas")
         browser.complaints   # what the page or the browser logged: errors, warnings, refused loads
 
+SharedBrowser is for the cases of a class, which take it one after the other.
+
 The protocol runs over two pipes (--remote-debugging-pipe): JSON texts, each ended by a zero byte.
 Source: https://chromedevtools.github.io/devtools-protocol/
 """
@@ -17,6 +19,7 @@ import select
 import shutil
 import struct
 import subprocess
+import tempfile
 import time
 import zlib
 from pathlib import Path
@@ -125,10 +128,22 @@ class Browser:
         """Loads a page anew, and returns the seconds that it took."""
         self.call("Page.navigate", url="about:blank")  # or another fragment would not load it again
         began = time.monotonic()
+        self.navigate(address)
+        return time.monotonic() - began
+
+    def navigate(self, address):
         navigation = self.call("Page.navigate", url=address)["loaderId"]
         while navigation not in self.loaded:
             self.note(self.receive())
-        return time.monotonic() - began
+
+    def leave(self):
+        """Away from the page, and nothing is left of what was noted of it: for the next case."""
+        self.navigate("about:blank")
+        self.call("Emulation.setEmulatedMedia", features=[])
+        self.call("Emulation.clearDeviceMetricsOverride")
+        self.settle()
+        self.complaints.clear()
+        self.requests.clear()
 
     def evaluate(self, expression):
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
@@ -179,6 +194,22 @@ class Browser:
             "return [at.left + scrollX, at.top + scrollY, at.width, at.height]; })()" % json.dumps(selector))
         clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1}
         return decode_png(base64.b64decode(self.call("Page.captureScreenshot", format="png", clip=clip)["data"]))
+
+
+class SharedBrowser:
+    """For classes of test cases: one `self.browser` for all of them, at an empty page when a case begins."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        scratch = tempfile.mkdtemp(prefix="dspack-browser-")
+        cls.addClassCleanup(shutil.rmtree, scratch, ignore_errors=True)
+        cls.browser = Browser(scratch).__enter__()
+        cls.addClassCleanup(cls.browser.__exit__)
+
+    def tearDown(self):
+        self.browser.leave()  # before the cleanups end the servers of the page
+        super().tearDown()
 
 
 def decode_png(data):

@@ -12,9 +12,9 @@
 
 namespace dspack::test {
 
-/// The long form of the suite, run on demand: DSPACK_FAULTS=long.
+/// The long form of the suite, run on demand: DSPACK_TESTS=long.
 [[nodiscard]] inline bool long_faults() {
-  const char* form = std::getenv("DSPACK_FAULTS");
+  const char* form = std::getenv("DSPACK_TESTS");
   return form != nullptr && std::string_view(form) == "long";
 }
 

@@ -79,9 +79,11 @@ class HubServer:
         self.commit_operations_limit: Optional[int] = None
         self.commit_bytes_limit: Optional[int] = 150 * MIB
         self.folder_entries_limit = 10000
-        # {"api" or "resolvers": (requests, seconds of the window)}; `retry_after` adds that header to a 429.
+        # {"api" or "resolvers": (requests, seconds of the window)}; `retry_after` adds that header to a 429. `second`:
+        # how long a second of the window is on the clock, as --dev pause is for the programs.
         self.rate_limits: Dict[str, tuple] = {}
         self.retry_after = False
+        self.second = 1.0
         # Variants of the real Hub: whether a 401 names RepoNotFound; small files behind a relative redirect; large
         # files said to be on Xet as well (there is no Xet here); actions that point to the official host, whatever the
         # client's endpoint is.

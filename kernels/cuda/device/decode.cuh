@@ -12,6 +12,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/matrix.h"
 #include "kernels/weight.h"
 
 namespace dspack::kernels::cuda::device {
@@ -194,6 +195,19 @@ void with_common(Coding coding, Operation operation) {
     case Coding::u4: return operation(StoredU4());
     default: return operation(StoredF8());
   }
+}
+
+/// Calls operation(std::integral_constant<unsigned, tokens>) on the host, of the numbers that kernel_tokens() may give.
+template <class Stored, bool kAligned, class Operation>
+void with_tokens(uint32_t tokens, Operation operation) {
+  if constexpr (kAligned) {
+    if (tokens == 1) return operation(std::integral_constant<unsigned, 1>());
+    if constexpr (is_common(Stored::kCoding)) {
+      if (tokens == 2) return operation(std::integral_constant<unsigned, 2>());
+      if (tokens == 4) return operation(std::integral_constant<unsigned, 4>());
+    }
+  }
+  operation(std::integral_constant<unsigned, kMostKernelTokens>());
 }
 
 /// The same for tensor cores. is_scaled: whether any of the matrices has scales.

@@ -271,12 +271,4 @@ __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], c
   }
 }
 
-/// The sum over the lanes of a warp, in every lane.
-__device__ __forceinline__ float sum_of_warp(float value) {
-#pragma unroll
-  for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
-    value += gpu::shuffle_xor(value, apart);
-  return value;
-}
-
 }  // namespace dspack::kernels::cuda::device

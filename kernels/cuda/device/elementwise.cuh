@@ -133,7 +133,7 @@ __device__ __forceinline__ void normalise_row(const RmsNormTask& task, uint64_t 
     squares = add_squares(values[round], squares);
   for (uint32_t column = first + kNormRounds * turn; column < task.cols; column += turn)
     squares = add_squares(load_neighbours<kFours>(x, column, task.cols), squares);
-  const float sum = sum_of_warps(sum_of_warp(squares), threads / gpu::kWarpThreads, sums);
+  const float sum = sum_of_warps(gpu::sum_of_warp(squares), threads / gpu::kWarpThreads, sums);
   const float mean = gpu::divide(sum, static_cast<float>(task.cols));
   const float inverse = gpu::divide(1.0F, gpu::square_root(mean + task.epsilon));
   const auto finish = [&](uint32_t column, const float4& from, const float4& gain) {

@@ -13,7 +13,6 @@
 namespace dspack::kernels::cuda::device {
 
 inline constexpr unsigned kHeadThreads = 8 * gpu::kWarpThreads;  // of a block at most
-inline constexpr unsigned kMostHeadTokens = 8;
 
 struct HeadPart {
   uint32_t head;
@@ -51,8 +50,7 @@ __device__ __forceinline__ float* output_of(const HeadLinearTask& task, uint32_t
 [[nodiscard]] inline HeadLinearChoice spread_heads(const HeadLinearTask& task, uint64_t blocks_a_head) {
   constexpr uint64_t kMostBlocks = 65'535;  // in y; more follow in z
   HeadLinearChoice choice;
-  while (choice.tokens < std::min(task.rows, kMostHeadTokens))
-    choice.tokens *= 2;
+  choice.tokens = kernel_tokens(task.weight.coding, has_aligned_rows(form_of(task.weight)), task.rows);
   choice.blocks_a_head = static_cast<uint32_t>(blocks_a_head);
   const uint64_t token_groups = ceil_div(task.rows, choice.tokens);
   choice.shape.grid_x = static_cast<unsigned>(blocks_a_head * task.heads);

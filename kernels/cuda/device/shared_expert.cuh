@@ -23,7 +23,7 @@ __device__ __forceinline__ void finish_shared_rows(const SharedProduct& task, ui
     for (unsigned token = 0; token < kTokens; ++token) {
 #pragma unroll
       for (unsigned matrix = 0; matrix < kMatrices; ++matrix) {
-        const float total = sum_of_warp(totals[matrix][row][token]);
+        const float total = gpu::sum_of_warp(totals[matrix][row][token]);
         const unsigned value = (row * kTokens + token) * kMatrices + matrix;
         if (gpu::lane_index() == 0)
           shared[gpu::warp_index() * (kExactRowsOfWarp * kTokens * kMatrices) + value] = total;

@@ -119,6 +119,13 @@ __device__ inline float shuffle(float value, unsigned lane) {
 __device__ inline unsigned shuffle(unsigned value, unsigned lane) {
   return __shfl_sync(0xffffffffU, value, static_cast<int>(lane));
 }
+/// The sum over all lanes, in every lane; first of those 16 apart, then 8, 4, 2 and 1.
+__device__ __forceinline__ float sum_of_warp(float value) {
+#pragma unroll
+  for (unsigned apart = kWarpThreads / 2; apart > 0; apart /= 2)
+    value += shuffle_xor(value, apart);
+  return value;
+}
 /// In every lane; one instruction.
 __device__ inline unsigned largest_of_warp(unsigned value) {
   return __reduce_max_sync(0xffffffffU, value);

@@ -2,6 +2,7 @@
 
 import json
 
+import faults
 from checkpoints import SHARDS, write_small
 from common import INDEX
 from hostile.cases import PATHS, RESHARD, URL, Case
@@ -43,9 +44,12 @@ def sound(folder, path, headers):
                        ("Content-Range", "bytes %d-%d/%d" % (begin, end - 1, len(content)))], content[begin:end])
 
 
-def endless(first, piece, most=3_000_000_000):
+MOST_BYTES = 3_000_000_000 if faults.LONG else 700_000_000  # more than the memory that a program may take, in any case
+
+
+def endless(first, piece):
     yield first
-    for _ in range(most // len(piece)):
+    for _ in range(MOST_BYTES // len(piece)):
         yield piece
 
 

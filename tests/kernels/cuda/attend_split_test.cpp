@@ -75,8 +75,9 @@ TEST_CASE("cuda: three BF16 terms are an FP32 value, whatever its bits") {
   CAPTURE(random.seed());
   constexpr unsigned kPairs = 1024;
   std::vector<float> values = random.normals(2 * kPairs);
-  for (size_t i = 0; i < values.size(); ++i)  // from 2^-100 to 2^100
-    values[i] = std::ldexp(values[i], static_cast<int>(random.below(201)) - 100);
+  // From 2^-90 to 2^100: the last bits of an FP32 value below 2^-110 are less than BF16 can hold.
+  for (float& value : values)
+    value = std::ldexp(value, static_cast<int>(random.below(191)) - 90);
   values[0] = 0;
   values[1] = std::nextafter(1.0F, 0.0F);  // rounds up, to 1
   values[2] = 0x1.fefffep0F;               // the longest rest

@@ -1,6 +1,7 @@
 #include "kernels/cuda/head_linear.h"
 
 #include <span>
+#include <vector>
 
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/head_case.h"
@@ -211,7 +212,8 @@ TEST_CASE("cuda: head_linear's launches are within every card's limits and cover
           CHECK(choice.shape.grid_z <= 65'535);
           CHECK(uint64_t{choice.shape.grid_y} * choice.shape.grid_z * choice.tokens >= rows);
           CHECK(choice.shape.grid_x == choice.blocks_a_head * task.heads);
-          CHECK(choice.tokens == (rows == 1 ? 1 : rows == 3 ? 4 : 8));
+          const bool is_aligned = kernels::cuda::has_aligned_rows(kernels::cuda::form_of(task.weight));
+          CHECK(choice.tokens == kernels::cuda::kernel_tokens(task.weight.coding, is_aligned, rows));
         }
         CHECK(choose_head_linear(task).blocks_a_head == 5);  // of 32 rows
         const auto transposed = choose_head_linear_transposed(task);
@@ -220,6 +222,23 @@ TEST_CASE("cuda: head_linear's launches are within every card's limits and cover
       }
     }
   }
+}
+
+TEST_CASE("cuda: common codings have a kernel for each number of tokens, rare ones two, rows at odd places one") {
+  using kernels::Coding;
+  using kernels::cuda::kernel_tokens;
+  const auto all = [](Coding coding, bool is_aligned) {
+    std::vector<uint32_t> found;
+    for (const uint32_t rows : {1U, 2U, 3U, 4U, 5U, 8U, 9U, 4096U})
+      found.push_back(kernel_tokens(coding, is_aligned, rows));
+    return found;
+  };
+  for (const Coding common : {Coding::f8_e4m3, Coding::bf16, Coding::i4, Coding::u4, Coding::e2m1})
+    CHECK(all(common, true) == std::vector<uint32_t>{1, 2, 4, 4, 8, 8, 8, 8});
+  for (const Coding rare : {Coding::f16, Coding::f32, Coding::i8})
+    CHECK(all(rare, true) == std::vector<uint32_t>{1, 8, 8, 8, 8, 8, 8, 8});
+  for (const Coding any : {Coding::f8_e4m3, Coding::i8})
+    CHECK(all(any, false) == std::vector<uint32_t>(8, 8));
 }
 
 TEST_CASE("cuda: the blocks of kv_b's halves keep an H100 busy, whatever the model has of heads") {

@@ -23,6 +23,7 @@ bool same_place(const std::source_location& a, const std::source_location& b) {
 
 void BlockRunner::start(const ThreadPlace& place, const std::function<void()>& body, bool must_wait) {
   must_wait_ = must_wait;
+  is_alone_ = true;
   count_ = place.threads;
   waiting_ = 0;
   done_ = 0;
@@ -38,8 +39,9 @@ void BlockRunner::start(const ThreadPlace& place, const std::function<void()>& b
     thread.waits = Waits::no;
     thread.exchanges = 0;
     thread.has_waited = false;
-    thread.open_group.clear();
-    thread.groups.clear();
+    thread.copies.clear();
+    thread.group_ends.clear();
+    thread.carried_out = thread.past_groups = 0;
     thread.fiber.start(body);
     ready_.push_back(&thread);
   }
@@ -55,10 +57,15 @@ bool BlockRunner::is_ready() {
   return !ready_.empty();
 }
 
-void BlockRunner::step() {
+BlockRunner::Thread* BlockRunner::draw() {
   std::swap(ready_[random_.below(static_cast<uint32_t>(ready_.size()))], ready_.back());
-  current_ = ready_.back();
+  Thread* thread = ready_.back();
   ready_.pop_back();
+  return thread;
+}
+
+void BlockRunner::step() {
+  current_ = draw();
   current_->fiber.resume();
   if (!current_->fiber.is_done()) return;
   DSPACK_CHECK(!must_wait_ || current_->has_waited, "a thread ends that has not waited for the launch before");
@@ -83,7 +90,14 @@ std::string BlockRunner::what_is_missing() const {
 void BlockRunner::wait(Waits what, const std::source_location& at) {
   current_->waits = what;
   current_->at = at;
-  current_->fiber.yield();
+  yield();
+}
+
+void BlockRunner::yield() {
+  Thread* self = current_;
+  if (!Fiber::kSwitchesDirectly || !is_alone_ || !counting_.empty() || ready_.empty()) return self->fiber.yield();
+  current_ = draw();
+  if (current_ != self) self->fiber.yield_to(current_->fiber);
 }
 
 void BlockRunner::block_barrier(const std::source_location& at) {
@@ -101,7 +115,7 @@ void BlockRunner::block_barrier(const std::source_location& at) {
 
 void BlockRunner::take_turns() {
   ready_.push_back(current_);
-  current_->fiber.yield();
+  yield();
 }
 
 void BlockRunner::wait_for_count(const uint32_t* counter, uint32_t count, const std::source_location& at) {
@@ -167,20 +181,27 @@ void BlockRunner::carry_out(const Copy& copy) {
 void BlockRunner::start_copy(void* shared, const void* global, bool valid) {
   const Copy copy{.to = shared, .from = global, .valid = valid};
   if (random_.below(2) == 0) return carry_out(copy);
-  current_->open_group.push_back(copy);
+  current_->copies.push_back(copy);
 }
 
 void BlockRunner::end_copy_group() {
-  current_->groups.push_back(std::move(current_->open_group));
-  current_->open_group.clear();
+  current_->group_ends.push_back(current_->copies.size());
 }
 
 void BlockRunner::wait_for_copies(size_t pending_groups) {
-  auto& groups = current_->groups;
-  for (; groups.size() > pending_groups; groups.pop_front()) {
-    for (const Copy& copy : groups.front())
-      carry_out(copy);
+  Thread& thread = *current_;
+  for (; thread.group_ends.size() - thread.past_groups > pending_groups; ++thread.past_groups) {
+    for (; thread.carried_out < thread.group_ends[thread.past_groups]; ++thread.carried_out)
+      carry_out(thread.copies[thread.carried_out]);
   }
+  constexpr size_t kForgotten = 256;  // copies, at once
+  if (thread.carried_out < kForgotten) return;
+  thread.copies.erase(thread.copies.begin(), thread.copies.begin() + static_cast<ptrdiff_t>(thread.carried_out));
+  thread.group_ends.erase(thread.group_ends.begin(),
+                          thread.group_ends.begin() + static_cast<ptrdiff_t>(thread.past_groups));
+  for (size_t& end : thread.group_ends)
+    end -= thread.carried_out;
+  thread.carried_out = thread.past_groups = 0;
 }
 
 }  // namespace dspack::gpu

@@ -3,7 +3,6 @@
 // (body, shared memory) lives until it is done. Errors: DSPACK_CHECK for what kernels do wrong.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +44,10 @@ class BlockRunner {
   /// What a thread waits for in vain, if nothing can go on. Precondition: not done.
   [[nodiscard]] std::string what_is_missing() const;
 
+  /// From here on other blocks take turns with this one, thread by thread. Until then its threads go on one after the
+  /// other, without a detour by whoever calls step().
+  void meet_others() { is_alone_ = false; }
+
   [[nodiscard]] const ThreadPlace& current_place() const { return current_->place; }
   void block_barrier(const std::source_location& at);
   /// Others, of any block, may go on before this thread does.
@@ -73,15 +76,22 @@ class BlockRunner {
     uint32_t wanted = 0;  // of the counter
     unsigned exchanges = 0;
     bool has_waited = false;  // for the launch before
-    std::vector<Copy> open_group;
-    std::deque<std::vector<Copy>> groups;
+    // Asynchronous copies in order, and for each group that was closed where in them it ends.
+    std::vector<Copy> copies;
+    std::vector<size_t> group_ends;
+    size_t carried_out = 0;  // copies
+    size_t past_groups = 0;  // of which all copies are
   };
   struct Warp {
     ExchangeWords words[2][32];  // by turns: a lane may be one exchange ahead of those that still read
     unsigned waiting = 0;
   };
 
+  /// A thread that can go on, drawn at random and taken from those that wait for their turn.
+  [[nodiscard]] Thread* draw();
   void wait(Waits what, const std::source_location& at);
+  /// The running thread stops for now.
+  void yield();
   void release_block();
   void release_warp(unsigned warp);
   static void carry_out(const Copy& copy);
@@ -96,6 +106,7 @@ class BlockRunner {
   unsigned waiting_ = 0;  // for the block's barrier
   unsigned done_ = 0;
   bool must_wait_ = false;
+  bool is_alone_ = true;
 };
 
 }  // namespace dspack::gpu

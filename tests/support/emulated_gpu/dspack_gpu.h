@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -142,6 +143,18 @@ inline unsigned shuffle_xor(unsigned value, unsigned mask, const Place& at = Pla
 inline float shuffle_xor(float value, unsigned mask, const Place& at = Place::current()) {
   return shuffle(value, lane_index() ^ mask, at);
 }
+/// One meeting of the lanes instead of five; each adds up in the order of the five.
+inline float sum_of_warp(float value, const Place& at = Place::current()) {
+  const ExchangeWords* all = exchange_in_warp({std::bit_cast<uint32_t>(value)}, at);
+  float sums[kWarpThreads];
+  for (unsigned lane = 0; lane < kWarpThreads; ++lane)
+    sums[lane] = std::bit_cast<float>(all[lane][0]);
+  for (unsigned apart = kWarpThreads / 2; apart > 0; apart /= 2) {
+    for (unsigned lane = 0; lane < apart; ++lane)
+      sums[lane] += sums[lane + apart];  // as both lanes of a pair have it: a sum of two is the same in either order
+  }
+  return sums[0];
+}
 inline unsigned largest_of_warp(unsigned value, const Place& at = Place::current()) {
   const ExchangeWords* all = exchange_in_warp({value}, at);
   for (unsigned lane = 0; lane < kWarpThreads; ++lane)
@@ -231,9 +244,13 @@ inline float2 halves_to_floats(uint32_t halves) {
   return {f16_to_f32(static_cast<uint16_t>(halves)), f16_to_f32(static_cast<uint16_t>(halves >> 16U))};
 }
 inline uint2 f8_to_halves(uint32_t codes) {
-  const auto half = [&](unsigned i) {
-    return uint32_t{f32_to_f16(f8_e4m3_to_f32(static_cast<uint8_t>(codes >> 8 * i)))};
-  };
+  static const auto halves = [] {
+    std::array<uint16_t, 256> all{};
+    for (unsigned code = 0; code < all.size(); ++code)
+      all[code] = f32_to_f16(f8_e4m3_to_f32(static_cast<uint8_t>(code)));
+    return all;
+  }();
+  const auto half = [&](unsigned i) { return uint32_t{halves[codes >> 8 * i & 0xffU]}; };
   return {half(0) | half(1) << 16U, half(2) | half(3) << 16U};
 }
 inline uint32_t floats_to_halves(float low, float high) {

@@ -64,7 +64,6 @@ struct State {
   uint64_t asked_launches = 0;  // since the settings were made
   std::vector<std::unique_ptr<GridRunner>> runners;
   std::vector<GridRunner*> idle_runners;
-  GridRunner* runner = nullptr;  // of the thread that runs
   EmulatedMemory memory;
   unsigned opened = 0;  // the device that was opened last
   std::map<void*, uint64_t> pinned;
@@ -76,6 +75,10 @@ State& state() {
   static State the_state;
   return the_state;
 }
+
+/// Of the thread that runs; guarded by State::mutex. Every step of a thread asks for it, so that it is no part of what
+/// is made at first use.
+constinit GridRunner* g_runner = nullptr;
 
 /// With the lock held.
 uint64_t pinned_bytes() {
@@ -99,8 +102,8 @@ GridRunner* take_runner() {
 /// While it exists, threads of this runner run.
 class Running {
  public:
-  explicit Running(GridRunner* runner) : before_(state().runner) { state().runner = runner; }
-  ~Running() { state().runner = before_; }
+  explicit Running(GridRunner* runner) : before_(g_runner) { g_runner = runner; }
+  ~Running() { g_runner = before_; }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
@@ -332,35 +335,35 @@ bool is_device_memory(const void* from, uint64_t bytes) {
 }
 
 const ThreadPlace& thread_place() {
-  return state().runner->current().current_place();
+  return g_runner->current().current_place();
 }
 void wait_for_previous_at(const std::source_location& at) {
-  state().runner->wait_for_previous(at);
+  g_runner->wait_for_previous(at);
 }
 void reach_block_barrier(const std::source_location& at) {
-  state().runner->current().block_barrier(at);
+  g_runner->current().block_barrier(at);
 }
 const ExchangeWords* exchange_in_warp(const ExchangeWords& mine, const std::source_location& at) {
-  return state().runner->current().exchange(mine, at);
+  return g_runner->current().exchange(mine, at);
 }
 void start_copy(void* shared, const void* global, bool valid) {
-  state().runner->current().start_copy(shared, global, valid);
+  g_runner->current().start_copy(shared, global, valid);
 }
 void end_copy_group() {
-  state().runner->current().end_copy_group();
+  g_runner->current().end_copy_group();
 }
 void wait_for_copies(unsigned pending_groups) {
-  state().runner->current().wait_for_copies(pending_groups);
+  g_runner->current().wait_for_copies(pending_groups);
 }
 uint32_t add_to_count(uint32_t* counter) {
-  state().runner->meet();
+  g_runner->meet();
   const uint32_t before = (*counter)++;
-  state().runner->current().take_turns();
+  g_runner->current().take_turns();
   return before;
 }
 void wait_for_count_at(const uint32_t* counter, uint32_t count, const std::source_location& at) {
-  state().runner->meet();
-  state().runner->current().wait_for_count(counter, count, at);
+  g_runner->meet();
+  g_runner->current().wait_for_count(counter, count, at);
 }
 
 // runtime.h

@@ -61,9 +61,9 @@ Fiber::~Fiber() {
   munmap(stack_, kStackBytes);
 }
 
-void Fiber::start(std::function<void()> body) {
+void Fiber::start(const std::function<void()>& body) {
   DSPACK_CHECK(is_done_, "the fiber is still at work");
-  body_ = std::move(body);
+  body_ = &body;
   is_done_ = false;
   auto* top = reinterpret_cast<uintptr_t*>(stack_ + kStackBytes);
   // The function begins as if it had been called: the stack is 8 bytes off a multiple of 16.
@@ -79,7 +79,7 @@ void Fiber::run(Fiber* fiber) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &fiber->caller_stack_, &fiber->caller_stack_bytes_);
 #endif
-  fiber->body_();
+  (*fiber->body_)();
   fiber->is_done_ = true;
   fiber->leave(true);
 }
@@ -99,6 +99,13 @@ void Fiber::resume() {
 
 void Fiber::yield() {
   leave(false);
+}
+
+void Fiber::yield_to(Fiber& next) {
+  DSPACK_CHECK(kSwitchesDirectly && !next.is_done_, "a switch to a fiber that has ended, or that a sanitizer misses");
+  next.caller_place_ = caller_place_;
+  t_starting = &next;
+  dspack_switch_stack(&own_place_, next.own_place_);
 }
 
 void Fiber::leave([[maybe_unused]] bool for_good) {

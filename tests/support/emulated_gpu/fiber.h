@@ -15,12 +15,19 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Makes `body` what the next `resume` begins with. Precondition: is_done().
-  void start(std::function<void()> body);
+  /// Makes `body` what the next `resume` begins with; it is borrowed until the fiber is done. Precondition: is_done().
+  void start(const std::function<void()>& body);
   /// Goes on with the body until it yields or ends.
   void resume();
   /// Within the body: goes on with whoever called `resume`.
   void yield();
+  /// Within the body: goes on with `next`, which is not done and then yields to this one's caller.
+  void yield_to(Fiber& next);
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr bool kSwitchesDirectly = false;  // the sanitizer is told of switches to and from a caller alone
+#else
+  static constexpr bool kSwitchesDirectly = true;
+#endif
   [[nodiscard]] bool is_done() const { return is_done_; }
 
  private:
@@ -33,7 +40,7 @@ class Fiber {
   const void* caller_stack_ = nullptr;
   size_t caller_stack_bytes_ = 0;
   void* fake_stack_ = nullptr;  // of the address sanitizer
-  std::function<void()> body_;
+  const std::function<void()>* body_ = nullptr;
   bool is_done_ = true;
 };
 

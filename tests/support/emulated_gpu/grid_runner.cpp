@@ -60,6 +60,12 @@ void GridRunner::run(const LaunchShape& shape, const std::function<void()>& thre
   }
 }
 
+void GridRunner::meet() {
+  do_meet_ = true;
+  for (const auto& resident : residents_)
+    resident->runner.meet_others();
+}
+
 void GridRunner::wait_for_previous(const std::source_location& at) {
   current_->wait_for_previous(&is_previous_done_, at);
 }
@@ -90,6 +96,7 @@ void GridRunner::start(Resident& resident, uint64_t block) {
   place.block[1] = static_cast<unsigned>(block / shape_->grid_x % shape_->grid_y);
   place.block[2] = static_cast<unsigned>(block / shape_->grid_x / shape_->grid_y);
   resident.runner.start(place, *thread_, overlaps_);
+  if (do_meet_) resident.runner.meet_others();
   resident.is_taken = true;
 }
 

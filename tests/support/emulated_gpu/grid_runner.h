@@ -28,7 +28,7 @@ class GridRunner {
   /// The running thread waits for the launch before.
   void wait_for_previous(const std::source_location& at);
   /// The running block exchanges something with others.
-  void meet() { do_meet_ = true; }
+  void meet();
 
  private:
   struct FreeAligned {

@@ -72,7 +72,7 @@ def count_request(hub, request):
     quota, window_seconds = hub.rate_limits[bucket]
     who = (bucket, request.authorization)
     began, count = hub.rate_windows.get(who, (0.0, 0))
-    now = time.monotonic()
+    now = time.monotonic() / hub.second
     if now >= began + window_seconds:
         began, count = now, 0
     hub.rate_windows[who] = (began, count + 1)
