@@ -136,7 +136,7 @@ def alone(preset, test, case):
     program = test["command"][0]
     if case and "python" not in os.path.basename(program):
         pattern = case.replace(",", "?").replace("*", "?")  # a comma would part two patterns
-        return "%s %s --test-case=%s" % (os.path.relpath(program, ROOT), test["command"][1], shlex.quote(pattern))
+        return "%s --test-case=%s" % (os.path.relpath(program, ROOT), shlex.quote(pattern))
     chosen = "DSPACK_TEST_CASE=%s " % shlex.quote(case) if case else ""
     return "%sctest --preset %s -R '^%s$'" % (chosen, preset, re.escape(test["name"]).replace("\\-", "-"))
 

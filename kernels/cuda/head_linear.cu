@@ -75,9 +75,10 @@ void launch(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearCho
     gpu::launch_overlapping(stream, choice.shape, kernel, task, device::HeadBlocks(choice.blocks_a_head),
                             choice.tile_groups);
   };
-  device::with_tokens<Stored, kAligned>(choice.tokens, [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
-    run(plain_kernel<Stored, kTokens, kAligned>);
-  });
+  device::with_tokens<Stored, kAligned>(choice.tokens,
+                                        [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
+                                          run(plain_kernel<Stored, kTokens, kAligned>);
+                                        });
 }
 
 constexpr uint64_t kSharedBytes = 32 << 10;

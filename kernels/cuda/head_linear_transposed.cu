@@ -297,9 +297,10 @@ void launch(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearCho
   const auto run = [&](auto kernel) {
     gpu::launch_overlapping(stream, choice.shape, kernel, task, device::HeadBlocks(choice.blocks_a_head), choice.lanes);
   };
-  device::with_tokens<Stored, kAligned>(choice.tokens, [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
-    run(transposed_kernel<Stored, kTokens, kAligned>);
-  });
+  device::with_tokens<Stored, kAligned>(choice.tokens,
+                                        [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
+                                          run(transposed_kernel<Stored, kTokens, kAligned>);
+                                        });
 }
 
 constexpr uint64_t kEnoughBlocks = 256;

@@ -153,9 +153,10 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTok
 template <class Stored, bool kAligned>
 void launch_linear(gpu::Stream& stream, const LinearTask& task, const LinearChoice& choice) {
   const LinearPlan plan{.warps_a_row = choice.warps_a_row, .tile_groups = choice.tile_groups};
-  device::with_tokens<Stored, kAligned>(choice.tokens, [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
-    gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, kTokens, kAligned>, task, plan);
-  });
+  device::with_tokens<Stored, kAligned>(
+      choice.tokens, [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
+        gpu::launch_overlapping(stream, choice.shape, linear_kernel<Stored, kTokens, kAligned>, task, plan);
+      });
 }
 
 template <class Stored>

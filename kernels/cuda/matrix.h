@@ -48,8 +48,8 @@ struct MatrixForm : WeightForm {
 }
 
 /// Tokens that a kernel of linear products or of heads takes at once, of so many rows: a power of two, up to 8. Every
-/// number is a kernel of its own for each coding, though the bits are the same (dot.cuh): codings that are rare have one
-/// for 1 and one for 8, rows that are not aligned one for 8. device::with_tokens finds it.
+/// number is a kernel of its own for each coding, though the bits are the same (dot.cuh): codings that are rare have
+/// one for 1 and one for 8, rows that are not aligned one for 8. device::with_tokens finds it.
 inline constexpr uint32_t kMostKernelTokens = 8;
 [[nodiscard]] constexpr uint32_t kernel_tokens(Coding coding, bool is_aligned, uint32_t rows) {
   if (!is_aligned) return kMostKernelTokens;

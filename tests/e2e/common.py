@@ -117,6 +117,7 @@ class EndToEnd(unittest.TestCase):
             one.result()
             with self.subTest(case.id()):
                 if not result.wasSuccessful():
+                    print("CASE failed 0.000 s %s" % case.id().replace("__main__.", "", 1), flush=True)
                     self.fail("\n".join(told for _, told in result.errors + result.failures))
                 for _, reason in result.skipped:
                     self.skipTest(reason)

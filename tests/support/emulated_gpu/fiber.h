@@ -28,7 +28,9 @@ class Fiber {
 #else
   static constexpr bool kSwitchesDirectly = true;
 #endif
-  [[nodiscard]] bool is_done() const { return is_done_; }
+  [[nodiscard]] bool is_done() const {
+    return is_done_;
+  }
 
  private:
   static void run(Fiber* fiber);
