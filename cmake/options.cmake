@@ -38,9 +38,11 @@ if(DSPACK_SANITIZE)
   target_compile_options(dspack_settings INTERFACE
     -fsanitize=${DSPACK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(dspack_settings INTERFACE -fsanitize=${DSPACK_SANITIZE})
-  if(DSPACK_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # g++ 12 follows the flow of instrumented code less well, and warns of what the plain builds show to be sound.
     target_compile_options(dspack_settings INTERFACE -Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overflow)
+  endif()
+  if(DSPACK_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # Boost.Asio has fences, of which this sanitizer knows nothing: it may see a race where there is none.
     target_compile_options(dspack_settings INTERFACE -Wno-tsan)
   endif()

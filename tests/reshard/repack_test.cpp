@@ -5,6 +5,7 @@
 
 #include "reshard/run/repack.h"
 #include "reshard/verbs/verify.h"
+#include "reshard/verbs/verify_source.h"
 #include "tests/support/faulty_file_system.h"
 #include "tests/support/small_checkpoint.h"
 

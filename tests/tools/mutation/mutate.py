@@ -10,7 +10,7 @@ does not compile is dropped, after which the same build is tried again. For each
 programs, then fuzz corpora, then the end-to-end cases named in ROOMS). Prints one line an edit: killed by what, or survived.
 An edit that survives is a place to look at, not a verdict: some change nothing that can be seen.
 
-Needs a finished release build in build/ (or --build). Works on the files in place, and leaves them edited: give it a tree of
+Needs a finished release build in build/ (or --build), with all that tests load. Works on the files in place, and leaves them edited: give it a tree of
 its own."""
 
 import argparse
@@ -165,7 +165,10 @@ class Mutants:
 
 
 def room_of(path):
-    return next(room for room in ROOMS if path.startswith(room[0]))
+    """A row of ROOMS, with the programs that have their tests of threads."""
+    room, programs, corpora, cases = next(room for room in ROOMS if path.startswith(room[0]))
+    threads = [name.replace("_tests", "_threads_tests") for name in programs if name.endswith(("/runtime_tests", "/reshard_tests"))]
+    return room, programs + threads, corpora, cases
 
 
 def run(command, seconds, **options):
