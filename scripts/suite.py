@@ -29,7 +29,7 @@ SHOWN = 30
 ENTRY = re.compile(r"^\d+/\d+ Test: (?P<name>.+)\nCommand: .*\n(?:.*\n)*?-{58}\n(?P<output>(?:.*\n)*?)<end of output>\n"
                    r"Test time = +(?P<wall>[\d.]+) sec\n-+\n(?P<result>.*)$", re.MULTILINE)
 CASE = re.compile(r"^CASE (passed|failed|skipped) ([\d.]+) s (.*)$", re.MULTILINE)
-REASON = re.compile(r"(?:DID NOT RUN: (?:__main__\.\S+: )?|SKIPPED: ).*$", re.MULTILINE)
+REASON = re.compile(r"(?:DID NOT RUN: (?:__main__\.\S+: )?|(?<!')SKIPPED: ).*$", re.MULTILINE)
 BEGUN = re.compile(r"^CASE begun (.*)$", re.MULTILINE)
 
 
