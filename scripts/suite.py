@@ -30,6 +30,7 @@ ENTRY = re.compile(r"^\d+/\d+ Test: (?P<name>.+)\nCommand: .*\n(?:.*\n)*?-{58}\n
                    r"Test time = +(?P<wall>[\d.]+) sec\n-+\n(?P<result>.*)$", re.MULTILINE)
 CASE = re.compile(r"^CASE (passed|failed|skipped) ([\d.]+) s (.*)$", re.MULTILINE)
 REASON = re.compile(r"(?:DID NOT RUN: (?:__main__\.\S+: )?|(?<!')SKIPPED: ).*$", re.MULTILINE)
+UNITTEST = re.compile(r"^(?:FAIL|ERROR): (\S+) \(", re.MULTILINE)  # in files whose main is unittest's own
 BEGUN = re.compile(r"^CASE begun (.*)$", re.MULTILINE)
 
 
@@ -117,13 +118,16 @@ class Entry:
         self.failed = [case for case, what, _ in self.cases if what == "failed"]
         if not self.is_passed and not self.is_skipped:
             self.failed += [case for case in BEGUN.findall(output) if case not in ended]  # hung, or died
+            self.failed += [] if self.cases else UNITTEST.findall(output)
         # Where cases are not named, only how long it took is known.
         self.processor = sum(seconds for _, _, seconds in self.cases) if self.cases else self.wall
 
     def count(self, what):
+        if what == "failed":
+            return len(self.failed) or int(not self.is_passed and not self.is_skipped)
         if self.cases:
             return sum(each == what for _, each, _ in self.cases)
-        return int(what == ("skipped" if self.is_skipped else "passed" if self.is_passed else "failed"))
+        return int(what == "skipped" and self.is_skipped or what == "passed" and self.is_passed)
 
 
 def read_log(build):
@@ -229,7 +233,8 @@ def main():
     for entry in entries:
         if not entry.is_passed and not entry.is_skipped:
             for case in entry.failed or [""]:
-                print("FAILED %s%s\n    %s" % (entry.name, case and ": " + case, alone(options.preset, tests[entry.name], case)))
+                command = alone(options.preset, tests[entry.name], case if entry.cases else "")
+                print("FAILED %s%s\n    %s" % (entry.name, case and ": " + case, command))
     sys.exit(1 if status else 0)
 
 
