@@ -1,6 +1,6 @@
 # Compiler settings that hold for every target.
 option(DSPACK_TESTS "Build the tests" ON)
-option(DSPACK_SERVE "Build the server into dsrun (`dsrun serve`); OFF for scripts/demo, which compiles in a third less time" ON)
+option(DSPACK_SERVE "Build the server into dsrun (`dsrun serve`), which needs Boost; OFF for scripts/demo, to compile less" ON)
 option(DSPACK_FUZZ "Make tests/fuzz libFuzzer programs (clang; the preset \"fuzz\" sets what belongs to it)" OFF)
 option(DSPACK_HARDEN "Checked string functions, guarded stacks, addresses that nobody can guess (not with sanitizers)" ON)
 option(DSPACK_WERROR "Warnings are errors, as in the presets; a package need not fail where a newer compiler warns" OFF)

@@ -372,8 +372,8 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
       return launch(fused_tensor_kernel<Stored, TensorTokens::one, kFp8>);
     return launch(fused_tensor_kernel<Stored, TensorTokens::few, kFp8>);
   }
-  const uint32_t tokens =
-      std::max(most_tokens(task), 2U);  // one launch of all steps has kernels for one token, these have not
+  // Only the one launch of all steps has kernels for one token alone.
+  const uint32_t tokens = std::max(most_tokens(task), 2U);
   const auto gate_up = choose<device::GateUp>(task, task.form.gate_up, tokens);
   run_product<device::GateUp, Stored, kFp8>(stream, gate_up, steps.gate_up);
   round_tiles<kFp8>(stream, task, steps.down);

@@ -80,7 +80,7 @@ class BlockRunner {
     std::vector<Copy> copies;
     std::vector<size_t> group_ends;
     size_t carried_out = 0;  // copies
-    size_t past_groups = 0;  // of which all copies are
+    size_t past_groups = 0;  // groups whose copies are all carried out
   };
   struct Warp {
     ExchangeWords words[2][32];  // by turns: a lane may be one exchange ahead of those that still read

@@ -21,10 +21,11 @@ class Fiber {
   void resume();
   /// Within the body: goes on with whoever called `resume`.
   void yield();
-  /// Within the body: goes on with `next`, which is not done and then yields to this one's caller.
+  /// Within the body: resumes `next` in place of this fiber; `next` then yields to this fiber's caller. Precondition:
+  /// `next` is not done.
   void yield_to(Fiber& next);
 #if defined(__SANITIZE_ADDRESS__)
-  static constexpr bool kSwitchesDirectly = false;  // the sanitizer is told of switches to and from a caller alone
+  static constexpr bool kSwitchesDirectly = false;  // the sanitizer follows only switches between a fiber and its caller
 #else
   static constexpr bool kSwitchesDirectly = true;
 #endif
