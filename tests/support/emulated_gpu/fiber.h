@@ -25,7 +25,7 @@ class Fiber {
   /// `next` is not done.
   void yield_to(Fiber& next);
 #if defined(__SANITIZE_ADDRESS__)
-  static constexpr bool kSwitchesDirectly = false;  // the sanitizer follows only switches between a fiber and its caller
+  static constexpr bool kSwitchesDirectly = false;  // the sanitizer follows switches with a caller only
 #else
   static constexpr bool kSwitchesDirectly = true;
 #endif
