@@ -8,16 +8,28 @@
 #include "format/base/seconds.h"
 
 namespace dspack::runtime {
+namespace {
+
+/// A client that hears nothing for longer may give up.
+constexpr std::chrono::seconds kMostSilence{4};
+
+/// Those of which calls may be in the answer.
+std::vector<CallableTool> tools_of(const AnswerRequest& request) {
+  const auto* conversation = std::get_if<Conversation>(&request.prompt);
+  return conversation == nullptr || is_json(request.form) ? std::vector<CallableTool>()
+                                                          : callable_tools(conversation->tools);
+}
+
+}  // namespace
 
 Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, uint32_t prompt_tokens, Form form,
-                     std::unique_ptr<AnswerWriter> writer, Log log)
+                     std::optional<ToolFamily> family, std::unique_ptr<AnswerWriter> writer, Log log)
     : tokenizer_(tokenizer),
       form_(form),
       // Marks of reasoning and calls may be flagged special: the parser needs them.
       detokenizer_(tokenizer, form == Form::text ? SpecialOutput::skip : SpecialOutput::keep),
       stop_(request.stop),
-      parser_(form == Form::conversation_in_thought,
-              is_json(request.form) ? ReplyParser::Calls::none : ReplyParser::Calls::read),
+      parser_({.reasons = form == Form::conversation_in_thought, .tools = tools_of(request), .family = family}),
       top_logprobs_(request.top_logprobs),
       writer_(std::move(writer)),
       log_(std::move(log)),
@@ -48,8 +60,13 @@ void Answering::refuse(const Error& error) {
 
 void Answering::ping(uint32_t layer, uint32_t layers) {
   const std::lock_guard lock(mutex_);
-  if (has_ended_ || first_) return;
-  writer_->waiting({.read = read_, .tokens = counts_.prompt_tokens, .layer = layer, .layers = layers});
+  if (has_ended_ || Clock::now() - told_ < kMostSilence) return;
+  told_ = Clock::now();
+  writer_->waiting({.read = read_,
+                    .tokens = counts_.prompt_tokens,
+                    .layer = layer,
+                    .layers = layers,
+                    .answer_tokens = counts_.answer_tokens});
 }
 
 bool Answering::token(uint32_t id, std::span<const float> logits) {
@@ -61,7 +78,7 @@ bool Answering::token(uint32_t id, std::span<const float> logits) {
   ++counts_.answer_tokens;
   if (top_logprobs_) untold_.push_back(likelihood(id, logits));
   const bool is_silent =
-      form_ != Form::text && tokenizer_.is_special(id) && !ReplyParser::is_mark(tokenizer_.token_bytes(id));
+      form_ != Form::text && tokenizer_.is_special(id) && !is_reply_mark(tokenizer_.token_bytes(id));
   if (!is_silent) deliver(stop_.push(detokenizer_.push(id)), false);
   if (stop_.found() != nullptr) stop_text_ = *stop_.found();
   return !stop_text_;
@@ -76,7 +93,9 @@ void Answering::ended(const Result<StopReason>& reason) {
   }
   if (*reason == StopReason::interrupted) return writer_->fail({ErrorKind::cancelled, "the server is going down"});
   if (first_) counts_.answer_seconds = seconds_since(*first_);
-  deliver(stop_.push(detokenizer_.flush()) + stop_.finish(), true);
+  std::string text = stop_.push(detokenizer_.flush());
+  text += stop_.finish();  // only now is it certain what was held back
+  deliver(text, true);
   writer_->end({.reason = *reason, .calls = parser_.calls(), .stop_text = std::move(stop_text_), .counts = counts_});
 }
 
@@ -89,6 +108,7 @@ void Answering::deliver(std::string_view text, bool is_end) {
     if (is_end) std::ranges::move(parser_.finish(), std::back_inserter(parts));
   }
   if (parts.empty() && is_end && !untold_.empty()) parts.emplace_back();
+  if (!parts.empty()) told_ = Clock::now();
   for (const ReplyPart& part : parts)
     writer_->part(part, std::exchange(untold_, {}));
 }

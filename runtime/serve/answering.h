@@ -21,8 +21,9 @@ class Answering final : public GenerationListener {
   enum class Form { text, conversation, conversation_in_thought };  // the last: the prompt ends within <think>
   using Log = std::function<void(const Error& error)>;
 
+  /// `family`: in which the template writes calls; absent: not known.
   Answering(const Tokenizer& tokenizer, const AnswerRequest& request, uint32_t prompt_tokens, Form form,
-            std::unique_ptr<AnswerWriter> writer, Log log);
+            std::optional<ToolFamily> family, std::unique_ptr<AnswerWriter> writer, Log log);
 
   void started(uint32_t kept) override;
   void prompt_read(uint32_t tokens) override;
@@ -31,10 +32,10 @@ class Answering final : public GenerationListener {
   [[nodiscard]] bool token(uint32_t id, std::span<const float> logits) override;
   void ended(const Result<StopReason>& reason) override;
 
-  /// Tells a client that waits for the first token that it is not forgotten.
   /// It gets no place. Parts of it may have been told already: a prompt that comes first.
   void refuse(const Error& error);
-  /// `layer` of `layers` is where the pass under way is; 0: not known.
+  /// Tells a client that has heard nothing for a while that it is not forgotten: it waits for the first token, or text is
+  /// held back. `layer` of `layers` is where the pass under way is; 0: not known.
   void ping(uint32_t layer, uint32_t layers);
 
  private:
@@ -54,6 +55,7 @@ class Answering final : public GenerationListener {
   std::vector<TokenLikelihood> untold_;  // tokens whose text is held back
   AnswerCounts counts_;
   uint32_t read_ = 0;
+  Clock::time_point told_ = Clock::now();   // when the client was told something last
   std::optional<Clock::time_point> begun_;  // it got its place
   std::optional<Clock::time_point> first_;  // token
   std::optional<std::string> stop_text_;    // that has ended it

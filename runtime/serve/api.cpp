@@ -2,15 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <array>
 
 #include "format/base/foreign_text.h"
 #include "runtime/serve/request_fields.h"
+#include "runtime/text/tool_syntax.h"
 
 namespace dspack::runtime {
 namespace {
 
-constexpr std::chrono::seconds kPingInterval{5};
+constexpr std::chrono::seconds kPingInterval{1};  // at which those are looked for that were told nothing lately
 
 /// In a time that does not depend on where they differ.
 bool are_equal(std::string_view a, std::string_view b) {
@@ -18,6 +18,12 @@ bool are_equal(std::string_view a, std::string_view b) {
   for (size_t i = 0; i < a.size(); ++i)
     difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b.empty() ? '\0' : b[i % b.size()]);
   return difference == 0;
+}
+
+std::optional<ToolFamily> family_of(const Result<ChatTemplate>& chat) {
+  if (!chat) return std::nullopt;
+  const auto syntax = ToolSyntax::of(*chat);
+  return syntax ? std::optional(syntax->family()) : std::nullopt;
 }
 
 /// "example.org:8080" and "[::1]:8080" without the port.
@@ -38,6 +44,7 @@ HttpReply::Headers cross_origin_headers(const std::string& origin) {
 
 Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, ApiOptions options, Answering::Log log)
     : text_(text),
+      families_{family_of(text.chat_template(false)), family_of(text.chat_template(true))},
       scheduler_(scheduler),
       machine_(machine),
       options_(std::move(options)),
@@ -230,6 +237,8 @@ void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstrai
     writers.push_back(dialect == Dialect::anthropic ? make_messages_writer(reply, request, model)
                                                     : make_responses_writer(reply, request, model));
   }
+  const auto* conversation = std::get_if<Conversation>(&request.prompt);
+  const auto family = families_[conversation != nullptr && !conversation->tools.is_null() ? 1 : 0];
   const auto count = static_cast<uint32_t>(prompt.tokens.size());
   std::vector<Generation> generations;
   std::vector<std::shared_ptr<Answering>> answers;
@@ -239,7 +248,7 @@ void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstrai
       writer->part({.text = text}, {});
     }
     const auto answering =
-        std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, std::move(writer), log_);
+        std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, family, std::move(writer), log_);
     {
       const std::lock_guard lock(mutex_);
       waiting_.push_back(answering);

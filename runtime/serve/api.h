@@ -4,9 +4,11 @@
 // its own pings those who wait. Lifetime: borrows text, scheduler, machine and options. Errors: told to the client.
 #pragma once
 
+#include <array>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -16,6 +18,7 @@
 #include "runtime/serve/answering.h"
 #include "runtime/serve/machine_watch.h"
 #include "runtime/serve/web_page.h"
+#include "runtime/text/tools.h"
 
 namespace dspack::runtime {
 
@@ -67,6 +70,8 @@ class Api {
   void ping(const std::stop_token& stop);
 
   const TextModel& text_;
+  // How the templates write calls: without tools, and with them. Absent: in no known form.
+  std::array<std::optional<ToolFamily>, 2> families_;
   Scheduler& scheduler_;
   MachineWatch& machine_;
   const WebPage page_ = make_web_page();

@@ -19,7 +19,9 @@ int64_t unix_time() {
 std::string finish_reason(const AnswerEnd& end) {
   switch (end.reason) {
     case StopReason::end_token:
-    case StopReason::stopped: return end.calls ? "tool_calls" : "stop";
+    case StopReason::stopped:
+      if (end.calls == ReplyCalls::broken) break;
+      return end.calls == ReplyCalls::whole ? "tool_calls" : "stop";
     case StopReason::max_tokens:
     case StopReason::context_full:
     case StopReason::interrupted: break;
@@ -87,11 +89,11 @@ class OpenAiReply {
 
   [[nodiscard]] bool streams() const { return streams_; }
 
-  void wait(const ReadingProgress& progress) {
+  void wait(const AnswerProgress& progress) {
     const std::lock_guard lock(mutex_);
     if (!streams_ || left_ == 0) return;
     begin();
-    reply_->write(reading_comment(progress));
+    reply_->write(progress_comment(progress));
   }
 
   void fail(const Error& error) {
@@ -194,7 +196,7 @@ class ChoiceWriter : public AnswerWriter {
   ChoiceWriter(std::shared_ptr<OpenAiReply> reply, const AnswerRequest& request, uint32_t index)
       : reply_(std::move(reply)), index_(index), tells_logprobs_(request.top_logprobs.has_value()) {}
 
-  void waiting(const ReadingProgress& progress) override { reply_->wait(progress); }
+  void waiting(const AnswerProgress& progress) override { reply_->wait(progress); }
   void fail(const Error& error) override { reply_->fail(error); }
 
  protected:

@@ -217,7 +217,9 @@ TEST_CASE("constraint: calls in the form of each family are what the reply parse
         REQUIRE(answer.back() == kEnd);
         const std::string text = lab.text(answer);
         CAPTURE(text);
-        ReplyParser parser(false);
+        const auto syntax = ToolSyntax::of(*chat);
+        REQUIRE(syntax);
+        ReplyParser parser({.tools = tools, .family = syntax->family()});
         std::vector<ReplyPart> parts = parser.push(text);
         std::ranges::move(parser.finish(), std::back_inserter(parts));
         std::vector<std::string> arguments;
