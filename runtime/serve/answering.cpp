@@ -10,9 +10,6 @@
 namespace dspack::runtime {
 namespace {
 
-/// A client that hears nothing for longer may give up.
-constexpr std::chrono::seconds kMostSilence{4};
-
 /// Those of which calls may be in the answer.
 std::vector<CallableTool> tools_of(const AnswerRequest& request) {
   const auto* conversation = std::get_if<Conversation>(&request.prompt);
@@ -58,10 +55,10 @@ void Answering::refuse(const Error& error) {
   writer_->fail(error);
 }
 
-void Answering::ping(uint32_t layer, uint32_t layers) {
+void Answering::ping(Clock::time_point now, uint32_t layer, uint32_t layers) {
   const std::lock_guard lock(mutex_);
-  if (has_ended_ || Clock::now() - told_ < kMostSilence) return;
-  told_ = Clock::now();
+  if (has_ended_ || now - told_ < kMostSilence) return;
+  told_ = now;
   writer_->waiting({.read = read_,
                     .tokens = counts_.prompt_tokens,
                     .layer = layer,
@@ -77,8 +74,7 @@ bool Answering::token(uint32_t id, std::span<const float> logits) {
   }
   ++counts_.answer_tokens;
   if (top_logprobs_) untold_.push_back(likelihood(id, logits));
-  const bool is_silent =
-      form_ != Form::text && tokenizer_.is_special(id) && !is_reply_mark(tokenizer_.token_bytes(id));
+  const bool is_silent = form_ != Form::text && tokenizer_.is_special(id) && !is_reply_mark(tokenizer_.token_bytes(id));
   if (!is_silent) deliver(stop_.push(detokenizer_.push(id)), false);
   if (stop_.found() != nullptr) stop_text_ = *stop_.found();
   return !stop_text_;

@@ -34,12 +34,13 @@ class Answering final : public GenerationListener {
 
   /// It gets no place. Parts of it may have been told already: a prompt that comes first.
   void refuse(const Error& error);
-  /// Tells a client that has heard nothing for a while that it is not forgotten: it waits for the first token, or text is
-  /// held back. `layer` of `layers` is where the pass under way is; 0: not known.
-  void ping(uint32_t layer, uint32_t layers);
+  using Clock = std::chrono::steady_clock;
+  /// Tells a client that at `now` has heard nothing for kMostSilence that it is not forgotten: it waits for the first
+  /// token, or text is held back. `layer` of `layers` is where the pass under way is; 0: not known.
+  void ping(Clock::time_point now, uint32_t layer, uint32_t layers);
+  static constexpr std::chrono::seconds kMostSilence{4};  // and then a second, at most, until it is noticed
 
  private:
-  using Clock = std::chrono::steady_clock;
   void deliver(std::string_view text, bool is_end);
   [[nodiscard]] TokenLikelihood likelihood(uint32_t id, std::span<const float> logits) const;
 

@@ -30,8 +30,8 @@ OrderedJson anthropic_usage(const AnswerCounts& counts) {
           {"output_tokens", counts.answer_tokens}};
 }
 
-/// An object with one more member whose value is JSON already, and stays as it is: as a value here its numbers would lose
-/// digits.
+/// An object with one more member whose value is JSON already, and stays as it is: as a value here its numbers would
+/// lose digits.
 std::string with_member(const OrderedJson& object, std::string_view name, std::string_view json) {
   std::string text = json_text(object);
   text.pop_back();
@@ -100,12 +100,8 @@ class MessagesWriter final : public AnswerWriter {
  private:
   /// Without content.
   [[nodiscard]] OrderedJson message() const {
-    return {{"id", id_},
-            {"type", "message"},
-            {"role", "assistant"},
-            {"model", model_},
-            {"stop_reason", nullptr},
-            {"stop_sequence", nullptr}};
+    return {{"id", id_},       {"type", "message"},      {"role", "assistant"},
+            {"model", model_}, {"stop_reason", nullptr}, {"stop_sequence", nullptr}};
   }
 
   [[nodiscard]] std::string whole_block(size_t i) const {

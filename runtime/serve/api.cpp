@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "format/base/foreign_text.h"
 #include "runtime/serve/request_fields.h"
 #include "runtime/text/tool_syntax.h"
@@ -348,7 +347,8 @@ void Api::ping(const std::stop_token& stop) {
     changed_.wait_for(lock, stop, kPingInterval, [] { return false; });
     waiting_.remove_if([](const std::weak_ptr<Answering>& each) { return each.expired(); });
     for (const auto& each : waiting_)
-      if (const auto answering = each.lock()) answering->ping(scheduler_.layers_begun(), options_.layers);
+      if (const auto answering = each.lock())
+        answering->ping(Answering::Clock::now(), scheduler_.layers_begun(), options_.layers);
   }
 }
 

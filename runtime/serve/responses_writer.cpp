@@ -43,8 +43,8 @@ class ResponsesWriter final : public AnswerWriter {
 
   void end(const AnswerEnd& end) override {
     close();
-    const bool is_whole = (end.reason == StopReason::end_token || end.reason == StopReason::stopped) &&
-                          end.calls != ReplyCalls::broken;
+    const bool is_whole =
+        (end.reason == StopReason::end_token || end.reason == StopReason::stopped) && end.calls != ReplyCalls::broken;
     OrderedJson body = response(is_whole ? "completed" : "incomplete");
     if (!is_whole) body["incomplete_details"] = {{"reason", "max_output_tokens"}};
     const AnswerCounts& counts = end.counts;

@@ -63,7 +63,8 @@ class SchemaKinds {
       kinds &= any;
     }
     if (const OrderedJson* target = target_of(schema)) kinds &= of(*target);
-    for (const char* keyword : {"anyOf", "oneOf"}) kinds &= of_alternatives(schema, keyword);
+    for (const char* keyword : {"anyOf", "oneOf"})
+      kinds &= of_alternatives(schema, keyword);
     if (const auto all = schema.find("allOf"); all != schema.end() && all->is_array()) {
       for (const OrderedJson& each : *all)
         kinds &= of(each);
@@ -182,7 +183,9 @@ std::optional<WrittenCall> read_written_call(std::string_view json_text) {
   if (!is_json_object(json_text)) return std::nullopt;
   std::optional<std::string> name;
   std::optional<std::string> arguments;
-  const auto skip_space = [&](size_t at) { return std::min(json_text.find_first_not_of(kSpace, at), json_text.size()); };
+  const auto skip_space = [&](size_t at) {
+    return std::min(json_text.find_first_not_of(kSpace, at), json_text.size());
+  };
   const auto as_string = [](std::string_view text) { return OrderedJson::parse(text).get<std::string>(); };
   for (size_t at = skip_space(json_text.find('{') + 1); at < json_text.size() && json_text[at] == '"';) {
     const size_t key_end = end_of_string(json_text, at);

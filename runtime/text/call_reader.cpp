@@ -129,8 +129,8 @@ class HeadedCall final : public CallReader {
   /// The tool that Kimi's id of a call means: "functions.NAME:0", or as clients and models have changed it.
   std::string_view named_by(std::string_view id) const {
     const size_t digits = id.find_last_not_of("0123456789");
-    const bool has_number =
-        digits != std::string_view::npos && digits + 1 < id.size() && std::string_view(":_.-").find(id[digits]) != std::string_view::npos;
+    const bool has_number = digits != std::string_view::npos && digits + 1 < id.size() &&
+                            std::string_view(":_.-").find(id[digits]) != std::string_view::npos;
     for (const std::string_view text : {id, has_number ? id.substr(0, digits) : id}) {
       for (const std::string_view prefix : {"", "functions.", "functions_"}) {
         if (text.starts_with(prefix) && find_tool(tools_, text.substr(prefix.size())) != nullptr)

@@ -1,6 +1,6 @@
 // Reads one call of an offered tool as its text arrives, in the forms of tools.h. What is not exactly of the form, or
-// calls what is not offered, is no call, and its reader's owner passes it on as text: nothing is made up for what cannot
-// be read.
+// calls what is not offered, is no call, and its reader's owner passes it on as text: nothing is made up for what
+// cannot be read.
 //
 // DeepSeek's and Kimi's arguments are told as they come, as JSON that may turn out to be none. The other forms are told
 // as wholes: what a value is, is known at its end, and whether the call can be read, at the call's.

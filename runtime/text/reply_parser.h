@@ -1,11 +1,12 @@
 // Divides a model's answer, as its text arrives, into reasoning, content and calls of tools. Calls are read only where
 // tools are offered, in the marks of the template's family (tools.h), and of offered tools alone; within reasoning only
-// if they are whole. All other text is content or reasoning to the byte, whatever marks are in it; but white space around
+// if they are whole. All other text is content or reasoning to the byte, whatever marks are in it; but white space
+// around
 // </think> and in front of a call, and between calls, belongs to the form.
 //
 // What comes out does not depend on how the text is cut into pieces. Text that may begin a mark or a call is held back
-// until that is decided. Threads: belongs to one thread. Lifetime: owns its text. Errors: none; arguments that are cut are
-// delivered as far as they came, unless their form is told only as a whole, and then its text is.
+// until that is decided. Threads: belongs to one thread. Lifetime: owns its text. Errors: none; arguments that are cut
+// are delivered as far as they came, unless their form is told only as a whole, and then its text is.
 #pragma once
 
 #include <memory>
@@ -34,9 +35,9 @@ struct ReplyPart {
 
 /// What a reply may consist of.
 struct ReplyForm {
-  bool reasons = false;                    // the prompt has ended within <think>
-  std::vector<CallableTool> tools = {};    // that may be called; none: what looks like a call is text
-  std::optional<ToolFamily> family = {};   // in which the template writes calls; absent: any form is read
+  bool reasons = false;                   // the prompt has ended within <think>
+  std::vector<CallableTool> tools = {};   // that may be called; none: what looks like a call is text
+  std::optional<ToolFamily> family = {};  // in which the template writes calls; absent: any form is read
 };
 
 enum class ReplyCalls {
@@ -60,7 +61,7 @@ class ReplyParser {
     begin,  // nothing has come yet but white space
     after,  // </think> has come, and white space since
     text,
-    call,       // a mark has come that may begin one
+    call,  // a mark has come that may begin one
     after_call,
   };
   [[nodiscard]] bool step(bool is_end);
@@ -83,7 +84,7 @@ class ReplyParser {
   size_t space_ = 0;          // bytes of white space in front of the call
   std::string_view opening_;  // its mark
   std::unique_ptr<CallReader> reader_;
-  bool is_told_ = false;          // the call that is under way
+  bool is_told_ = false;             // the call that is under way
   std::string_view block_end_ = {};  // that ends the calls
   bool has_calls_ = false;
   bool has_broken_call_ = false;

@@ -127,14 +127,14 @@ OrderedJson ToolSyntax::calls(const std::vector<CallableTool>& tools, bool is_pa
                                       schema_form(parameters), constant(kEndCall[0])}));
         break;
       case ToolFamily::dsml:
-        each.push_back(sequence_form({constant(fmt::format("{} name=\"{}\">\n", kInvoke, name)),
-                                      schema_form(parameters, "deepseek_xml"),
-                                      constant(fmt::format("{}\n", kEndInvoke))}));
+        each.push_back(
+            sequence_form({constant(fmt::format("{} name=\"{}\">\n", kInvoke, name)),
+                           schema_form(parameters, "deepseek_xml"), constant(fmt::format("{}\n", kEndInvoke))}));
         break;
       case ToolFamily::kimi:
-        each.push_back(sequence_form({constant(fmt::format("{}functions.{}:", kCall[1], name)),
-                                      pattern_form("[0-9]{1,4}"), constant(kHead[1]), schema_form(parameters),
-                                      constant(kEndCall[1])}));
+        each.push_back(
+            sequence_form({constant(fmt::format("{}functions.{}:", kCall[1], name)), pattern_form("[0-9]{1,4}"),
+                           constant(kHead[1]), schema_form(parameters), constant(kEndCall[1])}));
         break;
       case ToolFamily::glm:
         each.push_back(sequence_form({constant(fmt::format("{}{}\n", kToolCall, name)),

@@ -1,6 +1,6 @@
-// How the calls of a chat template's family are written (tools.h lists the forms), as the form of an answer in xgrammar's
-// language of structural tags: so a model can be held to a call that the parser then finds.
-// Threads: plain values, pure functions. Errors: unsupported (a template that writes no calls, or in no known form).
+// How the calls of a chat template's family are written (tools.h lists the forms), as the form of an answer in
+// xgrammar's language of structural tags: so a model can be held to a call that the parser then finds. Threads: plain
+// values, pure functions. Errors: unsupported (a template that writes no calls, or in no known form).
 #pragma once
 
 #include <string>

@@ -24,9 +24,8 @@ const CallableTool* find_tool(std::span<const CallableTool> tools, std::string_v
 
 bool is_reply_mark(std::string_view token) {
   using namespace marks;
-  constexpr std::array kAlone = {kThink,  kEndThink, kToolCall, kEndToolCall,
-                                 kKey,    kEndKey,   kValue,    kEndValue,
-                                 std::string_view("｜DSML｜")};
+  constexpr std::array kAlone = {
+      kThink, kEndThink, kToolCall, kEndToolCall, kKey, kEndKey, kValue, kEndValue, std::string_view("｜DSML｜")};
   if (std::ranges::find(kAlone, token) != kAlone.end()) return true;
   return std::ranges::any_of(std::array{kCalls, kCall, kHead, kEndCall, kEndCalls},
                              [token](const auto& pair) { return std::ranges::find(pair, token) != pair.end(); });

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace dspack::reply_parser_test {
@@ -171,8 +173,9 @@ std::vector<Case> family_cases() {
       call_case("DeepSeek-V4's name of the block",
                 "<｜DSML｜tool_calls>\n" + invoke("now", "") + "</｜DSML｜tool_calls>", "now", "{}"),
       call_case("DSML, text or not by the schema",
-                dsml(invoke("weather", "<｜DSML｜parameter name=\"city\">5</｜DSML｜parameter>\n"
-                                       "<｜DSML｜parameter name=\"days\">5</｜DSML｜parameter>\n")),
+                dsml(invoke("weather",
+                            "<｜DSML｜parameter name=\"city\">5</｜DSML｜parameter>\n"
+                            "<｜DSML｜parameter name=\"days\">5</｜DSML｜parameter>\n")),
                 "weather", R"({"city":"5","days":5})"),
       {"GLM",
        "Look.\n" + glm("weather", {{"city", "Paris"}, {"days", "3"}}) + "\n<tool_call>now</tool_call>\nDone.",
@@ -195,7 +198,8 @@ std::vector<Case> family_cases() {
       call_case("JSON, its arguments a string", R"(<tool_call>{"arguments": "{\"a\":1}", "name": "now"}</tool_call>)",
                 "now", "{\"a\":1}"),
       {"Kimi-K2",
-       kimi_block(kimi("functions.get:weather:0", "{\"a\": \"<|tool_call_end|>\"}") + "\n" + kimi("functions.now:1", "{}")),
+       kimi_block(kimi("functions.get:weather:0", "{\"a\": \"<|tool_call_end|>\"}") + "\n" +
+                  kimi("functions.now:1", "{}")),
        false,
        {{Kind::call, "get:weather", "functions.get:weather:0"},
         {Kind::arguments, "{\"a\": \"<|tool_call_end|>\"}"},
@@ -216,7 +220,10 @@ std::vector<Case> family_cases() {
       {"a call whose end is forgotten",
        "<|tool_calls_section_begin|><|tool_call_begin|>now<|tool_call_argument_begin|>{\"a\": 1}\n" + kimi("now", "{}"),
        false,
-       {{Kind::call, "now", "now"}, {Kind::arguments, "{\"a\": 1}"}, {Kind::call, "now", "now"}, {Kind::arguments, "{}"}},
+       {{Kind::call, "now", "now"},
+        {Kind::arguments, "{\"a\": 1}"},
+        {Kind::call, "now", "now"},
+        {Kind::arguments, "{}"}},
        ReplyCalls::whole},
   };
 }
@@ -228,8 +235,9 @@ std::vector<Case> text_cases() {
                 "<|tool_calls_section_begin|> and <｜tool▁calls▁begin｜>, \n<｜DSML｜function_calls>\n and "
                 "<｜DSML｜invoke name=\"f\">, <|tool_call_begin|> or\n\n<｜tool▁call▁begin｜> \n"),
       text_case("a tool's name in prose", "<tool_call>weather is what I would call</tool_call>"),
-      text_case("an unknown name, V3", deepseek_block("<｜tool▁call▁begin｜>function<｜tool▁sep｜>nope\n```json\n{}\n```"
-                                                      "<｜tool▁call▁end｜>")),
+      text_case("an unknown name, V3",
+                deepseek_block("<｜tool▁call▁begin｜>function<｜tool▁sep｜>nope\n```json\n{}\n```"
+                               "<｜tool▁call▁end｜>")),
       text_case("an unknown name, V3.1", "Well.\n" + deepseek_block(v31("nope", "{}"))),
       text_case("an unknown name, DSML", dsml(invoke("nope", parameter("a", "1")))),
       text_case("an unknown name, GLM", glm("nope", {{"a", "b"}})),
@@ -253,8 +261,10 @@ std::vector<Case> text_cases() {
        {{Kind::call, "now"}, {Kind::arguments, "{}"}, {Kind::content, "and more"}},
        ReplyCalls::whole},
       // What cannot be read.
-      text_case("DSML, a parameter that is none", dsml(invoke("write", "<parameter name=\"mode\">1</｜DSML｜parameter>\n"))),
-      text_case("DSML, a parameter without its end", dsml(invoke("now", "<｜DSML｜parameter name=\"a\" string=\"true\">1\n"))),
+      text_case("DSML, a parameter that is none",
+                dsml(invoke("write", "<parameter name=\"mode\">1</｜DSML｜parameter>\n"))),
+      text_case("DSML, a parameter without its end",
+                dsml(invoke("now", "<｜DSML｜parameter name=\"a\" string=\"true\">1\n"))),
       text_case("DSML, text beside parameters", dsml(invoke("now", "so: " + parameter("a", "1")))),
       text_case("DSML, no JSON", dsml(invoke("now", parameter("a", "not json", false)))),
       text_case("DSML, an unknown attribute",
@@ -269,8 +279,8 @@ std::vector<Case> text_cases() {
       text_case("a block", "so \n<｜tool▁calls▁begin｜>\n"),
       text_case("a head", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weat"),
       text_case("a DSML name", "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weat"),
-      text_case("a DSML value", "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n" + parameter("city", "Rome") +
-                                    "<｜DSML｜parameter name=\"days\" string=\"false\">1"),
+      text_case("a DSML value", "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n" +
+                                    parameter("city", "Rome") + "<｜DSML｜parameter name=\"days\" string=\"false\">1"),
       text_case("a GLM value", "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Ro"),
       text_case("JSON", "<tool_call>{\"name\": \"now\", \"arguments\": {\"a\": 1"),
       {"arguments",
@@ -301,7 +311,10 @@ std::vector<Case> thought_cases() {
     return Case{.name = name,
                 .text = "hm \n" + text + "\nYes.",
                 .reasons = true,
-                .wanted = {{Kind::reasoning, "hm"}, {Kind::call, "now", id}, {Kind::arguments, "{}"}, {Kind::reasoning, "\nYes."}},
+                .wanted = {{Kind::reasoning, "hm"},
+                           {Kind::call, "now", id},
+                           {Kind::arguments, "{}"},
+                           {Kind::reasoning, "\nYes."}},
                 .calls = ReplyCalls::whole};
   };
   return {
@@ -403,7 +416,8 @@ TEST_CASE("reply: arguments are told as they come where they are JSON, and calls
 }
 
 TEST_CASE("reply: an argument is what the model wrote, by the tool's schema") {
-  CHECK(argument("content", R"({"name": "x", "private": true})") == R"({"content":"{\"name\": \"x\", \"private\": true}"})");
+  CHECK(argument("content", R"({"name": "x", "private": true})") ==
+        R"({"content":"{\"name\": \"x\", \"private\": true}"})");
   CHECK(argument("content", "    return x\n") == R"({"content":"    return x\n"})");
   CHECK(argument("content", "10001") == R"({"content":"10001"})");
   CHECK(argument("content", " true ") == R"({"content":" true "})");
@@ -423,7 +437,11 @@ TEST_CASE("reply: an argument is what the model wrote, by the tool's schema") {
   CHECK(argument("any", "3") == R"({"any":3})");
   CHECK(argument("any", "\"3\"") == R"({"any":"\"3\""})");
   CHECK(argument("unheard of", "{}") == R"({"unheard of":{}})");
-  CHECK(argument("content", "a\xff" "b") == "{\"content\":\"a\xef\xbf\xbd" "b\"}");
+  CHECK(argument("content",
+                 "a\xff"
+                 "b") ==
+        "{\"content\":\"a\xef\xbf\xbd"
+        "b\"}");
 }
 
 TEST_CASE("reply: a schema that leads to itself, or branches without end, costs little and allows everything") {
@@ -440,6 +458,63 @@ TEST_CASE("reply: a schema that leads to itself, or branches without end, costs 
         R"({"a":"1"})");
   CHECK(ask(R"({"properties": [1]})") == R"({"a":1})");
   CHECK(ask("true") == R"({"a":1})");
+}
+
+TEST_CASE("reply: DeepSeek-V4's answers, as its publisher's parser reads them but for what it swallows or makes up") {
+  // Where that parser loses text, or makes a call of what cannot be read, the bytes stay.
+  const auto call = [](const char* name, const char* key, const std::string& value) {
+    return "<｜DSML｜tool_calls>\n" + invoke(name, parameter(key, value)) + "</｜DSML｜tool_calls>";
+  };
+  const std::map<std::string, std::vector<ReplyPart>> others = {
+      {"string=false but not JSON",
+       {{Kind::content, "\n\n<｜DSML｜tool_calls>\n" + invoke("get_weather", parameter("n", "not json", false)) +
+                            "</｜DSML｜tool_calls>"}}},
+      {"call cut in a value",
+       {{Kind::content,
+         "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter "
+         "name=\"location\" string=\"true"}}},
+      {"call cut after invoke name", {{Kind::content, "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_wea"}}},
+      {"text after the block",
+       {{Kind::call, "get_weather"}, {Kind::arguments, R"({"location":"Oslo"})"}, {Kind::content, "and more"}}},
+      {"unknown tool name", {{Kind::content, "\n\n" + call("nope", "a", "1")}}},
+      {"markup spelled in reasoning",
+       {{Kind::reasoning, "I could write <｜DSML｜tool_calls> here"}, {Kind::content, "No."}}},
+      {"second </think>", {{Kind::reasoning, "a"}, {Kind::content, "b</think>c"}}},
+      {"think tag in chat mode", {{Kind::reasoning, "a"}, {Kind::content, "b"}}},
+      {"reasoning with leading newlines", {{Kind::reasoning, "\n\nthink"}, {Kind::content, "Hello.\n"}}},
+  };
+  std::ifstream file(DSPACK_TEST_DATA "/text/deepseek_v4_replies.json");
+  const OrderedJson cases = OrderedJson::parse(file).at("replies");
+  size_t different = 0;
+  for (const OrderedJson& each : cases) {
+    const std::string name = each.at("name");
+    CAPTURE(name);
+    const ReplyForm form{
+        .reasons = each.at("reasons"), .tools = {{"get_weather", nullptr}}, .family = ToolFamily::dsml};
+    const std::vector<ReplyPart> parts = read({each.at("reply")}, form).parts;
+    if (const auto other = others.find(name); other != others.end()) {
+      CHECK(parts == other->second);
+      ++different;
+      continue;
+    }
+    std::string reasoning;
+    std::string content;
+    OrderedJson calls = OrderedJson::array();
+    for (const ReplyPart& part : parts) {
+      if (part.kind == Kind::reasoning) reasoning += part.text;
+      if (part.kind == Kind::content) content += part.text;
+      if (part.kind == Kind::call) calls.push_back({part.text, ""});
+      if (part.kind == Kind::arguments) calls.back()[1] = OrderedJson::parse(part.text);
+    }
+    OrderedJson wanted = each.at("calls");
+    for (OrderedJson& call : wanted)
+      call[1] = OrderedJson::parse(call[1].get<std::string>());
+    CHECK(reasoning == each.at("reasoning"));
+    CHECK(content == each.at("content"));
+    CHECK(calls == wanted);
+  }
+  CHECK(different == others.size());
+  CHECK(cases.size() > 20);
 }
 
 TEST_CASE("reply: marks are known as tokens") {
