@@ -462,9 +462,6 @@ TEST_CASE("reply: a schema that leads to itself, or branches without end, costs 
 
 TEST_CASE("reply: DeepSeek-V4's answers, as its publisher's parser reads them but for what it swallows or makes up") {
   // Where that parser loses text, or makes a call of what cannot be read, the bytes stay.
-  const auto call = [](const char* name, const char* key, const std::string& value) {
-    return "<｜DSML｜tool_calls>\n" + invoke(name, parameter(key, value)) + "</｜DSML｜tool_calls>";
-  };
   const std::map<std::string, std::vector<ReplyPart>> others = {
       {"string=false but not JSON",
        {{Kind::content, "\n\n<｜DSML｜tool_calls>\n" + invoke("get_weather", parameter("n", "not json", false)) +
@@ -476,7 +473,8 @@ TEST_CASE("reply: DeepSeek-V4's answers, as its publisher's parser reads them bu
       {"call cut after invoke name", {{Kind::content, "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_wea"}}},
       {"text after the block",
        {{Kind::call, "get_weather"}, {Kind::arguments, R"({"location":"Oslo"})"}, {Kind::content, "and more"}}},
-      {"unknown tool name", {{Kind::content, "\n\n" + call("nope", "a", "1")}}},
+      {"unknown tool name",
+       {{Kind::content, "\n\n<｜DSML｜tool_calls>\n" + invoke("nope", parameter("a", "1")) + "</｜DSML｜tool_calls>"}}},
       {"markup spelled in reasoning",
        {{Kind::reasoning, "I could write <｜DSML｜tool_calls> here"}, {Kind::content, "No."}}},
       {"second </think>", {{Kind::reasoning, "a"}, {Kind::content, "b</think>c"}}},
