@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 namespace dspack::runtime {
 namespace {
@@ -73,6 +74,13 @@ class SchemaKinds {
     return kinds;
   }
 
+  /// A string as it is, or without the white space around it where only that is one of those that are listed.
+  std::string_view listed_string(std::string_view text) const {
+    const bool is_trimmed =
+        std::ranges::find(listed_, text) == listed_.end() && std::ranges::find(listed_, trimmed(text)) != listed_.end();
+    return is_trimmed ? trimmed(text) : text;
+  }
+
  private:
   static constexpr unsigned kMostVisited = 256;
   static constexpr unsigned kMostDepth = 32;
@@ -87,7 +95,8 @@ class SchemaKinds {
     return kinds == 0 ? kAll : kinds;
   }
 
-  static Kinds of_value(const OrderedJson& value) {
+  Kinds of_value(const OrderedJson& value) {
+    if (value.is_string()) listed_.push_back(value.get_ref<const std::string&>());
     if (value.is_string()) return kString;
     if (value.is_object()) return kObject;
     if (value.is_array()) return kArray;
@@ -119,6 +128,7 @@ class SchemaKinds {
   }
 
   const OrderedJson& root_;
+  std::vector<std::string_view> listed_;
   unsigned visited_ = 0;
   unsigned depth_ = 0;
 };
@@ -162,21 +172,21 @@ std::string json_string(std::string_view text) {
 }
 
 std::string argument_value(std::string_view text, const OrderedJson& parameters, std::string_view name) {
-  if (!OrderedJson::accept(text)) return json_string(text);
-  const std::string_view json_text = trimmed(text);
-  const Kinds kind = kind_of_text(json_text);
-  // Templates write strings without quotes: quotes that are there belong to the string.
-  if (kind == kString) return json_string(text);
+  SchemaKinds schema(parameters);
   Kinds allowed = kAll;
   if (parameters.is_object()) {
     const auto properties = parameters.find("properties");
     if (properties != parameters.end() && properties->is_object()) {
       const auto property = properties->find(std::string(name));
-      if (property != properties->end()) allowed = SchemaKinds(parameters).of(*property);
+      if (property != properties->end()) allowed = schema.of(*property);
     }
   }
-  const bool can_be_string = (allowed & kString) != 0;
-  return can_be_string && (allowed & kind) == 0 ? json_string(text) : std::string(json_text);
+  if (!OrderedJson::accept(text)) return json_string(schema.listed_string(text));
+  const std::string_view json_text = trimmed(text);
+  const Kinds kind = kind_of_text(json_text);
+  // Templates write strings without quotes: quotes that are there belong to the string.
+  const bool is_string = kind == kString || ((allowed & kString) != 0 && (allowed & kind) == 0);
+  return is_string ? json_string(schema.listed_string(text)) : std::string(json_text);
 }
 
 std::optional<WrittenCall> read_written_call(std::string_view json_text) {

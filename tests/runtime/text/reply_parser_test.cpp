@@ -424,6 +424,8 @@ TEST_CASE("reply: an argument is what the model wrote, by the tool's schema") {
   CHECK(argument("content", "\"quoted\"") == R"({"content":"\"quoted\""})");
   CHECK(argument("content", "") == R"({"content":""})");
   CHECK(argument("tag", "1") == R"({"tag":"1"})");
+  CHECK(argument("tag", " 1\n") == R"({"tag":"1"})");
+  CHECK(argument("tag", " 3\n") == R"({"tag":" 3\n"})");
   CHECK(argument("mode", " 12\n") == R"({"mode":12})");
   CHECK(argument("mode", "123456789012345678901234567890") == R"({"mode":123456789012345678901234567890})");
   CHECK(argument("size", "1.10") == R"({"size":1.10})");
