@@ -102,7 +102,7 @@ TEST_CASE("answering: a client is told something where it would hear nothing, be
   CHECK(lab.told.waits.size() == 1);
   lab.ping(4100ms);
   REQUIRE(lab.told.waits.size() == 2);
-  CHECK(lab.told.waits[1].answer_tokens == 38);
+  CHECK(lab.told.waits[1].answer_tokens == 39);
   lab.say("\n<arg_value>1</arg_value></tool_call>");
   CHECK(lab.told.arguments == "{\"a\":1}");
   lab.ping(3900ms);
