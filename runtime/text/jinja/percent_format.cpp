@@ -210,35 +210,34 @@ class PercentFormat {
       return invalid(fmt::format("%{} format: {} is required, not {}", spec.type,
                                  is_decimal ? "a real number" : "an integer", value.type()));
     }
-    int64_t number = 0;
-    if (value.is_float()) {
-      constexpr double kFirstTooLong = 9223372036854775808.0;
-      if (!std::isfinite(value.real())) return invalid("cannot convert a number that is not finite to integer");
-      if (std::abs(value.real()) >= kFirstTooLong) return too_long();
-      number = static_cast<int64_t>(value.real());
-    } else {
-      number = value.integer();
+    if (value.is_float() && !std::isfinite(value.real())) {
+      return invalid("cannot convert a number that is not finite to integer");
     }
-    const uint64_t size = number < 0 ? 0 - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
+    const bool is_negative = value.is_float() ? value.real() <= -1 : value.integer() < 0;
+    const int64_t number = value.is_float() ? 0 : value.integer();
+    const uint64_t size = is_negative ? 0 - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
     std::string digits;
     std::string_view mark;
     switch (spec.type) {
       case 'x': digits = fmt::format("{:x}", size), mark = "0x"; break;
       case 'X': digits = fmt::format("{:X}", size), mark = "0X"; break;
       case 'o': digits = fmt::format("{:o}", size), mark = "0o"; break;
-      default: digits = fmt::format("{}", size);
+      default:
+        digits = value.is_float() ? fmt::format("{:.0f}", std::trunc(std::abs(value.real()))) : fmt::format("{}", size);
     }
     const auto least = static_cast<size_t>(spec.precision.value_or(0));
     if (digits.size() < least) digits.insert(0, least - digits.size(), '0');
-    return std::string(number < 0 ? "-" : "") + std::string(spec.alternative ? mark : "") + digits;
+    return std::string(is_negative ? "-" : "") + std::string(spec.alternative ? mark : "") + digits;
   }
 
   static Result<std::string> real(const Value& value, const Specification& spec) {
     if (!value.is_number()) return invalid(fmt::format("must be real number, not {}", value.type()));
     const double number = value.real();
     if (std::isnan(number)) return std::string(spec.type >= 'a' ? "nan" : "NAN");  // whose sign is not shown
+    int64_t precision = spec.precision.value_or(6);
+    if (spec.type == 'g' || spec.type == 'G') precision = std::max<int64_t>(precision, 1);  // as in C
     const std::string format = fmt::format("{{:{}.{{}}{}}}", spec.alternative ? "#" : "", spec.type);
-    return fmt::format(fmt::runtime(format), number, static_cast<int>(spec.precision.value_or(6)));
+    return fmt::format(fmt::runtime(format), number, static_cast<int>(precision));
   }
 
   Result<void> padded_number(std::string_view digits, const Specification& spec) {

@@ -1,6 +1,5 @@
 // Python's "%5.2f" % value: texts from formats in the manner of printf.
-// Threads: thread-safe (pure functions). Errors: invalid (as Python's TypeError and ValueError); unsupported (a number
-// of more than 64 bits); budget.
+// Threads: thread-safe (pure functions). Errors: invalid (as Python's TypeError and ValueError); budget.
 #pragma once
 
 #include <string_view>

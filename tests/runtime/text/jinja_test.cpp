@@ -76,16 +76,21 @@ TEST_CASE("jinja: statements and expressions") {
       {"{{ {'a': '<ü>'} | safe | tojson }} {{ 'x' | safe | tojson }} {{ none | safe | length }}",
        R"("{'a': '<ü>'}" "x" 4)"},
       {"{{ 'foo bar baz qux' | truncate(9) }}|{{ 'foo bar baz qux' | truncate(9, true) }}|{{ 'foo bar baz qux' | "
-       "truncate(11) }}|{{ 'foo bar baz qux' | truncate(11, false, '…', 0) }}|{{ 'äöüäöüäöüä' | truncate(4, leeway=0) }}",
+       "truncate(11) }}|{{ 'foo bar baz qux' | truncate(11, false, '…', 0) }}|{{ 'äöüäöüäöüä' | truncate(4, leeway=0) "
+       "}}",
        "foo...|foo ba...|foo bar baz qux|foo bar…|ä..."},
       {"{{ '%5.2f|%-6d|%+d|% d|%05d|%x|%#X|%o|%e|%g|%G|%i%%' % (3.14159, 42, 5, 5, -42, 255, 255, 8, 12345.678, 1e-7, "
        "1e20, 7.9) }}",
        " 3.14|42    |+5| 5|-0042|ff|0XFF|10|1.234568e+04|1e-07|1E+20|7%"},
-      {"{{ '%(a)s-%(b)5.1f' % {'a': 'x', 'b': 2} }} {{ '%(a)s' | format(a=1) }} {{ '%*d|%-*d|%.*f' % (4, 1, 4, 1, 1, 2) }}",
+      {"{{ '%(a)s-%(b)5.1f' % {'a': 'x', 'b': 2} }} {{ '%(a)s' | format(a=1) }} {{ '%*d|%-*d|%.*f' % (4, 1, 4, 1, 1, "
+       "2) }}",
        "x-  2.0 1    1|1   |2.0"},
-      {"{{ '%6s|%-6s|%.2s|%c|%c|%a' % ('äö', 'äö', 'äöü', 228, 'ß', 'ü😀') }}", "    äö|äö    |äö|ä|ß|'\\xfc\\U0001f600'"},
+      {"{{ '%6s|%-6s|%.2s|%c|%c|%a' % ('äö', 'äö', 'äöü', 228, 'ß', 'ü😀') }}",
+       "    äö|äö    |äö|ä|ß|'\\xfc\\U0001f600'"},
       {"{{ '%s' % [1, 2] }}{{ 'x' % [1] }}{{ 'x' % {} }}{{ '%08.3f|%#x|%#010x|%+06.1f' % (-1.5, 1, 255, 2) }}",
        "[1, 2]xx-001.500|0x1|0x000000ff|+002.0"},
+      {"{{ '%d %+i %d %d %#.0g' % (1e20, -1e19, -0.5, -7.9, 2.25) }}",
+       "100000000000000000000 -10000000000000000000 0 -7 2."},
       {"{{ '%f %F %5.0f %#.0f %.3g %#g' % (1e400, -1e400, 2.5, 2, 1234.5, 1) }}", "inf -INF     2 2. 1.23e+03 1.00000"},
       {"{{ 0.0 // -2 }} {{ 0.0 % -2 }} {{ '好'.zfill(3) }} {{ '好'.isalpha() }} {{ 5 is lower }}",
        "-0.0 -0.0 00好 True False"},
@@ -131,7 +136,6 @@ TEST_CASE("jinja: failures say the line and the reason") {
       {"{{ '%(a)s' % 1 }}", "requires a mapping"},
       {"{{ '%s %s' % 1 }}", "not enough arguments"},
       {"{{ '%s' % (1, 2) }}", "not all arguments"},
-      {"{{ '%d' % 1e30 }}", "64 bits"},
       {"{{ '%999999999d' % 1 }}", "columns"},
       {"{{ '%c' % 'ab' }}", "%c requires"},
       {"{{ '%s' | format(1, a=2) }}", "positional and keyword"},
