@@ -17,6 +17,7 @@
 #include "runtime/budget/supposed_rates.h"
 #include "runtime/cli/generation_options.h"
 #include "runtime/cli/model_options.h"
+#include "runtime/cli/peer_options.h"
 #include "runtime/cli/prompt.h"
 #include "runtime/cli/traced_pass.h"
 #include "runtime/generate/constraint_compiler.h"
@@ -226,7 +227,8 @@ struct ServeOptions {
           .verbs = {run_verb(), logits_verb(), tokenize_verb(), eval_verb(), record_verb(), compare_verb(),
                     replay_verb(), plan_verb(), bench_verb(), serve_verb(), format::cache_verb()},
           .when_interrupted = {},
-          .build_facts = dsrun_facts};
+          .build_facts = dsrun_facts,
+          .peer_options = peer_options()};
 }
 
 }  // namespace dspack::runtime

@@ -38,6 +38,7 @@ Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOpt
   const JsonFields fields(root);
   TRY_ASSIGN(AnswerRequest request, read_openai(fields, defaults));
   TRY_ASSIGN(Conversation conversation, parse_conversation(body));
+  if (conversation.messages.empty()) return invalid("\"messages\" is empty");
   // chat_template_kwargs, as in vLLM and SGLang, are the conversation's arguments; OpenAI's name is one more of them.
   TRY_ASSIGN(const auto effort, fields.text("reasoning_effort"));
   if (effort) {

@@ -90,6 +90,7 @@ Result<AnswerRequest> parse_messages_request(std::string_view body, const Sample
   }
   const OrderedJson* messages = fields.find("messages");
   if (messages == nullptr || !messages->is_array()) return invalid("\"messages\" is not a list");
+  if (messages->empty()) return invalid("\"messages\" is empty");
   for (const OrderedJson& message : *messages) {
     if (!message.is_object()) return invalid("a message is not an object");
     TRY(read_blocks(message, conversation.messages));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "runtime/serve/host_address.h"
 #include "runtime/serve/request_fields.h"
 #include "runtime/text/tool_syntax.h"
 
@@ -53,8 +54,7 @@ Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, Api
 
 bool Api::is_known_host(std::string_view host) const {
   host = without_port(host);
-  for (const std::string_view known : {"localhost", "127.0.0.1", "[::1]"})
-    if (host == known) return true;
+  if (means_this_machine(host) || host == options_.host) return true;
   // Where a key is needed, a page of a stranger that was sent here by a false name can do nothing without it.
   return !options_.api_key.empty();
 }

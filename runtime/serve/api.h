@@ -24,6 +24,7 @@ namespace dspack::runtime {
 
 struct ApiOptions {
   std::string api_key;       // empty: none is needed
+  std::string host;          // the name or address by which it is served
   std::string allow_origin;  // of pages that may ask, or "*"; empty: this server's own alone
   std::string model;         // its name
   uint32_t context = 0;      // positions of a conversation

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "format/base/foreign_text.h"
+#include "runtime/serve/host_address.h"
 
 namespace dspack::runtime {
 namespace {
@@ -30,6 +31,12 @@ constexpr size_t kWorkers = 2;  // threads that read requests: a prompt of a meg
 // client would not see why.
 constexpr std::chrono::seconds kDiscardTime{3};
 constexpr size_t kDiscardBytes = 64U << 10U;  // at once
+// A client that has ended its sending side may wait for its answer or be gone: TCP tells no difference, until something
+// is sent, which one that is gone answers by a reset. Every answer begins with these bytes, so that one of them at a
+// time can be sent ahead: after kProbeAfter, then after kProbeFactor times as long, and so on.
+constexpr std::string_view kFirstBytes = "HTTP/1.";
+constexpr std::chrono::milliseconds kProbeAfter{200};  // most answers that are short come sooner
+constexpr int kProbeFactor = 4;
 
 class Server;
 
@@ -37,7 +44,8 @@ class Server;
 /// server's thread; the methods of HttpReply post there.
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Server& server, tcp::socket socket) : server_(server), stream_(std::move(socket)) {}
+  Connection(Server& server, tcp::socket socket)
+      : server_(server), stream_(std::move(socket)), probe_(stream_.get_executor()) {}
 
   void read();
   void close();
@@ -68,6 +76,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void refuse(unsigned status, std::string_view reason);
   void watch();
   void on_readable(ErrorCode error);
+  void probe_after(std::chrono::milliseconds time);
+  void begin_answer(std::string bytes, bool is_last);
   void send_next();
   void on_sent(ErrorCode error, bool was_last);
   void next_request();
@@ -81,8 +91,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   State state_ = State::waiting;
   bool keeps_alive_ = false;
   bool is_chunked_ = false;
-  bool wants_body_ = true;  // the request was no HEAD
-  bool is_watching_ = false;
+  bool wants_body_ = true;    // the request was no HEAD
+  bool is_watching_ = false;  // for bytes, or the end of them
+  bool is_watching_for_reset_ = false;
   bool refused_ = false;
   std::chrono::steady_clock::time_point refused_until_;
   uint64_t request_ = 0;  // its number; an answer to an earlier one is nobody's
@@ -96,6 +107,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   uint64_t unsent_bytes_ = 0;
   uint64_t arrived_ = 0;
   bool is_sending_ = false;
+  asio::steady_timer probe_;
+  size_t probed_ = 0;  // bytes of kFirstBytes that were sent ahead
 };
 
 /// Finishes what its owner forgot: a reply that nobody holds any more and that was not answered ends the connection.
@@ -141,7 +154,7 @@ class Reply final : public HttpReply {
 class Server final : public HttpServer {
  public:
   Server(const HttpLimits& limits, HttpReply::Headers headers, HttpHandler handler)
-      : limits_(limits), headers_(std::move(headers)), handler_(std::move(handler)), acceptor_(context_) {}
+      : limits_(limits), headers_(std::move(headers)), handler_(std::move(handler)) {}
 
   ~Server() override {
     asio::post(context_, [this] {
@@ -154,21 +167,18 @@ class Server final : public HttpServer {
     if (thread_.joinable()) thread_.join();
   }
 
-  Result<void> open(const std::string& host, uint16_t port) {
-    ErrorCode error;
-    const auto address = asio::ip::make_address(host, error);
-    if (error) {
-      return Error{ErrorKind::invalid,
-                   fmt::format("{} is no IP address; 127.0.0.1 is this machine alone, 0.0.0.0 all", quote(host))};
+  Result<void> open(const std::vector<std::string>& addresses, uint16_t port) {
+    port_ = port;
+    std::optional<Error> absent;
+    for (const std::string& address : addresses) {
+      const auto opened = open_one(address);
+      if (opened) continue;
+      if (opened.error().kind != ErrorKind::not_found) return opened.error();
+      absent = opened.error();
     }
-    const tcp::endpoint endpoint(address, port);
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-    if (error) return Error{ErrorKind::io, fmt::format("cannot listen at {}:{}: {}", host, port, error.message())};
-    port_ = acceptor_.local_endpoint(error).port();
-    accept();
+    if (acceptors_.empty()) return absent.value_or(invalid("there is no address to listen at"));
+    for (tcp::acceptor& acceptor : acceptors_)
+      accept(acceptor);
     thread_ = std::thread([this] { context_.run(); });
     return {};
   }
@@ -188,7 +198,7 @@ class Server final : public HttpServer {
   [[nodiscard]] const HttpHandler& handler() const { return handler_; }
   [[nodiscard]] asio::io_context& context() { return context_; }
   [[nodiscard]] asio::thread_pool& workers() { return workers_; }
-  [[nodiscard]] bool is_draining() const { return !acceptor_.is_open(); }
+  [[nodiscard]] bool is_draining() const { return !acceptors_.front().is_open(); }
 
   void remove(const Connection& connection) {
     connections_.erase(connection.place);
@@ -207,18 +217,45 @@ class Server final : public HttpServer {
   void touch(const Connection& connection) { connections_.splice(connections_.end(), connections_, connection.place); }
 
  private:
-  void stop_accepting() {
-    ErrorCode ignored;
-    acceptor_.close(ignored);
+  /// Errors: io; not_found where this machine lacks the address.
+  Result<void> open_one(const std::string& text) {
+    ErrorCode error;
+    const auto address = asio::ip::make_address(text, error);
+    if (error) return invalid(fmt::format("{} is no IP address", quote(text)));
+    const tcp::endpoint endpoint(address, port_);
+    tcp::acceptor acceptor(context_);
+    acceptor.open(endpoint.protocol(), error);
+    if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (!error) {
+      port_ = acceptor.local_endpoint(error).port();  // the same for all, where the first one has chosen it
+      acceptors_.push_back(std::move(acceptor));
+      return {};
+    }
+    const bool is_absent =
+        error == asio::error::address_family_not_supported || error == boost::system::errc::address_not_available;
+    std::string remedy;
+    if (is_absent) remedy = "; --host 127.0.0.1 is this machine alone, 0.0.0.0 every network of it";
+    if (error == asio::error::address_in_use) remedy = "; --port N is another one, --port 0 any that is free";
+    if (error == asio::error::access_denied) remedy = "; ports from 1024 need no rights";
+    return Error{is_absent ? ErrorKind::not_found : ErrorKind::io,
+                 fmt::format("cannot listen at {}: {}{}", host_and_port(text, port_), error.message(), remedy)};
   }
 
-  void accept() {
-    acceptor_.async_accept([this](ErrorCode error, tcp::socket socket) {
-      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+  void stop_accepting() {
+    ErrorCode ignored;
+    for (tcp::acceptor& acceptor : acceptors_)
+      acceptor.close(ignored);
+  }
+
+  void accept(tcp::acceptor& acceptor) {
+    acceptor.async_accept([this, &acceptor](ErrorCode error, tcp::socket socket) {
+      if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
       if (error) {  // no file descriptor is left, say: what is silent makes room
         if (!close_silent()) {
-          pause_.expires_after(std::chrono::milliseconds(100));
-          pause_.async_wait([this](ErrorCode) { accept(); });
+          const auto pause = std::make_shared<asio::steady_timer>(context_, std::chrono::milliseconds(100));
+          pause->async_wait([this, &acceptor, pause](ErrorCode) { accept(acceptor); });
           return;
         }
       } else if (connections_.size() < limits_.connections || close_silent()) {
@@ -227,7 +264,7 @@ class Server final : public HttpServer {
         count_ = static_cast<uint32_t>(connections_.size());
         connection->read();
       }  // else all are being answered, and this one is closed
-      accept();
+      accept(acceptor);
     });
   }
 
@@ -246,8 +283,7 @@ class Server final : public HttpServer {
   asio::io_context context_{1};
   asio::thread_pool workers_{kWorkers};
   asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
-  tcp::acceptor acceptor_;
-  asio::steady_timer pause_{context_};
+  std::list<tcp::acceptor> acceptors_;                  // one for each address
   std::list<std::shared_ptr<Connection>> connections_;  // longest silent first
   std::atomic<uint32_t> count_ = 0;
   uint64_t body_bytes_ = 0;  // of requests that arrive or wait to be read
@@ -278,8 +314,14 @@ void Connection::on_header(ErrorCode error) {
     return close();
   }
   if (error) return refuse(400, "this is no HTTP request");
-  const auto expectation = parser_->get().find(http::field::expect);
-  if (expectation != parser_->get().end()) {
+  // HTTP/1.0 knows no expectations (RFC 9110, 10.1.1).
+  const auto [expectation, end] = parser_->get().equal_range(http::field::expect);
+  const bool is_expected = expectation != end && parser_->get().version() >= 11;
+  if (is_expected &&
+      std::any_of(expectation, end, [](const auto& each) { return !beast::iequals(each.value(), "100-continue"); })) {
+    return refuse(417, "of expectations only 100-continue can be met");
+  }
+  if (is_expected) {
     // Sent as it is: a client that asked for it waits for it.
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     asio::async_write(stream_, asio::buffer(kContinue.data(), kContinue.size()),
@@ -352,8 +394,16 @@ void Connection::refuse(unsigned status, std::string_view reason) {
   send(request_, status, "text/plain", std::string(reason) + "\n", {});
 }
 
-// A client that leaves becomes readable without a byte; one that sends its next request early is no longer watched.
+// A client that resets its connection is gone. One that has ended its sending side becomes readable without a byte, and
+// may be. One that sends its next request early is watched for resets alone.
 void Connection::watch() {
+  if (!is_watching_for_reset_) {
+    is_watching_for_reset_ = true;
+    stream_.socket().async_wait(tcp::socket::wait_error, [self = shared_from_this()](ErrorCode error) {
+      self->is_watching_for_reset_ = false;
+      if (!error) self->close();
+    });
+  }
   if (is_watching_ || buffer_.size() > 0) return;
   is_watching_ = true;
   stream_.socket().async_wait(tcp::socket::wait_read,
@@ -366,7 +416,29 @@ void Connection::on_readable(ErrorCode error) {
   char byte = 0;
   ErrorCode failure;
   const size_t got = stream_.socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, failure);
-  if (failure || got == 0) close();
+  if (failure == asio::error::eof || (!failure && got == 0)) return probe_after(kProbeAfter);
+  if (failure) close();
+}
+
+// An answer that has begun needs no probe: streams are never silent for long.
+void Connection::probe_after(std::chrono::milliseconds time) {
+  if (state_ != State::answering || probed_ == kFirstBytes.size()) return;
+  probe_.expires_after(time);
+  probe_.async_wait([self = shared_from_this(), request = request_, time](ErrorCode error) {
+    if (error || !self->is_of(request) || self->state_ != State::answering) return;
+    self->unsent_.push_back({.bytes = std::string(1, kFirstBytes[self->probed_++])});
+    self->send_next();
+    self->probe_after(kProbeFactor * time);
+  });
+}
+
+/// `bytes`: from the status line on.
+void Connection::begin_answer(std::string bytes, bool is_last) {
+  probe_.cancel();
+  bytes.erase(0, std::exchange(probed_, 0));
+  state_ = State::streaming;
+  unsent_.push_back({.bytes = std::move(bytes), .is_last = is_last});
+  send_next();
 }
 
 void Connection::send(uint64_t request, unsigned status, const std::string& type, std::string body,
@@ -383,9 +455,7 @@ void Connection::send(uint64_t request, unsigned status, const std::string& type
   if (wants_body_) message.body() = std::move(body);
   std::ostringstream bytes;
   bytes << message;
-  state_ = State::streaming;
-  unsent_.push_back({.bytes = std::move(bytes).str(), .is_last = true});
-  send_next();
+  begin_answer(std::move(bytes).str(), true);
 }
 
 void Connection::begin_stream(uint64_t request, const std::string& type) {
@@ -401,9 +471,7 @@ void Connection::begin_stream(uint64_t request, const std::string& type) {
   message.keep_alive(keeps_alive_);
   std::ostringstream bytes;
   bytes << message.base();
-  state_ = State::streaming;
-  unsent_.push_back({.bytes = std::move(bytes).str()});
-  send_next();
+  begin_answer(std::move(bytes).str(), false);
 }
 
 void Connection::write(uint64_t request, std::string data) {
@@ -473,6 +541,7 @@ void Connection::close() {
   state_ = State::closed;
   server_.release_body(std::exchange(arrived_, 0));
   gone_.request_stop();
+  probe_.cancel();
   ErrorCode ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
   stream_.close();
@@ -486,10 +555,11 @@ std::string_view HttpRequest::header(std::string_view name) const {
   return found == headers.end() ? std::string_view() : std::string_view(found->second);
 }
 
-Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::string& host, uint16_t port, const HttpLimits& limits,
-                                                       HttpReply::Headers headers, HttpHandler handler) {
+Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::vector<std::string>& addresses, uint16_t port,
+                                                       const HttpLimits& limits, HttpReply::Headers headers,
+                                                       HttpHandler handler) {
   auto server = std::make_unique<Server>(limits, std::move(headers), std::move(handler));
-  TRY(server->open(host, port));
+  TRY(server->open(addresses, port));
   return std::unique_ptr<HttpServer>(std::move(server));
 }
 

@@ -106,6 +106,7 @@ Result<AnswerRequest> parse_responses_request(std::string_view body, const Sampl
   if (input->is_string()) {
     conversation.messages.push_back({.role = Role::user, .content = input->get<std::string>()});
   } else if (input->is_array()) {
+    if (input->empty()) return invalid("\"input\" is empty");
     std::string reasoning;
     for (const OrderedJson& item : *input)
       TRY(read_item(item, conversation.messages, reasoning));

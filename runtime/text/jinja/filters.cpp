@@ -10,9 +10,11 @@
 #include "format/base/foreign_text.h"
 #include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/operators.h"
+#include "runtime/text/jinja/percent_format.h"
 #include "runtime/text/jinja/printing.h"
 #include "runtime/text/jinja/sorting.h"
 #include "runtime/text/jinja/value_tests.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/text/unicode.h"
 
 namespace dspack::runtime::jinja {
@@ -225,7 +227,7 @@ int64_t count_words(std::string_view text) {
   bool inside = false;
   for (; !text.empty(); text.remove_prefix(first_character(text).size())) {
     const std::string_view unit = first_character(text);
-    const bool of_word = unit == "_" || is_letter(unit) || is_numeral(unit);
+    const bool of_word = unit == "_" || is_letter_or_number(unit);
     count += of_word && !inside ? 1 : 0;
     inside = of_word;
   }
@@ -234,17 +236,52 @@ int64_t count_words(std::string_view text) {
 
 /// Words begin after white space, '-' and opening brackets; other than str.title has it.
 Result<Value> title(const Value& value, Heap& heap) {
-  TRY_ASSIGN(const Value lower, method_of_text("lower", value, {}, heap));
-  std::string text = *lower.text();
-  bool begins = true;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (begins && text[i] >= 'a' && text[i] <= 'z') text[i] = static_cast<char>(text[i] - 'a' + 'A');
-    const std::string_view rest = std::string_view(text).substr(i);
-    const size_t space = is_continuation(text[i]) ? 0 : leading_white_space(rest);
-    begins = space > 0 || std::string_view("-({[<").find(text[i]) != std::string_view::npos;
-    if (space > 0) i += space - 1;
+  const auto is_between = [](std::string_view unit) {
+    return std::string_view("-({[<").find(unit) != std::string_view::npos ||
+           is_python_space(decode_utf8_character(unit));
+  };
+  TRY_ASSIGN(const std::string text, to_text(value, heap.budget()));
+  TRY(heap.budget().step(1 + text.size() / 8));
+  std::string out;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view first = first_character(rest);
+    size_t end = first.size();
+    if (is_between(first)) {
+      out += first;
+      rest.remove_prefix(end);
+      continue;
+    }
+    while (end < rest.size() && !is_between(first_character(rest.substr(end))))
+      end += first_character(rest.substr(end)).size();
+    out += upper_case(first) + lower_case(rest.substr(first.size(), end - first.size()));
+    rest.remove_prefix(end);
   }
-  return heap.text(std::move(text));
+  return heap.text(std::move(out));
+}
+
+/// Cut at the last space before `length`, unless `killwords`; a few characters more may stay.
+Result<Value> truncate(const Value& value, const Arguments& args, Heap& heap) {
+  TRY_ASSIGN(const int64_t length, args.integer(0, "length", 255));
+  const bool cuts_words = args.truth(1, "killwords", false);
+  TRY_ASSIGN(const std::string end, args.text(2, "end", "..."));
+  const Value* given = args.get(3, "leeway");
+  constexpr int64_t kLeeway = 5;
+  int64_t leeway = kLeeway;
+  if (given != nullptr && !given->is_none()) {
+    TRY_ASSIGN(leeway, args.integer(3, "leeway", kLeeway));
+  }
+  const int64_t end_length = count_characters(end);
+  if (length < end_length) return invalid(fmt::format("expected length >= {}, got {}", end_length, length));
+  if (leeway < 0) return invalid(fmt::format("expected leeway >= 0, got {}", leeway));
+  TRY_ASSIGN(const int64_t size, length_of(value, heap));
+  if (size <= length || size - length <= leeway) return value;
+  if (value.text() == nullptr) return invalid(fmt::format("truncate: not a str but {}", value.type()));
+  size_t bytes = 0;
+  for (int64_t i = 0; i < length - end_length; ++i)
+    bytes += utf8_length((*value.text())[bytes]);
+  std::string_view kept = std::string_view(*value.text()).substr(0, bytes);
+  if (!cuts_words) kept = kept.substr(0, kept.rfind(' '));
+  return heap.text(std::string(kept) + end);
 }
 
 Result<Value> replace(const Value& value, const Arguments& args, Heap& heap) {
@@ -322,6 +359,7 @@ const std::map<std::string_view, Filter>& filters() {
       {"upper", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("upper", v, a, h); }},
       {"lower", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("lower", v, a, h); }},
       {"title", [](const Value& v, const Arguments&, Heap& h) { return title(v, h); }},
+      {"truncate", &truncate},
       {"capitalize", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("capitalize", v, a, h); }},
       {"replace", &replace},
       {"string",
@@ -329,7 +367,12 @@ const std::map<std::string_view, Filter>& filters() {
          TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
          return heap.text(std::move(text));
        }},
-      {"safe", [](const Value& value, const Arguments&, Heap&) -> Result<Value> { return value; }},
+      // Markup(value), which is str(value) where nothing is escaped.
+      {"safe",
+       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+         TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
+         return heap.text(std::move(text));
+       }},
       {"escape", [](const Value& value, const Arguments&, Heap& heap) { return escape(value, heap); }},
       {"join", &join},
       {"tojson", &json},
@@ -411,7 +454,18 @@ const std::map<std::string_view, Filter>& filters() {
       {"format",
        [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(const std::string text, to_text(value, heap.budget()));
-         return format_percent(text, args.positional, heap);
+         if (args.named.empty()) {
+           TRY_ASSIGN(const Value values, heap.list(args.positional, true));
+           return format_percent(text, values, heap);
+         }
+         if (!args.positional.empty()) return invalid("can't handle positional and keyword arguments at the same time");
+         Dict fields;
+         for (const auto& [name, field] : args.named) {
+           TRY_ASSIGN(Value key, heap.text(name));
+           TRY(fields.set(std::move(key), field));
+         }
+         TRY_ASSIGN(const Value values, heap.dict(std::move(fields)));
+         return format_percent(text, values, heap);
        }},
       {"attr",
        [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
