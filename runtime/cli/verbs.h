@@ -219,7 +219,7 @@ struct ServeOptions {
 /// What --version says of this build and this machine.
 [[nodiscard]] inline std::string dsrun_facts() {
   return kernels::device_facts() + "structured output " +
-         (ConstraintCompiler::is_available() ? "by xgrammar\n" : "not in this build (scripts/xgrammar)\n");
+         (ConstraintCompiler::is_available() ? "by xgrammar\n" : "not in this build (DSPACK_XGRAMMAR=OFF)\n");
 }
 
 [[nodiscard]] inline format::Program dsrun_program() {

@@ -18,7 +18,7 @@
 namespace dspack::runtime {
 
 enum class StopReason {
-  end_token,     // the model ended its answer
+  end_token,     // the model ended its answer, or its form lets nothing follow
   stopped,       // the token callback wanted no more
   max_tokens,    // as many as were asked for
   context_full,  // no position is left

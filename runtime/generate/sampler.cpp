@@ -110,6 +110,11 @@ bool Sampler::adjusts_logits() const {
          options_.presence_penalty != 0 || options_.frequency_penalty != 0;
 }
 
+Result<bool> Sampler::is_complete(std::span<const uint32_t> context) const {
+  if (!constraint_) return false;
+  return constraint_->is_complete(context.subspan(std::min(prompt_tokens_, context.size())));
+}
+
 Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std::span<const uint32_t> context) const {
   TRY(check_vocab(logits.size()));
   std::vector<double> changed(logits.begin(), logits.end());
@@ -118,6 +123,8 @@ Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std
                constraint_->allowed_after(context.subspan(std::min(prompt_tokens_, context.size()))));
     for (uint32_t token = 0; token < changed.size(); ++token)
       if (!allows(allowed, token)) changed[token] = -kInfinity;
+    TRY_ASSIGN(const bool must_end, is_complete(context));
+    if (must_end) return changed;  // whatever is asked of the end token
   }
   for (const auto& [token, bias] : options_.logit_bias)
     changed[token] += bias;

@@ -1,7 +1,7 @@
 // Chooses the next token from logits: greedily, or at random.
 //
 // The steps, in the order of transformers' logits processors (which the tests compare it with), after tokens that a
-// constraint does not allow have lost their logits:
+// constraint does not allow have lost their logits (where it allows the end alone, that is all):
 //   1. logit bias: added to the logits of single tokens;
 //   2. repetition penalty (Keskar et al., CTRL, 2019): for every token of the context, a logit above 0 is divided by
 //      the penalty and one below is multiplied by it, once, however often the token occurs;
@@ -73,6 +73,9 @@ class Sampler {
   /// Only what the constraint allows is chosen from now on. A copy of this sampler shares it: another answer needs one
   /// of its own.
   void constrain(std::shared_ptr<TokenConstraint> constraint) { constraint_ = std::move(constraint); }
+
+  /// Whether the constraint lets nothing follow these tokens, prompt and answer, but the answer's end.
+  [[nodiscard]] Result<bool> is_complete(std::span<const uint32_t> context) const;
 
   /// `context`: the tokens so far, prompt and answer, which the penalties concern.
   [[nodiscard]] Result<uint32_t> sample(std::span<const float> logits, std::span<const uint32_t> context);
