@@ -5,15 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/text/call_cursor.h"
+
 namespace dspack::runtime {
 namespace {
-
-constexpr std::string_view kSpace = " \t\r\n";
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(kSpace);
-  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
 
 /// Kinds of JSON values, each a bit.
 using Kinds = unsigned;
@@ -194,7 +189,7 @@ std::optional<WrittenCall> read_written_call(std::string_view json_text) {
   std::optional<std::string> name;
   std::optional<std::string> arguments;
   const auto skip_space = [&](size_t at) {
-    return std::min(json_text.find_first_not_of(kSpace, at), json_text.size());
+    return std::min(json_text.find_first_not_of(kReplySpace, at), json_text.size());
   };
   const auto as_string = [](std::string_view text) { return OrderedJson::parse(text).get<std::string>(); };
   for (size_t at = skip_space(json_text.find('{') + 1); at < json_text.size() && json_text[at] == '"';) {

@@ -15,9 +15,9 @@ namespace dspack::runtime {
 [[nodiscard]] bool is_json_object(std::string_view text);
 
 /// The value of the argument `name` that `text` stands for, as JSON. `parameters`: the tool's schema. Where that allows
-/// no JSON value of the text's kind but a string, or the text is no JSON, it is a string of just these bytes (of a schema
-/// that lists its strings: one of them, if it is one but for white space around it); else it is the JSON text without
-/// the white space around it.
+/// no JSON value of the text's kind but a string, or the text is no JSON, it is a string of just these bytes (of a
+/// schema that lists its strings: one of them, if it is one but for white space around it); else it is the JSON text
+/// without the white space around it.
 [[nodiscard]] std::string argument_value(std::string_view text, const OrderedJson& parameters, std::string_view name);
 
 /// A string as JSON; bytes that are no UTF-8 become U+FFFD.

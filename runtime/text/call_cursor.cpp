@@ -4,8 +4,13 @@
 
 namespace dspack::runtime {
 
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(kReplySpace);
+  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(kReplySpace) - first + 1);
+}
+
 void CallCursor::skip_space() {
-  at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size());
+  at_ = std::min(text_.find_first_not_of(kReplySpace, at_), text_.size());
 }
 
 CallCursor::Step CallCursor::take_mark(std::string_view mark) {

@@ -8,6 +8,10 @@
 
 namespace dspack::runtime {
 
+/// White space of JSON, and around marks.
+inline constexpr std::string_view kReplySpace = " \t\r\n";
+[[nodiscard]] std::string_view trimmed(std::string_view text);
+
 class CallCursor {
  public:
   enum class Step { taken, missing, undecided };

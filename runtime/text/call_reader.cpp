@@ -9,16 +9,10 @@ namespace {
 
 using namespace marks;
 
-constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kFence = "```json\n";
 /// A longer name, or key of an argument, is none: so a mark in prose is known soon.
 constexpr size_t kMostNameBytes = 512;
 constexpr size_t kAnyLength = SIZE_MAX;
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(kSpace);
-  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
 
 /// Where a JSON text ends that stands before one of several marks: a mark within a string is a part of the string.
 class JsonExtent {
@@ -188,10 +182,10 @@ class HeadedCall final : public CallReader {
       const size_t last = text.find_last_not_of(characters);
       text = text.substr(0, last == std::string_view::npos ? 0 : last + 1);
     };
-    strip(kSpace);
+    strip(kReplySpace);
     if (!is_fenced_) return text;
     strip("`");
-    strip(kSpace);
+    strip(kReplySpace);
     return text;
   }
 

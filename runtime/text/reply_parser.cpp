@@ -8,10 +8,8 @@ namespace {
 
 using namespace marks;
 
-constexpr std::string_view kSpace = " \t\r\n";
-
 size_t without_space_at_end(std::string_view text) {
-  const size_t last = text.find_last_not_of(kSpace);
+  const size_t last = text.find_last_not_of(kReplySpace);
   return last == std::string_view::npos ? 0 : last + 1;
 }
 
@@ -50,7 +48,7 @@ bool ReplyParser::step(bool is_end) {
   switch (state_) {
     case State::begin: return begin(is_end);
     case State::after: {
-      const size_t space = held_.find_first_not_of(kSpace);
+      const size_t space = held_.find_first_not_of(kReplySpace);
       held_.erase(0, space);
       if (space != std::string::npos) state_ = State::text;
       return space != std::string::npos;
@@ -63,7 +61,7 @@ bool ReplyParser::step(bool is_end) {
 }
 
 bool ReplyParser::begin(bool is_end) {
-  const size_t space = std::min(held_.find_first_not_of(kSpace), held_.size());
+  const size_t space = std::min(held_.find_first_not_of(kReplySpace), held_.size());
   const std::string_view rest = std::string_view(held_).substr(space);
   if (rest.starts_with(kThink)) {
     held_.erase(0, space + kThink.size());
@@ -147,7 +145,7 @@ bool ReplyParser::give_up_call() {
 }
 
 bool ReplyParser::follow_call(bool is_end) {
-  const size_t space = held_.find_first_not_of(kSpace);
+  const size_t space = held_.find_first_not_of(kReplySpace);
   if (space == std::string::npos) {
     if (is_end) held_.clear();
     return false;
