@@ -11,7 +11,43 @@ namespace {
 constexpr uint64_t kMostLogprobs = 20;  // OpenAI's bound
 constexpr uint64_t kMostChoices = 128;  // the same
 
-Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions& defaults) {
+/// The four forms of "prompt": a text, texts, token ids, lists of token ids.
+Result<std::vector<TextPrompt>> read_prompts(const OrderedJson* field) {
+  if (field == nullptr) return invalid("\"prompt\" is missing");
+  if (field->is_string()) return std::vector<TextPrompt>{field->get<std::string>()};
+  const Error wrong = invalid("\"prompt\" is not a string, a list of strings, of token ids, or of lists of token ids");
+  if (!field->is_array() || field->empty()) return wrong;
+  const auto read_ids = [&](const OrderedJson& list) -> Result<std::vector<uint32_t>> {
+    std::vector<uint32_t> ids;
+    for (const OrderedJson& id : list) {
+      if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX) return wrong;
+      ids.push_back(id.get<uint32_t>());
+    }
+    return ids;
+  };
+  std::vector<TextPrompt> prompts;
+  if (field->front().is_number()) {
+    TRY_ASSIGN(prompts.emplace_back(), read_ids(*field));
+    return prompts;
+  }
+  if (field->size() > kMostAnswers) {
+    return invalid(fmt::format("\"prompt\" has {} prompts, of {} at most; send the others in requests of their own",
+                               field->size(), kMostAnswers));
+  }
+  for (const OrderedJson& each : *field) {
+    if (each.type() != field->front().type()) return wrong;
+    if (each.is_string()) {
+      prompts.emplace_back(each.get<std::string>());
+    } else if (each.is_array()) {
+      TRY_ASSIGN(prompts.emplace_back(), read_ids(each));
+    } else {
+      return wrong;
+    }
+  }
+  return prompts;
+}
+
+Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions& defaults, uint64_t least_tokens) {
   AnswerRequest request;
   request.sampling = defaults;
   TRY(read_sampling(fields, request));
@@ -19,7 +55,7 @@ Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions
   TRY_ASSIGN(const auto choices, fields.whole("n", 1, kMostChoices));
   request.choices = static_cast<uint32_t>(choices.value_or(1));
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
-    TRY_ASSIGN(const auto most, fields.whole(name, 1, kMostTokens));
+    TRY_ASSIGN(const auto most, fields.whole(name, least_tokens, kMostTokens));
     if (most) request.max_tokens = static_cast<uint32_t>(*most);
   }
   TRY_ASSIGN(request.stop, read_stops(fields.find("stop"), "stop"));
@@ -36,7 +72,7 @@ Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions
 Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOptions& defaults) {
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const JsonFields fields(root);
-  TRY_ASSIGN(AnswerRequest request, read_openai(fields, defaults));
+  TRY_ASSIGN(AnswerRequest request, read_openai(fields, defaults, 1));
   TRY_ASSIGN(Conversation conversation, parse_conversation(body));
   if (conversation.messages.empty()) return invalid("\"messages\" is empty");
   // chat_template_kwargs, as in vLLM and SGLang, are the conversation's arguments; OpenAI's name is one more of them.
@@ -57,29 +93,19 @@ Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOpt
 Result<AnswerRequest> parse_completion_request(std::string_view body, const SamplerOptions& defaults) {
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const JsonFields fields(root);
-  TRY_ASSIGN(AnswerRequest request, read_openai(fields, defaults));
+  TRY_ASSIGN(AnswerRequest request, read_openai(fields, defaults, 0));
   if (!request.max_tokens) request.max_tokens = 16;  // the API's default
   TRY_ASSIGN(const auto logprobs, fields.whole("logprobs", 0, kMostLogprobs));
   if (logprobs) request.top_logprobs = static_cast<uint32_t>(*logprobs);
   TRY_ASSIGN(const auto echoes, fields.flag("echo"));
   request.echoes = echoes.value_or(false);
   if (fields.find("suffix") != nullptr) return Error{ErrorKind::unsupported, "\"suffix\" is not supported"};
-  const OrderedJson* prompt = fields.find("prompt");
-  if (prompt == nullptr) return invalid("\"prompt\" is missing");
-  if (prompt->is_array() && prompt->size() == 1 && prompt->front().is_string()) prompt = &prompt->front();
-  if (prompt->is_string()) {
-    request.prompt = prompt->get<std::string>();
-    return request;
+  TRY_ASSIGN(request.prompt, read_prompts(fields.find("prompt")));
+  const uint64_t answers = uint64_t{request.prompts()} * request.choices;
+  if (answers > kMostAnswers) {
+    return invalid(
+        fmt::format("\"n\" answers to each prompt of \"prompt\" are {}, of {} at most", answers, kMostAnswers));
   }
-  std::vector<uint32_t> ids;
-  if (!prompt->is_array()) return invalid("\"prompt\" is not a string or a list of token ids");
-  for (const OrderedJson& id : *prompt) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX) {
-      return invalid("\"prompt\" is not one string or one list of token ids");
-    }
-    ids.push_back(id.get<uint32_t>());
-  }
-  request.prompt = std::move(ids);
   return request;
 }
 

@@ -12,20 +12,10 @@
 #include "runtime/generate/session.h"
 #include "runtime/serve/answer_request.h"
 #include "runtime/serve/http_server.h"
+#include "runtime/serve/token_likelihood.h"
 #include "runtime/text/reply_parser.h"
 
 namespace dspack::runtime {
-
-/// A token of the answer with its probability, before temperature and the like: natural logarithms.
-struct TokenLikelihood {
-  std::string text;  // bytes, not always whole characters
-  double logprob = 0;
-  struct Other {
-    std::string text;
-    double logprob = 0;
-  };
-  std::vector<Other> likeliest;
-};
 
 struct AnswerCounts {
   uint32_t prompt_tokens = 0;
@@ -78,7 +68,7 @@ void send_openai_error(HttpReply& reply, const ApiError& error);
 /// Anthropic's: {"type": "error", "error": {"type", "message"}}.
 void send_anthropic_error(HttpReply& reply, const ApiError& error);
 
-/// One for each of the request's choices.
+/// One for each of the request's choices, those of the first prompt first.
 using AnswerWriters = std::vector<std::unique_ptr<AnswerWriter>>;
 [[nodiscard]] AnswerWriters make_chat_writers(std::shared_ptr<HttpReply> reply, const AnswerRequest& request,
                                               std::string model);

@@ -11,6 +11,10 @@ namespace dspack::runtime {
 namespace {
 
 constexpr std::chrono::seconds kPingInterval{1};  // at which those are looked for that were told nothing lately
+// Of one request: each answer keeps its prompt, 16 MB in all.
+constexpr uint64_t kMostPromptTokens = 1U << 22U;
+// The same, told with the prompts' tokens: some 100 bytes each, until the last answer has ended.
+constexpr uint64_t kMostLikelihoods = 1U << 21U;
 
 /// In a time that does not depend on where they differ.
 bool are_equal(std::string_view a, std::string_view b) {
@@ -180,11 +184,6 @@ Result<std::string> Api::prompt_text(const Conversation& conversation, const std
 }
 
 Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
-  if (const auto* ids = std::get_if<std::vector<uint32_t>>(&request.prompt)) return Prompt{.tokens = *ids};
-  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
-    TRY_ASSIGN(std::vector<uint32_t> tokens, text_.encode_raw(*text));
-    return Prompt{.tokens = std::move(tokens)};
-  }
   TRY_ASSIGN(const std::string text, prompt_text(std::get<Conversation>(request.prompt), request.thinking));
   TRY_ASSIGN(std::vector<uint32_t> tokens, text_.tokenizer().encode(text, SpecialTokens::parse));
   Prompt prompt{.tokens = std::move(tokens), .form = Answering::Form::conversation};
@@ -198,6 +197,35 @@ Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
   return prompt;
 }
 
+Result<std::vector<Api::Prompt>> Api::prompts_of(const AnswerRequest& request) const {
+  std::vector<Prompt> prompts;
+  const auto* texts = std::get_if<std::vector<TextPrompt>>(&request.prompt);
+  if (texts == nullptr) {
+    TRY_ASSIGN(prompts.emplace_back(), prompt_of(request));
+    return prompts;
+  }
+  uint64_t tokens = 0;
+  for (const TextPrompt& each : *texts) {
+    Prompt& prompt = prompts.emplace_back();
+    if (const auto* text = std::get_if<std::string>(&each)) {
+      TRY_ASSIGN(prompt.tokens, text_.encode_raw(*text));
+    } else {
+      prompt.tokens = std::get<std::vector<uint32_t>>(each);
+    }
+    tokens += prompt.tokens.size() * request.choices;
+  }
+  const auto refuse = [](uint64_t count, std::string_view of, uint64_t most) {
+    return invalid(
+        fmt::format("the prompts of this request, once for each answer, have {} {}, of {} at most; send fewer "
+                    "in a request",
+                    count, of, most));
+  };
+  if (tokens > kMostPromptTokens) return refuse(tokens, "tokens", kMostPromptTokens);
+  const uint64_t likelihoods = request.scores_prompt() ? tokens * (1 + *request.top_logprobs) : 0;
+  if (likelihoods > kMostLikelihoods) return refuse(likelihoods, "logprobs", kMostLikelihoods);
+  return prompts;
+}
+
 void Api::fail(HttpReply& reply, Dialect dialect, const Error& error) {
   dialect == Dialect::anthropic ? send_anthropic_error(reply, api_error(error))
                                 : send_openai_error(reply, api_error(error));
@@ -205,25 +233,26 @@ void Api::fail(HttpReply& reply, Dialect dialect, const Error& error) {
 
 void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
   if (!request) return fail(*reply, dialect, request.error());
-  auto prompt = prompt_of(*request);
-  if (!prompt) return fail(*reply, dialect, prompt.error());
+  auto prompts = prompts_of(*request);
+  if (!prompts) return fail(*reply, dialect, prompts.error());
   const auto* conversation = std::get_if<Conversation>(&request->prompt);
   const bool has_tools = conversation != nullptr && !conversation->tools.is_null();
-  const auto form = compose_form(request->form, prompt->reasoning, text_.chat_template(has_tools), text_.tokenizer());
+  const auto form =
+      compose_form(request->form, prompts->front().reasoning, text_.chat_template(has_tools), text_.tokenizer());
   if (!form) return fail(*reply, dialect, form.error());
   // What the model may do by itself, it does without xgrammar as well.
   const bool can_be_free = request->form.kind == AnswerForm::Kind::strict_calls && !constraints_;
-  if (form->is_null() || can_be_free) return begin(*request, *prompt, nullptr, reply, dialect);
+  if (form->is_null() || can_be_free) return begin(*request, *prompts, nullptr, reply, dialect);
   if (!constraints_) return fail(*reply, dialect, constraints_.error());
   (*constraints_)
-      ->compile(json_text(*form), [this, request = *std::move(request), prompt = *std::move(prompt), reply,
+      ->compile(json_text(*form), [this, request = *std::move(request), prompts = *std::move(prompts), reply,
                                    dialect](Result<std::unique_ptr<TokenConstraint>> constraint) {
         if (!constraint) return fail(*reply, dialect, constraint.error());
-        begin(request, prompt, constraint->get(), reply, dialect);
+        begin(request, prompts, constraint->get(), reply, dialect);
       });
 }
 
-void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstraint* constraint,
+void Api::begin(AnswerRequest request, std::span<const Prompt> prompts, const TokenConstraint* constraint,
                 const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
   auto sampler = Sampler::make(request.sampling);
   if (!sampler) return fail(*reply, dialect, sampler.error());
@@ -238,16 +267,18 @@ void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstrai
   }
   const auto* conversation = std::get_if<Conversation>(&request.prompt);
   const auto family = families_[conversation != nullptr && !conversation->tools.is_null() ? 1 : 0];
-  const auto count = static_cast<uint32_t>(prompt.tokens.size());
+  const uint64_t first_seed = request.sampling.seed;
   std::vector<Generation> generations;
   std::vector<std::shared_ptr<Answering>> answers;
-  for (std::unique_ptr<AnswerWriter>& writer : writers) {
-    if (request.echoes) {
-      const std::string text = text_.tokenizer().decode(prompt.tokens, SpecialOutput::skip);
-      writer->part({.text = text}, {});
-    }
+  for (size_t index = 0; index < writers.size(); ++index) {
+    const Prompt& prompt = prompts[index / request.choices];
+    const auto count = static_cast<uint32_t>(prompt.tokens.size());
+    request.sampling.seed = first_seed + index % request.choices;  // of each prompt as if it were alone
+    sampler = Sampler::make(request.sampling);
     const auto answering =
-        std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, family, std::move(writer), log_);
+        std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, family, std::move(writers[index]),
+                                    log_);
+    if (request.echoes && !request.scores_prompt()) answering->echo(prompt.tokens);
     {
       const std::lock_guard lock(mutex_);
       waiting_.push_back(answering);
@@ -259,9 +290,8 @@ void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstrai
                            .end_tokens = options_.end_tokens,
                            .sampler = *sampler,
                            .listener = answering,
-                           .gone = reply->gone()});
-    ++request.sampling.seed;  // of the next choice
-    sampler = Sampler::make(request.sampling);
+                           .gone = reply->gone(),
+                           .scores_prompt = request.scores_prompt()});
   }
   const auto submitted = scheduler_.submit(std::move(generations));
   if (submitted) return;

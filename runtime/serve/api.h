@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -56,13 +57,15 @@ class Api {
   [[nodiscard]] bool is_known_host(std::string_view host) const;
   void get(const HttpRequest& request, HttpReply& reply);
   void answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect);
-  /// Of a request whose form has become a constraint; null: its answer is free.
-  void begin(AnswerRequest request, const Prompt& prompt, const TokenConstraint* constraint,
+  /// Of a request whose form has become a constraint; null: its answers are free.
+  void begin(AnswerRequest request, std::span<const Prompt> prompts, const TokenConstraint* constraint,
              const std::shared_ptr<HttpReply>& reply, Dialect dialect);
   static void fail(HttpReply& reply, Dialect dialect, const Error& error);
   [[nodiscard]] Result<std::string> prompt_text(const Conversation& conversation,
                                                 const std::optional<bool>& thinking) const;
+  /// Of a conversation.
   [[nodiscard]] Result<Prompt> prompt_of(const AnswerRequest& request) const;
+  [[nodiscard]] Result<std::vector<Prompt>> prompts_of(const AnswerRequest& request) const;
   [[nodiscard]] Result<OrderedJson> tokenize(std::string_view body) const;
   [[nodiscard]] Result<OrderedJson> detokenize(std::string_view body) const;
   [[nodiscard]] Result<OrderedJson> apply_template(std::string_view body) const;
