@@ -106,8 +106,8 @@ std::optional<kernels::SampleSettings> Sampler::drawn_as_they_stand() const {
 }
 
 bool Sampler::adjusts_logits() const {
-  return constraint_ || !options_.logit_bias.empty() || options_.repetition_penalty != 1 ||
-         options_.presence_penalty != 0 || options_.frequency_penalty != 0;
+  return constraint_ || (options_.min_tokens > 0 && !options_.end_tokens.empty()) || !options_.logit_bias.empty() ||
+         options_.repetition_penalty != 1 || options_.presence_penalty != 0 || options_.frequency_penalty != 0;
 }
 
 Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std::span<const uint32_t> context) const {
@@ -119,6 +119,9 @@ Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std
     for (uint32_t token = 0; token < changed.size(); ++token)
       if (!allows(allowed, token)) changed[token] = -kInfinity;
   }
+  if (context.size() < prompt_tokens_ + options_.min_tokens)
+    for (const uint32_t token : options_.end_tokens)
+      if (token < changed.size()) changed[token] = -kInfinity;
   for (const auto& [token, bias] : options_.logit_bias)
     changed[token] += bias;
   if (options_.repetition_penalty != 1) {

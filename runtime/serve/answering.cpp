@@ -18,6 +18,7 @@ Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, u
       stop_(request.stop),
       parser_(form == Form::conversation_in_thought,
               is_json(request.form) ? ReplyParser::Calls::none : ReplyParser::Calls::read),
+      min_tokens_(request.min_tokens),
       top_logprobs_(request.top_logprobs),
       writer_(std::move(writer)),
       log_(std::move(log)),
@@ -62,7 +63,10 @@ bool Answering::token(uint32_t id, std::span<const float> logits) {
   if (top_logprobs_) untold_.push_back(likelihood(id, logits));
   const bool is_silent =
       form_ != Form::text && tokenizer_.is_special(id) && !ReplyParser::is_mark(tokenizer_.token_bytes(id));
-  if (!is_silent) deliver(stop_.push(detokenizer_.push(id)), false);
+  if (!is_silent) {
+    const std::string text = detokenizer_.push(id);
+    deliver(counts_.answer_tokens <= min_tokens_ ? text : stop_.push(text), false);
+  }
   if (stop_.found() != nullptr) stop_text_ = *stop_.found();
   return !stop_text_;
 }

@@ -119,6 +119,9 @@ Result<Value> binary(std::string_view sign, const Value& a, const Value& b, Heap
     const List* values = b.list();
     return format_percent(*a.text(), values != nullptr && values->tuple ? values->items : Values{b}, heap);
   }
+  if (a.digits() != nullptr || b.digits() != nullptr) {
+    return Error{ErrorKind::unsupported, fmt::format("{} of a whole number beyond 63 bits", sign)};
+  }
   return no_operation(sign, a, b);
 }
 
