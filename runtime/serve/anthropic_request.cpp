@@ -15,7 +15,8 @@ Result<std::string> block_text(const OrderedJson& content, std::string_view wher
   if (!content.is_array()) return invalid(fmt::format("{} is not a string or a list", where));
   std::string text;
   for (const OrderedJson& block : content) {
-    TRY_ASSIGN(const auto type, block.is_object() ? JsonFields(block).text("type") : std::optional<std::string>());
+    if (!block.is_object()) return invalid(fmt::format("{}: a block is not an object", where));
+    TRY_ASSIGN(const auto type, JsonFields(block).text("type"));
     if (type != "text") {
       return Error{ErrorKind::unsupported, fmt::format("{}: a block of type {} cannot be read there, only text", where,
                                                        quote(type.value_or("")))};

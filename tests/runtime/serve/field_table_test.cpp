@@ -55,7 +55,7 @@ TEST_CASE("fields of requests: a name is once in the table of an API, with an ex
     CHECK(field.apis != 0);
     CHECK((field.is_idle == nullptr) == field.idle.empty());
     if (field.treatment != RequestField::Treatment::obeyed) CHECK_FALSE(field.text.empty());
-    if (field.treatment != RequestField::Treatment::refused) CHECK(field.is_idle == nullptr);
+    if (field.treatment != RequestField::Treatment::refused) CHECK(field.idle.empty());
   }
 }
 
