@@ -106,8 +106,8 @@ std::optional<kernels::SampleSettings> Sampler::drawn_as_they_stand() const {
 }
 
 bool Sampler::adjusts_logits() const {
-  return constraint_ || !options_.logit_bias.empty() || options_.repetition_penalty != 1 ||
-         options_.presence_penalty != 0 || options_.frequency_penalty != 0;
+  return constraint_ || (options_.min_tokens > 0 && !options_.end_tokens.empty()) || !options_.logit_bias.empty() ||
+         options_.repetition_penalty != 1 || options_.presence_penalty != 0 || options_.frequency_penalty != 0;
 }
 
 Result<bool> Sampler::is_complete(std::span<const uint32_t> context) const {
@@ -126,6 +126,9 @@ Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std
     TRY_ASSIGN(const bool must_end, is_complete(context));
     if (must_end) return changed;  // whatever is asked of the end token
   }
+  if (context.size() < prompt_tokens_ + options_.min_tokens)
+    for (const uint32_t token : options_.end_tokens)
+      if (token < changed.size()) changed[token] = -kInfinity;
   for (const auto& [token, bias] : options_.logit_bias)
     changed[token] += bias;
   if (options_.repetition_penalty != 1) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "format/json.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/text/json.h"
@@ -70,6 +72,16 @@ Result<ChatTemplate> template_of_model(const std::optional<std::string>& model_c
 
 bool begins_reasoning(std::string_view prompt) {
   return prompt.ends_with("<think>") || prompt.ends_with("<think>\n");
+}
+
+bool continues_reasoning(std::string_view prompt, size_t answer) {
+  constexpr std::string_view kOpen = "<think>";
+  constexpr std::string_view kClosed = "</think>";
+  const std::string_view said = prompt.substr(std::min(answer, prompt.size()));
+  const size_t open = said.rfind(kOpen);
+  const size_t closed = said.rfind(kClosed);
+  if (open == closed) return begins_reasoning(prompt.substr(0, answer));  // there is neither
+  return closed == std::string_view::npos || (open != std::string_view::npos && open > closed);
 }
 
 Result<uint64_t> tokenizer_bytes(format::Repository& repository, const std::stop_token& stop) {

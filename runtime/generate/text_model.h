@@ -56,6 +56,8 @@ class TextModel {
 
 /// Whether an answer to this text, as the model gets it, begins within reasoning.
 [[nodiscard]] bool begins_reasoning(std::string_view prompt);
+/// The same where the text ends within an answer, which begins at `answer`: its last mark of reasoning tells.
+[[nodiscard]] bool continues_reasoning(std::string_view prompt, size_t answer);
 
 /// Size of the file that TextModel::load reads the tokenizer from; 0: there is none.
 [[nodiscard]] Result<uint64_t> tokenizer_bytes(format::Repository& repository, const std::stop_token& stop);

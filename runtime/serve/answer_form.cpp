@@ -6,6 +6,8 @@
 #include <cctype>
 
 #include "format/base/foreign_text.h"
+#include "format/json.h"
+#include "runtime/text/json.h"
 #include "runtime/text/output_schema.h"
 
 namespace dspack::runtime {
@@ -82,6 +84,21 @@ Result<void> choose(Choice choice, const std::string& name, bool is_parallel, Or
   return invalid("\"tool_choice\" forces a call, but \"tools\" is empty");
 }
 
+/// A schema, or the JSON of one as text. `name`: the field, for errors.
+Result<void> read_schema(const OrderedJson& schema, std::string_view name, AnswerForm& form) {
+  const auto place = fmt::format("\"{}\"", name);
+  if (form.kind != AnswerForm::Kind::free) return invalid(place + ": another field says the answer's form already");
+  const bool is_text = schema.is_string();
+  const auto parsed = is_text ? parse_ordered_json(schema.get_ref<const std::string&>(), format::kConversationDocument)
+                              : Result<OrderedJson>(schema);
+  if (!parsed) return parsed.error().in(place);
+  auto accepted = accept_schema(*parsed);
+  if (!accepted) return accepted.error().in(place);
+  form.kind = AnswerForm::Kind::schema;
+  form.schema = *std::move(accepted);
+  return {};
+}
+
 Result<OrderedJson> compose(const AnswerForm& form, const Result<ChatTemplate>& chat, const Tokenizer& tokenizer) {
   switch (form.kind) {
     case AnswerForm::Kind::free: break;
@@ -109,6 +126,8 @@ Result<void> read_format(const OrderedJson* format, const char* name, AnswerForm
   if (type == format->end() || !type->is_string()) return invalid(fmt::format("\"{}\" has no \"type\"", name));
   if (*type == "text") return {};
   if (*type == "json_object") {
+    // llama-server's form of the next.
+    if (const OrderedJson* schema = JsonFields(*format).find("schema")) return read_schema(*schema, name, form);
     form.kind = AnswerForm::Kind::object;
     return {};
   }
@@ -124,10 +143,31 @@ Result<void> read_format(const OrderedJson* format, const char* name, AnswerForm
                               : nested->is_object() ? JsonFields(*nested).find("schema")
                                                     : nullptr;
   if (schema == nullptr) return invalid(fmt::format("\"{}\" has no \"schema\"", name));
-  auto accepted = accept_schema(*schema);
-  if (!accepted) return accepted.error().in(fmt::format("\"{}\"", name));
-  form.kind = AnswerForm::Kind::schema;
-  form.schema = *std::move(accepted);
+  return read_schema(*schema, name, form);
+}
+
+Result<void> read_schemas(const JsonFields& fields, AnswerForm& form) {
+  for (const char* name : {"json_schema", "guided_json"})
+    if (const OrderedJson* schema = fields.find(name)) TRY(read_schema(*schema, name, form));
+  const OrderedJson* outputs = fields.find("structured_outputs");
+  if (outputs == nullptr) return {};
+  if (!outputs->is_object()) return invalid("\"structured_outputs\" is not an object");
+  for (const auto& [name, value] : outputs->items()) {
+    const auto place = fmt::format("structured_outputs.{}", brief(name));
+    if (value.is_null()) continue;
+    if (name == "json") {
+      TRY(read_schema(value, place, form));
+    } else if (name == "json_object") {
+      if (!value.is_boolean()) return invalid(fmt::format("\"{}\" is not true or false", place));
+      if (!value.get<bool>()) continue;
+      if (form.kind != AnswerForm::Kind::free)
+        return invalid(fmt::format("\"{}\": another field says the answer's form already", place));
+      form.kind = AnswerForm::Kind::object;
+    } else if (!(value.is_boolean() && !value.get<bool>())) {
+      return Error{ErrorKind::unsupported,
+                   fmt::format("\"{}\" is not supported; \"json\" and \"json_object\" are", place)};
+    }
+  }
   return {};
 }
 

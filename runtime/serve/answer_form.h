@@ -33,6 +33,9 @@ struct AnswerForm {
 
 /// OpenAI's response_format, or the "format" of its Responses API; null: absent. `name`: the field, for errors.
 [[nodiscard]] Result<void> read_format(const OrderedJson* format, const char* name, AnswerForm& form);
+/// The names that other servers have for a schema: "json_schema" (llama-server, SGLang), "guided_json" and
+/// "structured_outputs" (vLLM). Each is a schema, or its text.
+[[nodiscard]] Result<void> read_schemas(const JsonFields& fields, AnswerForm& form);
 /// "tool_choice" and "parallel_tool_calls" of both APIs of OpenAI. `tools`: the request's, in the form of the chat API,
 /// or null; they become null where none may be called.
 [[nodiscard]] Result<void> read_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form);

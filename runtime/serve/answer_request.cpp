@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "format/base/foreign_text.h"
+#include "runtime/serve/field_table.h"
 #include "runtime/serve/request_fields.h"
 
 namespace dspack::runtime {
@@ -47,17 +50,21 @@ Result<std::vector<TextPrompt>> read_prompts(const OrderedJson* field) {
   return prompts;
 }
 
-Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions& defaults, uint64_t least_tokens) {
+Result<AnswerRequest> read_openai(const OrderedJson& root, RequestApi api, const SamplerOptions& defaults) {
   AnswerRequest request;
+  TRY(check_fields(root, api, request.remarks));
+  const JsonFields fields(root);
   request.sampling = defaults;
   TRY(read_sampling(fields, request));
   TRY(read_format(fields.find("response_format"), "response_format", request.form));
-  TRY_ASSIGN(const auto choices, fields.whole("n", 1, kMostChoices));
-  request.choices = static_cast<uint32_t>(choices.value_or(1));
-  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
-    TRY_ASSIGN(const auto most, fields.whole(name, least_tokens, kMostTokens));
-    if (most) request.max_tokens = static_cast<uint32_t>(*most);
+  TRY(read_schemas(fields, request.form));
+  for (const char* name : {"n_cmpl", "n"}) {  // llama-server's name and OpenAI's
+    TRY_ASSIGN(const auto choices, fields.whole(name, 1, kMostChoices));
+    if (choices) request.choices = static_cast<uint32_t>(*choices);
   }
+  // An evaluator wants the prompt's likelihoods alone.
+  const uint64_t least = api == kCompletions ? 0 : 1;
+  TRY(read_length(fields, {"max_completion_tokens", "max_tokens", "n_predict"}, least, request));
   TRY_ASSIGN(request.stop, read_stops(fields.find("stop"), "stop"));
   if (const OrderedJson* options = fields.find("stream_options")) {
     if (!options->is_object()) return invalid("\"stream_options\" is not an object");
@@ -67,24 +74,71 @@ Result<AnswerRequest> read_openai(const JsonFields& fields, const SamplerOptions
   return request;
 }
 
+/// The switches of reasoning: DeepSeek's, Alibaba's, SGLang's and OpenRouter's, OpenAI's; the last one that is there
+/// decides. chat_template_kwargs, as in vLLM and SGLang, are the conversation's arguments; an effort is one more of
+/// them.
+Result<void> read_reasoning(const JsonFields& fields, Conversation& conversation, std::optional<bool>& thinking) {
+  TRY(read_thinking(fields, thinking));
+  TRY_ASSIGN(const auto enabled, fields.flag("enable_thinking"));
+  if (enabled) thinking = *enabled;
+  TRY_ASSIGN(auto effort, fields.text("reasoning_effort"));
+  if (const OrderedJson* reasoning = fields.find("reasoning")) {
+    if (!reasoning->is_object()) return invalid("\"reasoning\" is not an object");
+    TRY_ASSIGN(const auto wanted, JsonFields(*reasoning).flag("enabled"));
+    if (wanted) thinking = *wanted;
+    if (!effort) {
+      TRY_ASSIGN(effort, JsonFields(*reasoning).text("effort"));
+    }
+  }
+  if (!effort) return {};
+  thinking = is_reasoning_effort(*effort);
+  if (!conversation.arguments.contains("reasoning_effort")) conversation.arguments["reasoning_effort"] = *effort;
+  return {};
+}
+
+/// How the prompt ends: where an answer begins, or within the last message.
+Result<void> read_ending(const JsonFields& fields, Conversation& conversation) {
+  TRY_ASSIGN(const auto continues, fields.flag("continue_final_message"));
+  TRY_ASSIGN(const auto prompts, fields.flag("add_generation_prompt"));
+  conversation.add_generation_prompt = prompts.value_or(true);
+  const bool has_prefix = conversation.messages.back().role == Role::assistant && conversation.messages.back().prefix;
+  if (!continues.value_or(has_prefix)) return {};
+  if (prompts.value_or(false)) {
+    return invalid("\"continue_final_message\" (or \"prefix\") and \"add_generation_prompt\" cannot both be true");
+  }
+  return continue_last_message(conversation);
+}
+
+void leave_out_tools(OrderedJson& tools, std::vector<std::string>& remarks) {
+  if (!tools.is_array()) return;
+  OrderedJson functions = OrderedJson::array();
+  for (OrderedJson& tool : tools) {
+    const auto type = tool.is_object() ? tool.find("type") : tool.end();
+    if (type != tool.end() && type->is_string() && *type != "function") {
+      remark(remarks, left_out_tool(type->get_ref<const std::string&>()));
+    } else {
+      functions.push_back(std::move(tool));
+    }
+  }
+  tools = functions.empty() ? OrderedJson() : std::move(functions);
+}
+
 }  // namespace
 
 Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOptions& defaults) {
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const JsonFields fields(root);
-  TRY_ASSIGN(AnswerRequest request, read_openai(fields, defaults, 1));
-  TRY_ASSIGN(Conversation conversation, parse_conversation(body));
+  TRY_ASSIGN(AnswerRequest request, read_openai(root, kChat, defaults));
+  TRY_ASSIGN(Conversation conversation, read_conversation(root));
   if (conversation.messages.empty()) return invalid("\"messages\" is empty");
-  // chat_template_kwargs, as in vLLM and SGLang, are the conversation's arguments; OpenAI's name is one more of them.
-  TRY_ASSIGN(const auto effort, fields.text("reasoning_effort"));
-  if (effort) {
-    request.thinking = *effort != "none" && *effort != "minimal";
-    if (!conversation.arguments.contains("reasoning_effort")) conversation.arguments["reasoning_effort"] = *effort;
-  }
+  TRY(read_reasoning(fields, conversation, request.thinking));
+  TRY(read_ending(fields, conversation));
+  leave_out_tools(conversation.tools, request.remarks);
   TRY_ASSIGN(const auto logprobs, fields.flag("logprobs"));
   TRY_ASSIGN(const auto likeliest, fields.whole("top_logprobs", 0, kMostLogprobs));
   if (logprobs.value_or(false)) request.top_logprobs = static_cast<uint32_t>(likeliest.value_or(0));
-  if (likeliest && !logprobs.value_or(false)) return invalid("\"top_logprobs\" needs \"logprobs\": true");
+  if (likeliest.value_or(0) > 0 && !logprobs.value_or(false))
+    return invalid("\"top_logprobs\" needs \"logprobs\": true");
   TRY(read_tool_choice(fields, conversation.tools, request.form));
   request.prompt = std::move(conversation);
   return request;
@@ -93,13 +147,12 @@ Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOpt
 Result<AnswerRequest> parse_completion_request(std::string_view body, const SamplerOptions& defaults) {
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const JsonFields fields(root);
-  TRY_ASSIGN(AnswerRequest request, read_openai(fields, defaults, 0));
-  if (!request.max_tokens) request.max_tokens = 16;  // the API's default
+  TRY_ASSIGN(AnswerRequest request, read_openai(root, kCompletions, defaults));
+  if (!request.max_tokens) request.max_tokens = std::max(16U, request.min_tokens);  // the API's default
   TRY_ASSIGN(const auto logprobs, fields.whole("logprobs", 0, kMostLogprobs));
   if (logprobs) request.top_logprobs = static_cast<uint32_t>(*logprobs);
   TRY_ASSIGN(const auto echoes, fields.flag("echo"));
   request.echoes = echoes.value_or(false);
-  if (fields.find("suffix") != nullptr) return Error{ErrorKind::unsupported, "\"suffix\" is not supported"};
   TRY_ASSIGN(request.prompt, read_prompts(fields.find("prompt")));
   const uint64_t answers = uint64_t{request.prompts()} * request.choices;
   if (answers > kMostAnswers) {

@@ -1,7 +1,7 @@
 // What a client asks for, whichever API it speaks: a conversation or a text, how tokens are chosen, when the answer
 // ends, and how it is delivered.
 // Threads: plain values, pure functions. Errors: invalid (a field of a wrong type or out of range; named), unsupported
-// (a field that is understood and cannot be done). Fields that are not known are ignored.
+// (a field that is understood and cannot be done; field_table.h has them).
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,9 @@ struct AnswerRequest {
   SamplerOptions sampling;
   std::optional<uint32_t> max_tokens;
   std::vector<std::string> stop;
+  uint32_t min_tokens = 0;            // before so many neither tokens nor texts end the answer
+  bool ignores_end_tokens = false;    // those of the model
+  std::vector<uint32_t> stop_tokens;  // that end it as well
   AnswerForm form;
   uint32_t choices = 1;  // answers to each prompt, with seeds that follow one another; of OpenAI's older APIs
   bool streams = false;
@@ -38,6 +41,7 @@ struct AnswerRequest {
   std::optional<uint32_t> top_logprobs;  // absent: none are told; 0: those of the answer's tokens alone
   std::optional<bool> thinking;
   bool echoes = false;  // the prompt's text comes first, with its likelihoods where they are told; of a text
+  std::vector<std::string> remarks = {};  // lines for the log: what of the request was passed over
 
   [[nodiscard]] uint32_t prompts() const {
     const auto* texts = std::get_if<std::vector<TextPrompt>>(&prompt);

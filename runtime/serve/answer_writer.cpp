@@ -22,6 +22,14 @@ ApiError api_error(const Error& error) {
   return {500, "api_error", "weights could not be read; the server's log says more"};
 }
 
+ApiError context_exceeded(uint64_t prompt_tokens, uint64_t context) {
+  return {.status = 400,
+          .type = "invalid_request_error",
+          .message = fmt::format("prompt is too long: {} tokens > {} maximum; shorten it, or allow more with --ctx",
+                                 prompt_tokens, context),
+          .code = "context_length_exceeded"};
+}
+
 std::string fresh_id(std::string_view prefix) {
   std::random_device random;
   return fmt::format("{}{:08x}{:08x}{:08x}", prefix, random(), random(), random());
@@ -36,6 +44,7 @@ std::string progress_comment(const AnswerProgress& progress) {
 namespace {
 
 HttpReply::Headers headers_for(const ApiError& error) {
+  if (!error.allow.empty()) return {{"Allow", error.allow}};
   if (error.status == 429 || error.status == 503) return {{"Retry-After", "10"}};
   return {};
 }
@@ -43,8 +52,9 @@ HttpReply::Headers headers_for(const ApiError& error) {
 }  // namespace
 
 void send_openai_error(HttpReply& reply, const ApiError& error) {
+  const OrderedJson code = error.code.empty() ? OrderedJson() : OrderedJson(error.code);
   const OrderedJson body = {
-      {"error", {{"message", error.message}, {"type", error.type}, {"param", nullptr}, {"code", nullptr}}}};
+      {"error", {{"message", error.message}, {"type", error.type}, {"param", nullptr}, {"code", code}}}};
   reply.send(error.status, "application/json", json_text(body), headers_for(error));
 }
 

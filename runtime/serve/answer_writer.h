@@ -60,8 +60,13 @@ struct ApiError {
   unsigned status = 500;
   std::string type;
   std::string message;
+  std::string code = {};   // OpenAI's; empty: null
+  std::string allow = {};  // methods of the path, of status 405
 };
 [[nodiscard]] ApiError api_error(const Error& error);
+/// A prompt is longer than the context, in the words that agents look for before they shorten a conversation: OpenAI's
+/// code, and the beginning of Anthropic's message.
+[[nodiscard]] ApiError context_exceeded(uint64_t prompt_tokens, uint64_t context);
 
 /// OpenAI's form of an error: {"error": {"message", "type", "param", "code"}}.
 void send_openai_error(HttpReply& reply, const ApiError& error);
@@ -76,7 +81,9 @@ using AnswerWriters = std::vector<std::unique_ptr<AnswerWriter>>;
                                               std::string model);
 [[nodiscard]] std::unique_ptr<AnswerWriter> make_responses_writer(std::shared_ptr<HttpReply> reply,
                                                                   const AnswerRequest& request, std::string model);
+/// `prompt_tokens`: told when the stream begins.
 [[nodiscard]] std::unique_ptr<AnswerWriter> make_messages_writer(std::shared_ptr<HttpReply> reply,
-                                                                 const AnswerRequest& request, std::string model);
+                                                                 const AnswerRequest& request, std::string model,
+                                                                 uint32_t prompt_tokens);
 
 }  // namespace dspack::runtime

@@ -26,6 +26,7 @@ Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, u
       detokenizer_(tokenizer, form == Form::text ? SpecialOutput::skip : SpecialOutput::keep),
       stop_(request.stop),
       parser_({.reasons = form == Form::conversation_in_thought, .tools = tools_of(request), .family = family}),
+      min_tokens_(request.min_tokens),
       top_logprobs_(request.top_logprobs),
       writer_(std::move(writer)),
       log_(std::move(log)),
@@ -109,7 +110,10 @@ bool Answering::token(uint32_t id, std::span<const float> logits) {
   ++counts_.answer_tokens;
   keep_likelihood(id, logits);
   const bool is_silent = form_ != Form::text && tokenizer_.is_special(id) && !is_reply_mark(tokenizer_.token_bytes(id));
-  if (!is_silent) deliver(stop_.push(text_after(id)), false);
+  if (!is_silent) {
+    const std::string text = text_after(id);
+    deliver(counts_.answer_tokens <= min_tokens_ ? text : stop_.push(text), false);
+  }
   if (stop_.found() != nullptr) stop_text_ = *stop_.found();
   return !stop_text_;
 }

@@ -61,6 +61,7 @@ class Answering final : public GenerationListener {
   Detokenizer detokenizer_;
   StopStrings stop_;
   ReplyParser parser_;
+  uint32_t min_tokens_;  // of the answer; before, no text ends it
   std::optional<uint32_t> top_logprobs_;
   std::unique_ptr<AnswerWriter> writer_;
   Log log_;

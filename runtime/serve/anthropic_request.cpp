@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "format/base/foreign_text.h"
+#include "runtime/serve/field_table.h"
 #include "runtime/serve/request_fields.h"
 
 namespace dspack::runtime {
@@ -14,9 +15,11 @@ Result<std::string> block_text(const OrderedJson& content, std::string_view wher
   if (!content.is_array()) return invalid(fmt::format("{} is not a string or a list", where));
   std::string text;
   for (const OrderedJson& block : content) {
-    const auto type = block.is_object() ? block.find("type") : block.end();
-    if (!block.is_object() || type == block.end() || *type != "text") {
-      return Error{ErrorKind::unsupported, fmt::format("{}: only blocks of type \"text\" can be read there", where)};
+    if (!block.is_object()) return invalid(fmt::format("{}: a block is not an object", where));
+    TRY_ASSIGN(const auto type, JsonFields(block).text("type"));
+    if (type != "text") {
+      return Error{ErrorKind::unsupported, fmt::format("{}: a block of type {} cannot be read there, only text", where,
+                                                       quote(type.value_or("")))};
     }
     TRY_ASSIGN(const auto words, JsonFields(block).text("text"));
     if (!text.empty()) text += '\n';
@@ -52,10 +55,10 @@ Result<void> read_blocks(const OrderedJson& message, std::vector<ChatMessage>& m
       TRY_ASSIGN(const auto name, fields.text("name"));
       TRY_ASSIGN(const auto id, fields.text("id"));
       const OrderedJson* input = fields.find("input");
-      if (!name || input == nullptr || !input->is_object())
-        return invalid("a tool_use block lacks \"name\" or \"input\"");
+      if (!name || (input != nullptr && !input->is_object()))
+        return invalid("a tool_use block lacks \"name\", or its \"input\" is not an object");
       if (!spoken.tool_calls) spoken.tool_calls.emplace();
-      spoken.tool_calls->push_back({.name = *name, .arguments = input->dump(), .id = id});
+      spoken.tool_calls->push_back({.name = *name, .arguments = input == nullptr ? "{}" : json_text(*input), .id = id});
     } else if (type == "tool_result") {
       TRY_ASSIGN(const auto id, fields.text("tool_use_id"));
       const OrderedJson* result = fields.find("content");
@@ -72,16 +75,51 @@ Result<void> read_blocks(const OrderedJson& message, std::vector<ChatMessage>& m
   return {};
 }
 
+/// The functions among the tools, in the form of the chat API; null: there are none. Others have a type of their own,
+/// and no schema: a model that was not trained on them knows nothing of them.
+Result<OrderedJson> read_tools(const OrderedJson& tools, std::vector<std::string>& remarks) {
+  if (!tools.is_array()) return invalid("\"tools\" is not a list");
+  OrderedJson functions;
+  for (const OrderedJson& tool : tools) {
+    if (!tool.is_object()) return invalid("a tool is not an object");
+    TRY_ASSIGN(const auto type, JsonFields(tool).text("type"));
+    if (type && type != "custom") {
+      remark(remarks, left_out_tool(*type));
+      continue;
+    }
+    TRY_ASSIGN(const auto name, JsonFields(tool).text("name"));
+    if (!name) return invalid("a tool has no \"name\"");
+    OrderedJson function = {{"name", *name}};
+    if (tool.contains("description")) function["description"] = tool["description"];
+    if (tool.contains("input_schema")) function["parameters"] = tool["input_schema"];
+    if (tool.contains("strict")) function["strict"] = tool["strict"];
+    functions.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return functions;
+}
+
+/// "output_config", and the older "output_format".
+Result<void> read_output(const JsonFields& fields, Conversation& conversation, AnswerForm& form) {
+  TRY(read_format(fields.find("output_format"), "output_format", form));
+  const OrderedJson* output = fields.find("output_config");
+  if (output == nullptr) return {};
+  if (!output->is_object()) return invalid("\"output_config\" is not an object");
+  TRY(read_format(JsonFields(*output).find("format"), "output_config.format", form));
+  TRY_ASSIGN(const auto effort, JsonFields(*output).text("effort"));
+  if (effort) conversation.arguments["reasoning_effort"] = *effort;
+  return {};
+}
+
 }  // namespace
 
 Result<AnswerRequest> parse_messages_request(std::string_view body, const SamplerOptions& defaults) {
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const JsonFields fields(root);
   AnswerRequest request;
+  TRY(check_fields(root, kMessages, request.remarks));
   request.sampling = defaults;
   TRY(read_sampling(fields, request));
-  TRY_ASSIGN(const auto most, fields.whole("max_tokens", 1, kMostTokens));
-  if (most) request.max_tokens = static_cast<uint32_t>(*most);
+  TRY(read_length(fields, {"max_tokens"}, 1, request));
   TRY_ASSIGN(request.stop, read_stops(fields.find("stop_sequences"), "stop_sequences"));
   Conversation conversation;
   if (const OrderedJson* system = fields.find("system")) {
@@ -95,24 +133,17 @@ Result<AnswerRequest> parse_messages_request(std::string_view body, const Sample
     if (!message.is_object()) return invalid("a message is not an object");
     TRY(read_blocks(message, conversation.messages));
   }
-  if (const OrderedJson* tools = fields.find("tools"); tools != nullptr) {
-    if (!tools->is_array()) return invalid("\"tools\" is not a list");
-    conversation.tools = OrderedJson::array();
-    for (const OrderedJson& tool : *tools) {
-      TRY_ASSIGN(const auto name, tool.is_object() ? JsonFields(tool).text("name") : std::optional<std::string>());
-      if (!name) return invalid("a tool has no \"name\"");
-      OrderedJson function = {{"name", *name}};
-      if (tool.contains("description")) function["description"] = tool["description"];
-      if (tool.contains("input_schema")) function["parameters"] = tool["input_schema"];
-      if (tool.contains("strict")) function["strict"] = tool["strict"];
-      conversation.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
-    }
+  if (messages->empty()) return invalid("\"messages\" is empty");
+  // A last message of the assistant is the beginning of the answer, unless it waits for results of tools. (Where it
+  // ends in white space, Anthropic refuses it; here it goes on as it stands.)
+  const ChatMessage* last = conversation.messages.empty() ? nullptr : &conversation.messages.back();
+  if (last != nullptr && last->role == Role::assistant && !last->tool_calls) TRY(continue_last_message(conversation));
+  if (const OrderedJson* tools = fields.find("tools")) {
+    TRY_ASSIGN(conversation.tools, read_tools(*tools, request.remarks));
   }
+  TRY(read_output(fields, conversation, request.form));
   TRY(read_messages_tool_choice(fields, conversation.tools, request.form));
-  if (const OrderedJson* thinking = fields.find("thinking"); thinking != nullptr && thinking->is_object()) {
-    TRY_ASSIGN(const auto type, JsonFields(*thinking).text("type"));
-    request.thinking = type == "enabled";
-  }
+  TRY(read_thinking(fields, request.thinking));
   request.prompt = std::move(conversation);
   return request;
 }

@@ -40,8 +40,13 @@ std::string with_member(const OrderedJson& object, std::string_view name, std::s
 
 class MessagesWriter final : public AnswerWriter {
  public:
-  MessagesWriter(std::shared_ptr<HttpReply> reply, const AnswerRequest& request, std::string model)
-      : reply_(std::move(reply)), streams_(request.streams), id_(fresh_id("msg_")), model_(std::move(model)) {}
+  MessagesWriter(std::shared_ptr<HttpReply> reply, const AnswerRequest& request, std::string model,
+                 uint32_t prompt_tokens)
+      : reply_(std::move(reply)),
+        streams_(request.streams),
+        id_(fresh_id("msg_")),
+        model_(std::move(model)),
+        prompt_tokens_(prompt_tokens) {}
 
   void waiting(const AnswerProgress& /*progress*/) override {
     if (!streams_) return;
@@ -127,7 +132,8 @@ class MessagesWriter final : public AnswerWriter {
     reply_->begin_stream("text/event-stream; charset=utf-8");
     OrderedJson body = message();
     body["content"] = OrderedJson::array();
-    body["usage"] = anthropic_usage({});
+    // What of it was found in a cache may not be known yet; the end of the message tells.
+    body["usage"] = anthropic_usage({.prompt_tokens = prompt_tokens_});
     event("message_start", {{"type", "message_start"}, {"message", std::move(body)}});
   }
 
@@ -166,6 +172,7 @@ class MessagesWriter final : public AnswerWriter {
   bool is_open_ = false;
   std::string id_;
   std::string model_;
+  uint32_t prompt_tokens_;
   ReplyPart::Kind kind_ = ReplyPart::Kind::content;
   std::vector<OrderedJson> blocks_;
   std::vector<std::string> texts_;  // of each block
@@ -174,8 +181,8 @@ class MessagesWriter final : public AnswerWriter {
 }  // namespace
 
 std::unique_ptr<AnswerWriter> make_messages_writer(std::shared_ptr<HttpReply> reply, const AnswerRequest& request,
-                                                   std::string model) {
-  return std::make_unique<MessagesWriter>(std::move(reply), request, std::move(model));
+                                                   std::string model, uint32_t prompt_tokens) {
+  return std::make_unique<MessagesWriter>(std::move(reply), request, std::move(model), prompt_tokens);
 }
 
 }  // namespace dspack::runtime

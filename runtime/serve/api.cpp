@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "dspack_version.h"
 #include "format/base/foreign_text.h"
 #include "runtime/serve/host_address.h"
+#include "runtime/serve/openapi.h"
 #include "runtime/serve/request_fields.h"
 #include "runtime/text/tool_syntax.h"
 
@@ -15,6 +19,41 @@ constexpr std::chrono::seconds kPingInterval{1};  // at which those are looked f
 constexpr uint64_t kMostPromptTokens = 1U << 22U;
 // The same, told with the prompts' tokens: some 100 bytes each, until the last answer has ended.
 constexpr uint64_t kMostLikelihoods = 1U << 21U;
+constexpr size_t kMostRemarks = 256;  // said in a server's life
+constexpr std::string_view kModelPath = "/v1/models/";
+
+bool is_health(std::string_view path) {
+  return path == "/health" || path == "/v1/health";
+}
+
+/// Of a path that is not there, or not with this method.
+ApiError no_answer(const HttpRequest& request) {
+  const std::string_view methods = allowed_methods(request.path);
+  if (methods.empty() || methods.find(request.method) != std::string_view::npos) {
+    return {.status = 404, .type = "not_found_error", .message = fmt::format("there is no {}", quote(request.path))};
+  }
+  return {.status = 405,
+          .type = "invalid_request_error",
+          .message = fmt::format("{} is answered to {} alone", quote(request.path), methods),
+          .allow = std::string(methods)};
+}
+
+/// "org%2Fname" as "org/name"; what is no escape stays.
+std::string percent_decoded(std::string_view text) {
+  const auto digit = [](char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+  };
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_escape = text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0;
+    plain += is_escape ? static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2])) : text[i];
+    if (is_escape) i += 2;
+  }
+  return plain;
+}
 
 /// In a time that does not depend on where they differ.
 bool are_equal(std::string_view a, std::string_view b) {
@@ -81,7 +120,7 @@ bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect diale
       return refuse(403, "permission_error", "pages of other servers may not ask this one");
     }
   }
-  if (options_.api_key.empty() || request.path == "/health" || request.path == "/") return true;
+  if (options_.api_key.empty() || is_health(request.path) || request.path == "/") return true;
   std::string_view key = request.header("authorization");
   if (key.starts_with("Bearer ")) key.remove_prefix(7);
   if (key.empty()) key = request.header("x-api-key");
@@ -99,11 +138,7 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& r
     return watched ? void() : send_openai_error(*reply, api_error(watched.error()));
   }
   if (request.method == "GET" || request.method == "HEAD") return get(request, *reply);
-  const auto fail = [&](const Error& error) {
-    dialect == Dialect::anthropic ? send_anthropic_error(*reply, api_error(error))
-                                  : send_openai_error(*reply, api_error(error));
-  };
-  if (request.method != "POST") return fail(invalid("only GET and POST are answered"));
+  if (request.method != "POST") return fail(*reply, dialect, no_answer(request));
   const std::string& path = request.path;
   const std::string& body = request.body;
   if (path == "/v1/chat/completions") return answer(parse_chat_request(body, options_.sampling), reply, dialect);
@@ -122,10 +157,10 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& r
   for (const auto& [name, function] : kFunctions) {
     if (path != name) continue;
     const auto result = (this->*function)(body);
-    if (!result) return fail(result.error());
+    if (!result) return fail(*reply, dialect, result.error());
     return reply->send(200, "application/json", json_text(*result));
   }
-  fail({ErrorKind::not_found, fmt::format("there is no {}", quote(path))});
+  fail(*reply, dialect, no_answer(request));
 }
 
 void Api::get(const HttpRequest& request, HttpReply& reply) {
@@ -141,11 +176,17 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
                        {"Referrer-Policy", "no-referrer"},
                        {"Cache-Control", "no-cache"}});
   }
-  if (request.path == "/health") return reply.send(200, "application/json", json_text({{"status", "ok"}}));
+  if (is_health(request.path)) return reply.send(200, "application/json", json_text({{"status", "ok"}}));
   if (request.path == "/v1/models") {
     return reply.send(200, "application/json", json_text({{"object", "list"}, {"data", OrderedJson::array({model})}}));
   }
-  if (request.path == "/v1/models/" + options_.model) return reply.send(200, "application/json", json_text(model));
+  if (request.path == "/version") return reply.send(200, "application/json", json_text({{"version", kVersion}}));
+  if (request.path == "/openapi.json") return reply.send(200, "application/json", json_text(openapi_description()));
+  // Clients encode the slash of a name; others do not.
+  if (request.path.starts_with(kModelPath) &&
+      (request.path.substr(kModelPath.size()) == options_.model ||
+       percent_decoded(request.path.substr(kModelPath.size())) == options_.model))
+    return reply.send(200, "application/json", json_text(model));
   if (request.path == "/metrics") return reply.send(200, "text/plain; version=0.0.4", metrics());
   if (request.path == "/props") {
     OrderedJson props = {{"model", options_.model},
@@ -165,10 +206,11 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
     }
     return reply.send(200, "application/json", json_text(props));
   }
-  send_openai_error(reply, {404, "not_found_error", fmt::format("there is no {}", quote(request.path))});
+  const ApiError error = no_answer(request);
+  request.path.starts_with("/v1/messages") ? send_anthropic_error(reply, error) : send_openai_error(reply, error);
 }
 
-Result<std::string> Api::prompt_text(const Conversation& conversation, const std::optional<bool>& thinking) const {
+Result<RenderOptions> Api::render_options(const Conversation& conversation, const std::optional<bool>& thinking) const {
   OrderedJson arguments = options_.template_arguments;
   if (thinking) arguments.update(thinking_arguments(*thinking));
   for (const auto& [name, value] : conversation.arguments.items()) {
@@ -177,20 +219,37 @@ Result<std::string> Api::prompt_text(const Conversation& conversation, const std
     const bool is_thinking = thinking_arguments(true).contains(name) && value.is_boolean();
     arguments.update(is_thinking ? thinking_arguments(value.get<bool>()) : OrderedJson{{name, value}});
   }
-  return text_.render_chat(conversation.messages, {.add_generation_prompt = true,
-                                                   .tools = conversation.tools,
-                                                   .arguments = std::move(arguments),
-                                                   .now = options_.clock()});
+  return RenderOptions{.add_generation_prompt = conversation.add_generation_prompt,
+                       .continue_final_message = conversation.continue_final_message,
+                       .tools = conversation.tools,
+                       .arguments = std::move(arguments),
+                       .now = options_.clock()};
+}
+
+size_t Api::answer_begin(std::string_view text, std::span<const ChatMessage> messages, RenderOptions options) const {
+  options.continue_final_message = false;
+  const auto before = text_.render_chat(messages.first(messages.size() - 1), std::move(options));
+  if (!before) return 0;  // such a template cannot tell
+  const auto differs = static_cast<size_t>(std::ranges::mismatch(text, *before).in1 - text.begin());
+  // Both may go on with a mark of reasoning, and with another one.
+  return differs - std::min(differs, std::string_view("<think>").size());
 }
 
 Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
-  TRY_ASSIGN(const std::string text, prompt_text(std::get<Conversation>(request.prompt), request.thinking));
+  const auto& conversation = std::get<Conversation>(request.prompt);
+  TRY_ASSIGN(const RenderOptions options, render_options(conversation, request.thinking));
+  TRY_ASSIGN(const std::string text, text_.render_chat(conversation.messages, options));
+  const bool continues = conversation.continue_final_message;
+  const size_t begin = continues ? answer_begin(text, conversation.messages, options) : text.size();
   TRY_ASSIGN(std::vector<uint32_t> tokens, text_.tokenizer().encode(text, SpecialTokens::parse));
   Prompt prompt{.tokens = std::move(tokens), .form = Answering::Form::conversation};
   const auto& chat = text_.chat_template();
-  if (begins_reasoning(text)) {
+  if (continues_reasoning(text, begin)) {
     prompt.form = Answering::Form::conversation_in_thought;
     prompt.reasoning = Reasoning::begun;
+  } else if (continues &&
+             conversation.messages.back().content.value_or("").find_first_not_of(" \t\r\n") != std::string::npos) {
+    prompt.reasoning = Reasoning::none;  // the answer has begun
   } else if (!text.ends_with("</think>") && !text.ends_with("</think>\n\n") && chat && chat->has_thinking_switch()) {
     prompt.reasoning = Reasoning::optional;  // the switch may leave it to the model
   }
@@ -227,14 +286,32 @@ Result<std::vector<Api::Prompt>> Api::prompts_of(const AnswerRequest& request) c
 }
 
 void Api::fail(HttpReply& reply, Dialect dialect, const Error& error) {
-  dialect == Dialect::anthropic ? send_anthropic_error(reply, api_error(error))
-                                : send_openai_error(reply, api_error(error));
+  fail(reply, dialect, api_error(error));
+}
+
+void Api::fail(HttpReply& reply, Dialect dialect, const ApiError& error) {
+  dialect == Dialect::anthropic ? send_anthropic_error(reply, error) : send_openai_error(reply, error);
+}
+
+void Api::say(const std::vector<std::string>& remarks) {
+  for (const std::string& line : remarks) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (said_.size() >= kMostRemarks || !said_.insert(line).second) continue;
+    }
+    log_({ErrorKind::unsupported, line});
+  }
 }
 
 void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
   if (!request) return fail(*reply, dialect, request.error());
+  say(request->remarks);
   auto prompts = prompts_of(*request);
   if (!prompts) return fail(*reply, dialect, prompts.error());
+  for (const Prompt& each : *prompts) {
+    if (each.tokens.size() > options_.context)
+      return fail(*reply, dialect, context_exceeded(each.tokens.size(), options_.context));
+  }
   const auto* conversation = std::get_if<Conversation>(&request->prompt);
   const bool has_tools = conversation != nullptr && !conversation->tools.is_null();
   const auto form =
@@ -243,6 +320,19 @@ void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>
   // What the model may do by itself, it does without xgrammar as well.
   const bool can_be_free = request->form.kind == AnswerForm::Kind::strict_calls && !constraints_;
   if (form->is_null() || can_be_free) return begin(*request, *prompts, nullptr, reply, dialect);
+  if (request->ignores_end_tokens || request->min_tokens > 0) {
+    return fail(
+        *reply, dialect,
+        Error{ErrorKind::unsupported,
+              "\"min_tokens\" or \"ignore_eos\" beside an answer that is held to a form, which says where it ends"});
+  }
+  if (conversation != nullptr && conversation->continue_final_message &&
+      request->form.kind != AnswerForm::Kind::strict_calls) {
+    return fail(*reply, dialect,
+                Error{ErrorKind::unsupported,
+                      "a last message of the assistant beside an answer that is held to a form: "
+                      "what it begins with is not looked at"});
+  }
   if (!constraints_) return fail(*reply, dialect, constraints_.error());
   (*constraints_)
       ->compile(json_text(*form), [this, request = *std::move(request), prompts = *std::move(prompts), reply,
@@ -254,6 +344,10 @@ void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>
 
 void Api::begin(AnswerRequest request, std::span<const Prompt> prompts, const TokenConstraint* constraint,
                 const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
+  std::vector<uint32_t> end_tokens = request.stop_tokens;
+  if (!request.ignores_end_tokens) std::ranges::copy(options_.end_tokens, std::back_inserter(end_tokens));
+  request.sampling.min_tokens = request.min_tokens;
+  request.sampling.end_tokens = end_tokens;
   auto sampler = Sampler::make(request.sampling);
   if (!sampler) return fail(*reply, dialect, sampler.error());
   const std::string model = request.model.empty() ? options_.model : request.model;
@@ -262,8 +356,10 @@ void Api::begin(AnswerRequest request, std::span<const Prompt> prompts, const To
   if (dialect == Dialect::openai) {
     writers = converses ? make_chat_writers(reply, request, model) : make_text_writers(reply, request, model);
   } else {
-    writers.push_back(dialect == Dialect::anthropic ? make_messages_writer(reply, request, model)
-                                                    : make_responses_writer(reply, request, model));
+    writers.push_back(
+        dialect == Dialect::anthropic
+            ? make_messages_writer(reply, request, model, static_cast<uint32_t>(prompts.front().tokens.size()))
+            : make_responses_writer(reply, request, model));
   }
   const auto* conversation = std::get_if<Conversation>(&request.prompt);
   const auto family = families_[conversation != nullptr && !conversation->tools.is_null() ? 1 : 0];
@@ -275,9 +371,8 @@ void Api::begin(AnswerRequest request, std::span<const Prompt> prompts, const To
     const auto count = static_cast<uint32_t>(prompt.tokens.size());
     request.sampling.seed = first_seed + index % request.choices;  // of each prompt as if it were alone
     sampler = Sampler::make(request.sampling);
-    const auto answering =
-        std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, family, std::move(writers[index]),
-                                    log_);
+    const auto answering = std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, family,
+                                                       std::move(writers[index]), log_);
     if (request.echoes && !request.scores_prompt()) answering->echo(prompt.tokens);
     {
       const std::lock_guard lock(mutex_);
@@ -287,7 +382,7 @@ void Api::begin(AnswerRequest request, std::span<const Prompt> prompts, const To
     answers.push_back(answering);
     generations.push_back({.prompt = prompt.tokens,
                            .max_tokens = request.max_tokens.value_or(UINT32_MAX),
-                           .end_tokens = options_.end_tokens,
+                           .end_tokens = end_tokens,
                            .sampler = *sampler,
                            .listener = answering,
                            .gone = reply->gone(),
@@ -328,7 +423,9 @@ Result<OrderedJson> Api::detokenize(std::string_view body) const {
 
 Result<OrderedJson> Api::apply_template(std::string_view body) const {
   TRY_ASSIGN(const AnswerRequest request, parse_chat_request(body, options_.sampling));
-  TRY_ASSIGN(std::string text, prompt_text(std::get<Conversation>(request.prompt), request.thinking));
+  const auto& conversation = std::get<Conversation>(request.prompt);
+  TRY_ASSIGN(RenderOptions options, render_options(conversation, request.thinking));
+  TRY_ASSIGN(std::string text, text_.render_chat(conversation.messages, std::move(options)));
   return OrderedJson{{"prompt", std::move(text)}};
 }
 

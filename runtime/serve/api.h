@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -56,13 +57,19 @@ class Api {
   [[nodiscard]] bool is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const;
   [[nodiscard]] bool is_known_host(std::string_view host) const;
   void get(const HttpRequest& request, HttpReply& reply);
+  /// Says each line once, of so many different ones as nobody minds in a log.
+  void say(const std::vector<std::string>& remarks);
   void answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect);
   /// Of a request whose form has become a constraint; null: its answers are free.
   void begin(AnswerRequest request, std::span<const Prompt> prompts, const TokenConstraint* constraint,
              const std::shared_ptr<HttpReply>& reply, Dialect dialect);
   static void fail(HttpReply& reply, Dialect dialect, const Error& error);
-  [[nodiscard]] Result<std::string> prompt_text(const Conversation& conversation,
-                                                const std::optional<bool>& thinking) const;
+  static void fail(HttpReply& reply, Dialect dialect, const ApiError& error);
+  [[nodiscard]] Result<RenderOptions> render_options(const Conversation& conversation,
+                                                     const std::optional<bool>& thinking) const;
+  /// Where the answer begins in a prompt that goes on with a conversation's last message.
+  [[nodiscard]] size_t answer_begin(std::string_view text, std::span<const ChatMessage> messages,
+                                    RenderOptions options) const;
   /// Of a conversation.
   [[nodiscard]] Result<Prompt> prompt_of(const AnswerRequest& request) const;
   [[nodiscard]] Result<std::vector<Prompt>> prompts_of(const AnswerRequest& request) const;
@@ -84,6 +91,7 @@ class Api {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::list<std::weak_ptr<Answering>> waiting_;
+  std::set<std::string> said_;
   std::jthread pinging_;  // it uses all the others, and so do the answers that wait for their constraint
   Result<std::unique_ptr<ConstraintCompiler>> constraints_;
 };

@@ -3,9 +3,31 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
+
+#include "runtime/text/json.h"
 
 namespace dspack::runtime {
 namespace {
+
+void append_json(const OrderedJson& value, std::string& text) {
+  const auto plain = [](const OrderedJson& leaf) {
+    return leaf.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  };
+  if (!value.is_structured()) {
+    const std::string_view digits = long_number(value);
+    text += digits.empty() ? plain(value) : digits;
+    return;
+  }
+  text += value.is_object() ? '{' : '[';
+  bool is_first = true;
+  for (const auto& [key, each] : value.items()) {
+    if (!std::exchange(is_first, false)) text += ',';
+    if (value.is_object()) text += plain(OrderedJson(key)) + ':';
+    append_json(each, text);
+  }
+  text += value.is_object() ? '}' : ']';
+}
 
 Error wrong(const char* name, std::string_view expected) {
   return invalid(fmt::format("\"{}\" is not {}", name, expected));
@@ -36,6 +58,14 @@ Result<std::optional<uint64_t>> JsonFields::whole(const char* name, uint64_t lea
   return std::optional(field->get<uint64_t>());
 }
 
+Result<std::optional<uint64_t>> JsonFields::limit(const char* name, uint64_t least, uint64_t most) const {
+  const OrderedJson* field = find(name);
+  if (field != nullptr && field->is_number_integer() && *field == -1) return std::optional(kUnlimited);
+  auto read = whole(name, least, most);
+  if (!read) return invalid(read.error().message + ", or -1");
+  return read;
+}
+
 Result<std::optional<bool>> JsonFields::flag(const char* name) const {
   const OrderedJson* field = find(name);
   if (field == nullptr) return std::optional<bool>();
@@ -51,7 +81,9 @@ Result<std::optional<std::string>> JsonFields::text(const char* name) const {
 }
 
 std::string json_text(const OrderedJson& value) {
-  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  std::string text;
+  append_json(value, text);
+  return text;
 }
 
 }  // namespace dspack::runtime

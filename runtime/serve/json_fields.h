@@ -13,12 +13,16 @@ namespace dspack::runtime {
 
 class JsonFields {
  public:
+  static constexpr uint64_t kUnlimited = UINT64_MAX;
+
   explicit JsonFields(const OrderedJson& object) : object_(object) {}
 
   /// Null if it is absent.
   [[nodiscard]] const OrderedJson* find(const char* name) const;
   [[nodiscard]] Result<std::optional<double>> number(const char* name, double least, double most) const;
   [[nodiscard]] Result<std::optional<uint64_t>> whole(const char* name, uint64_t least, uint64_t most) const;
+  /// The same, and -1, which other servers read as none, or all: kUnlimited.
+  [[nodiscard]] Result<std::optional<uint64_t>> limit(const char* name, uint64_t least, uint64_t most) const;
   [[nodiscard]] Result<std::optional<bool>> flag(const char* name) const;
   [[nodiscard]] Result<std::optional<std::string>> text(const char* name) const;
 
@@ -26,7 +30,7 @@ class JsonFields {
   const OrderedJson& object_;
 };
 
-/// In one line; broken UTF-8 as U+FFFD.
+/// In one line; broken UTF-8 as U+FFFD, long whole numbers (runtime/text/json.h) with all their digits.
 [[nodiscard]] std::string json_text(const OrderedJson& value);
 
 }  // namespace dspack::runtime

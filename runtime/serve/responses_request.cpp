@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "format/base/foreign_text.h"
+#include "runtime/serve/field_table.h"
 #include "runtime/serve/request_fields.h"
 
 namespace dspack::runtime {
@@ -21,11 +22,36 @@ std::string reasoning_text(const JsonFields& fields) {
   return text;
 }
 
+/// The texts of a list of parts, or one text. `place`: what holds them, for errors.
+Result<std::string> parts_text(const OrderedJson& content, std::string_view place) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) return invalid(fmt::format("{} is not a string or a list", place));
+  std::string joined;
+  for (const OrderedJson& part : content) {
+    TRY_ASSIGN(const auto kind, part.is_object() ? JsonFields(part).text("type") : std::optional<std::string>());
+    if (kind != "input_text" && kind != "output_text" && kind != "text") {
+      return Error{ErrorKind::unsupported,
+                   fmt::format("{}: a part of type {} cannot be read, only text", place, quote(kind.value_or("")))};
+    }
+    TRY_ASSIGN(const auto text, JsonFields(part).text("text"));
+    joined += (joined.empty() ? "" : "\n") + text.value_or("");
+  }
+  return joined;
+}
+
 /// The assistant's message that an item begins, with the reasoning in front of it.
 ChatMessage begin_answer(std::string& reasoning) {
   ChatMessage message{.role = Role::assistant};
   if (!reasoning.empty()) message.others["reasoning_content"] = std::exchange(reasoning, {});
   return message;
+}
+
+/// A call of the assistant, who may have said something before.
+void add_call(ToolCall call, std::vector<ChatMessage>& messages, std::string& reasoning) {
+  const bool continues = !messages.empty() && messages.back().role == Role::assistant && reasoning.empty();
+  if (!continues) messages.push_back(begin_answer(reasoning));
+  if (!messages.back().tool_calls) messages.back().tool_calls.emplace();
+  messages.back().tool_calls->push_back(std::move(call));
 }
 
 /// An item of a response's input. `reasoning`: of the assistant's message that follows.
@@ -41,17 +67,25 @@ Result<void> read_item(const OrderedJson& item, std::vector<ChatMessage>& messag
     TRY_ASSIGN(const auto name, fields.text("name"));
     TRY_ASSIGN(const auto id, fields.text("call_id"));
     TRY_ASSIGN(const auto arguments, fields.text("arguments"));
-    if (!name || !arguments) return invalid("a function_call lacks \"name\" or \"arguments\"");
-    const bool continues = !messages.empty() && messages.back().role == Role::assistant && reasoning.empty();
-    if (!continues) messages.push_back(begin_answer(reasoning));
-    if (!messages.back().tool_calls) messages.back().tool_calls.emplace();
-    messages.back().tool_calls->push_back({.name = *name, .arguments = *arguments, .id = id});
+    if (!name) return invalid("a function_call lacks \"name\"");
+    add_call({.name = *name, .arguments = arguments.value_or("{}"), .id = id}, messages, reasoning);
     return {};
   }
-  if (type == "function_call_output") {
+  if (type == "custom_tool_call") {
+    TRY_ASSIGN(const auto name, fields.text("name"));
     TRY_ASSIGN(const auto id, fields.text("call_id"));
-    TRY_ASSIGN(const auto output, fields.text("output"));
-    messages.push_back({.role = Role::tool, .content = output.value_or(""), .tool_call_id = id});
+    TRY_ASSIGN(const auto text, fields.text("input"));
+    if (!name) return invalid("a custom_tool_call lacks \"name\"");
+    add_call(custom_call(*name, text.value_or(""), id), messages, reasoning);
+    return {};
+  }
+  if (type == "function_call_output" || type == "custom_tool_call_output") {
+    TRY_ASSIGN(const auto id, fields.text("call_id"));
+    ChatMessage result{.role = Role::tool, .content = "", .tool_call_id = id};
+    if (const OrderedJson* output = fields.find("output")) {
+      TRY_ASSIGN(result.content, parts_text(*output, fmt::format("\"output\" of a {}", *type)));
+    }
+    messages.push_back(std::move(result));
     return {};
   }
   if (type && *type != "message") {
@@ -60,24 +94,10 @@ Result<void> read_item(const OrderedJson& item, std::vector<ChatMessage>& messag
   TRY_ASSIGN(const auto role_name, fields.text("role"));
   TRY_ASSIGN(const Role role, parse_role(role_name.value_or("")));
   ChatMessage message = role == Role::assistant ? begin_answer(reasoning) : ChatMessage{.role = role};
-  message.content = "";
   reasoning.clear();  // it has found its message, or had none
   const OrderedJson* content = fields.find("content");
   if (content == nullptr) return invalid("a message of \"input\" has no \"content\"");
-  if (content->is_string()) {
-    message.content = content->get<std::string>();
-  } else if (content->is_array()) {
-    for (const OrderedJson& part : *content) {
-      TRY_ASSIGN(const auto kind, part.is_object() ? JsonFields(part).text("type") : std::optional<std::string>());
-      if (kind != "input_text" && kind != "output_text" && kind != "text") {
-        return Error{ErrorKind::unsupported, "a part of \"content\" that is no text cannot be read"};
-      }
-      TRY_ASSIGN(const auto text, JsonFields(part).text("text"));
-      *message.content += (message.content->empty() ? "" : "\n") + text.value_or("");
-    }
-  } else {
-    return invalid("a message's \"content\" is not a string or a list");
-  }
+  TRY_ASSIGN(message.content, parts_text(*content, "a message's \"content\""));
   messages.push_back(std::move(message));
   return {};
 }
@@ -88,16 +108,11 @@ Result<AnswerRequest> parse_responses_request(std::string_view body, const Sampl
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const JsonFields fields(root);
   AnswerRequest request;
+  TRY(check_fields(root, kResponses, request.remarks));
   request.sampling = defaults;
   TRY(read_sampling(fields, request));
-  TRY_ASSIGN(const auto most, fields.whole("max_output_tokens", 1, kMostTokens));
-  if (most) request.max_tokens = static_cast<uint32_t>(*most);
-  for (const char* name : {"previous_response_id", "conversation"}) {
-    if (fields.find(name) != nullptr) {
-      return Error{ErrorKind::unsupported,
-                   fmt::format("\"{}\": this server keeps no responses; send all of \"input\"", name)};
-    }
-  }
+  TRY(read_length(fields, {"max_output_tokens"}, 1, request));
+  TRY_ASSIGN(request.stop, read_stops(fields.find("stop"), "stop"));
   Conversation conversation;
   TRY_ASSIGN(const auto instructions, fields.text("instructions"));
   if (instructions) conversation.messages.push_back({.role = Role::system, .content = *instructions});
@@ -113,12 +128,16 @@ Result<AnswerRequest> parse_responses_request(std::string_view body, const Sampl
   } else {
     return invalid("\"input\" is not a string or a list");
   }
+  if (conversation.messages.empty()) return invalid("\"input\" is empty");
   if (const OrderedJson* tools = fields.find("tools")) {
     if (!tools->is_array()) return invalid("\"tools\" is not a list");
     for (const OrderedJson& tool : *tools) {
       TRY_ASSIGN(const auto type, tool.is_object() ? JsonFields(tool).text("type") : std::optional<std::string>());
-      if (type != "function")
-        return Error{ErrorKind::unsupported, "\"tools\": only those of type \"function\" are known"};
+      if (!type) return invalid("a tool has no \"type\"");
+      if (type != "function") {
+        remark(request.remarks, left_out_tool(*type));
+        continue;
+      }
       OrderedJson function = tool;
       function.erase("type");
       conversation.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
@@ -127,10 +146,12 @@ Result<AnswerRequest> parse_responses_request(std::string_view body, const Sampl
   if (const OrderedJson* text = fields.find("text"); text != nullptr && text->is_object()) {
     TRY(read_format(JsonFields(*text).find("format"), "format", request.form));
   }
+  TRY(read_schemas(fields, request.form));
   TRY(read_tool_choice(fields, conversation.tools, request.form));
   if (const OrderedJson* reasoning = fields.find("reasoning"); reasoning != nullptr && reasoning->is_object()) {
     TRY_ASSIGN(const auto effort, JsonFields(*reasoning).text("effort"));
-    if (effort) request.thinking = *effort != "none" && *effort != "minimal";
+    if (effort) request.thinking = is_reasoning_effort(*effort);
+    if (effort) conversation.arguments["reasoning_effort"] = *effort;
   }
   request.prompt = std::move(conversation);
   return request;

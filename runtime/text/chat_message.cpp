@@ -12,24 +12,10 @@
 namespace dspack::runtime {
 namespace {
 
+constexpr const char* kNoArguments = "{}";
+
 Error wrong(std::string_view what, std::string_view expected) {
   return {ErrorKind::invalid, fmt::format("{} is not {}", what, expected)};
-}
-
-/// Whether a whole number outside of strings has more than 18 digits.
-bool has_long_integer(std::string_view text) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') {
-      for (++i; i < text.size() && text[i] != '"'; ++i)
-        if (text[i] == '\\') ++i;
-      continue;
-    }
-    const size_t end = std::min(text.find_first_not_of("-+.eE0123456789", i), text.size());
-    const std::string_view number = text.substr(i, end - i);
-    if (number.size() > 18 && number.find_first_of(".eE") == std::string_view::npos) return true;
-    if (!number.empty()) i = end - 1;
-  }
-  return false;
 }
 
 /// A string field; absent and null are nullopt.
@@ -41,11 +27,12 @@ Result<std::optional<std::string>> text_field(const OrderedJson& object, const c
 }
 
 /// A message's content: a string, or a list of {"type": "text", "text": "..."}, as OpenAI's clients write it. The
-/// templates take a string, so parts are joined by line feeds, as vLLM and llama.cpp do. Absent and null are nullopt.
-Result<std::optional<std::string>> read_content(const OrderedJson& message) {
+/// templates take a string, so parts are joined by line feeds, as vLLM and llama.cpp do. Absent and null are nullopt;
+/// so is an empty list of an assistant, who may call instead, and elsewhere it is an empty text.
+Result<std::optional<std::string>> read_content(const OrderedJson& message, Role role) {
   const auto found = message.find("content");
   if (found == message.end() || !found->is_array()) return text_field(message, "content");
-  if (found->empty()) return wrong("\"content\"", "a string or a list of texts");
+  if (found->empty() && role == Role::assistant) return std::optional<std::string>();
   std::string text;
   for (const OrderedJson& part : *found) {
     if (!part.is_object()) return wrong("a part of \"content\"", "an object");
@@ -63,20 +50,34 @@ Result<std::optional<std::string>> read_content(const OrderedJson& message) {
   return std::optional(std::move(text));
 }
 
+/// A call of OpenAI's tools of type "custom", whose input is one text: that of a function with this one argument.
+Result<ToolCall> read_custom_call(const OrderedJson& value, ToolCall call) {
+  const auto custom = value.find("custom");
+  if (custom == value.end() || !custom->is_object()) return wrong("\"custom\"", "an object");
+  TRY_ASSIGN(const auto name, text_field(*custom, "name"));
+  TRY_ASSIGN(const auto input, text_field(*custom, "input"));
+  if (!name) return wrong("\"name\" of \"custom\"", "a string");
+  return custom_call(*name, input.value_or(""), std::move(call.id));
+}
+
 Result<ToolCall> read_call(const OrderedJson& value) {
-  const auto function = value.is_object() ? value.find("function") : value.end();
-  if (function == value.end() || !function->is_object()) return wrong("\"function\"", "an object");
+  if (!value.is_object()) return wrong("a call", "an object");
   ToolCall call;
   TRY_ASSIGN(call.id, text_field(value, "id"));
   TRY_ASSIGN(const auto type, text_field(value, "type"));
+  if (type == "custom") return read_custom_call(value, std::move(call));
+  const auto function = value.find("function");
+  if (function == value.end() || !function->is_object()) return wrong("\"function\"", "an object");
   TRY_ASSIGN(const auto name, text_field(*function, "name"));
   if (!name) return wrong("\"name\" of \"function\"", "a string");
   call.type = type.value_or("function");
   call.name = *name;
   const auto arguments = function->find("arguments");
-  if (arguments == function->end() || !(arguments->is_string() || arguments->is_object())) {
-    return wrong("\"arguments\"", "a string or an object");
+  if (arguments == function->end() || arguments->is_null()) {
+    call.arguments = kNoArguments;
+    return call;
   }
+  if (!arguments->is_string() && !arguments->is_object()) return wrong("\"arguments\"", "a string or an object");
   call.arguments = *arguments;
   return call;
 }
@@ -87,7 +88,7 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
   TRY_ASSIGN(const auto role, text_field(value, "role"));
   if (!role) return wrong("\"role\"", "a string");
   TRY_ASSIGN(message.role, parse_role(*role));
-  TRY_ASSIGN(message.content, read_content(value));
+  TRY_ASSIGN(message.content, read_content(value, message.role));
   TRY_ASSIGN(message.tool_call_id, text_field(value, "tool_call_id"));
   TRY_ASSIGN(message.name, text_field(value, "name"));
   for (const auto& [key, field] : value.items()) {
@@ -95,7 +96,7 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
                                                          "tool_call_id", "name",    "prefix"};
     if (std::ranges::find(kFields, key) == kFields.end()) message.others[key] = field;
   }
-  if (const auto prefix = value.find("prefix"); prefix != value.end()) {
+  if (const auto prefix = value.find("prefix"); prefix != value.end() && !prefix->is_null()) {
     if (!prefix->is_boolean()) return wrong("\"prefix\"", "true or false");
     message.prefix = prefix->get<bool>();
   }
@@ -111,16 +112,19 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
   return message;
 }
 
-/// JSON whose objects keep the order of their keys. Errors: invalid.
+/// Strict. Errors: invalid, budget.
 Result<OrderedJson> parse_ordered(std::string_view json_text) {
-  TRY(format::parse_json(json_text, format::kConversationDocument));  // strict, but it sorts the keys of objects
-  if (has_long_integer(json_text)) {
-    return Error{ErrorKind::invalid, "a whole number has more than 18 digits; write it as a string"};
-  }
-  return OrderedJson::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  return parse_ordered_json(json_text, format::kConversationDocument);
 }
 
 }  // namespace
+
+ToolCall custom_call(std::string name, std::string_view input, std::optional<std::string> id) {
+  return {.type = "function",
+          .name = std::move(name),
+          .arguments = python_json(OrderedJson{{"input", input}}, /*compact=*/false),
+          .id = std::move(id)};
+}
 
 Result<Role> parse_role(std::string_view name) {
   for (const Role role : {Role::system, Role::developer, Role::user, Role::assistant, Role::tool}) {
@@ -143,6 +147,10 @@ std::string_view to_string(Role role) {
 
 Result<Conversation> parse_conversation(std::string_view json_text) {
   TRY_ASSIGN(const OrderedJson root, parse_ordered(json_text));
+  return read_conversation(root);
+}
+
+Result<Conversation> read_conversation(const OrderedJson& root) {
   const OrderedJson* messages = &root;
   Conversation conversation;
   if (root.is_object()) {
@@ -176,7 +184,10 @@ Result<OrderedJson> parse_template_arguments(std::string_view json_text) {
 Result<OrderedJson> arguments_as_object(const ToolCall& call) {
   if (!call.arguments.is_string()) return call.arguments;
   const auto place = [&call] { return fmt::format("the arguments of the call of {}", quote(call.name)); };
-  auto object = parse_ordered(call.arguments.get_ref<const std::string&>());
+  const auto& text = call.arguments.get_ref<const std::string&>();
+  // What clients write of a call without arguments.
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) return OrderedJson::object();
+  auto object = parse_ordered(text);
   if (!object) return object.error().in(place());
   if (!object->is_object()) return wrong(place(), "an object in JSON, such as {\"city\": \"Paris\"}");
   return object;

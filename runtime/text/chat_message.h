@@ -30,6 +30,10 @@ struct ToolCall {
   std::optional<std::string> id = {};  // Kimi-K2's templates print it
 };
 
+/// A call of one of OpenAI's tools of type "custom", whose input is one text, as templates can write it: the call of a
+/// function with the one argument "input".
+[[nodiscard]] ToolCall custom_call(std::string name, std::string_view input, std::optional<std::string> id);
+
 struct ChatMessage {
   Role role = Role::user;
   std::optional<std::string> content = {};               // nullopt is Jinja's none
@@ -41,18 +45,21 @@ struct ChatMessage {
 };
 
 struct RenderOptions {
-  std::string bos_token = {};         // from tokenizer_config.json; empty if there is none
-  std::string eos_token = {};         // the same
-  bool add_generation_prompt = true;  // end where the assistant's answer begins
-  OrderedJson tools = {};             // a list in OpenAI's form, or null; DeepSeek's templates do not print it
-  OrderedJson arguments = {};         // what else the template is told, by name; an object or null
-  std::tm now = {};                   // what templates that print the date are told
+  std::string bos_token = {};           // from tokenizer_config.json; empty if there is none
+  std::string eos_token = {};           // the same
+  bool add_generation_prompt = true;    // end where the assistant's answer begins
+  bool continue_final_message = false;  // end within the last message, after its content; without a generation prompt
+  OrderedJson tools = {};               // a list in OpenAI's form, or null; DeepSeek's templates do not print it
+  OrderedJson arguments = {};           // what else the template is told, by name; an object or null
+  std::tm now = {};                     // what templates that print the date are told
 };
 
 struct Conversation {
   std::vector<ChatMessage> messages;
   OrderedJson tools = {};      // null: none
   OrderedJson arguments = {};  // of the template, an object; null: none
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;  // the last message is an assistant's, and the answer goes on with it
 };
 
 /// A conversation from JSON, in the form of OpenAI's chat API: {"messages": [...], "tools": [...]}, or the list of
@@ -60,10 +67,11 @@ struct Conversation {
 ///
 /// A message: "role", "content" (a string, or null; absent is null), and where it has them "tool_calls" (a list of
 /// {"id", "type", "function": {"name", "arguments"}}; null is absent), "tool_call_id", "name", "prefix". Other fields
-/// are kept as they are for templates that use them. Arguments are a string or an object; some templates take only one
-/// of these. Errors: invalid, naming message and field; whole numbers of more than 18 digits are refused, because they
-/// could not be printed as they came.
+/// are kept as they are for templates that use them. Arguments are a string or an object (some templates take only one
+/// of these); null stands for those of a call without any. Errors: invalid, naming message and field.
 [[nodiscard]] Result<Conversation> parse_conversation(std::string_view json_text);
+/// The same of JSON that parse_ordered_json has read.
+[[nodiscard]] Result<Conversation> read_conversation(const OrderedJson& root);
 
 /// An object in JSON, for RenderOptions::arguments. Errors: invalid, likewise.
 [[nodiscard]] Result<OrderedJson> parse_template_arguments(std::string_view json_text);

@@ -17,6 +17,27 @@ constexpr std::array<const char*, 3> kReasoning = {"reasoning_content", "thinkin
 constexpr std::array<std::string_view, 5> kGiven = {"messages", "tools", "add_generation_prompt", "bos_token",
                                                     "eos_token"};
 
+// Stands behind the content of a message that is continued, to find its end in what the template writes, wherever else
+// the same words stand. Noncharacters, which no text has; a template that trims contents takes the space away.
+constexpr std::string_view kContentEnd = "\uFDD0\uFDD1 ";
+
+/// The text up to the end of the last message's content, behind which kContentEnd was put.
+Result<std::string> cut_behind(std::string text, std::string_view content) {
+  const std::string_view mark = kContentEnd.substr(0, kContentEnd.size() - 1);
+  const size_t end = text.rfind(mark);
+  if (end == std::string::npos) {
+    return Error{ErrorKind::unsupported,
+                 "it does not write the last message's content as it is, so that the answer cannot continue it"};
+  }
+  const bool is_trimmed = text.compare(end, kContentEnd.size(), kContentEnd) != 0;
+  text.resize(end);
+  if (!is_trimmed) return text;
+  const size_t last = content.find_last_not_of(" \t\r\n");
+  const std::string_view space = content.substr(last == std::string_view::npos ? 0 : last + 1);
+  if (text.ends_with(space)) text.resize(text.size() - space.size());
+  return text;
+}
+
 /// As transformers hands it to a template, but for the template's traits. Errors: invalid (arguments of a call that are
 /// no object).
 Result<OrderedJson> as_json(const ChatMessage& message, TemplateTraits traits) {
@@ -113,11 +134,18 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, 
   }
   variables["tools"] = options.tools;
   variables["documents"] = nullptr;
-  variables["add_generation_prompt"] = options.add_generation_prompt;
+  std::string continued;  // content
+  if (options.continue_final_message) {
+    if (messages.empty()) return invalid("there is no message to continue");
+    continued = messages.back().content.value_or("");
+    variables["messages"].back()["content"] = continued + std::string(kContentEnd);
+  }
+  variables["add_generation_prompt"] = options.add_generation_prompt && !options.continue_final_message;
   variables["bos_token"] = options.bos_token;
   variables["eos_token"] = options.eos_token;
   if (options.arguments.is_object()) variables.update(options.arguments);
   auto text = program_.render(variables, options.now, cost);
+  if (text && options.continue_final_message) text = cut_behind(*std::move(text), continued);
   if (text) return text;
   Error error = text.error().in("the chat template");
   // A template of the latter kind names its causes.

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
 #include "format/json.h"
 
@@ -17,7 +18,78 @@ Error wrong_type(const char* key, std::string_view expected, const json& value) 
   return {ErrorKind::invalid, fmt::format("\"{}\" is not {} but {}", key, expected, value.type_name())};
 }
 
+/// Builds the value from the parser's events, of text that format::parse_json has accepted. (The library's own builder
+/// rounds long whole numbers, and looks through an object's keys for each new one, which takes quadratic time.)
+class OrderedBuilder final : public nlohmann::json_sax<OrderedJson> {
+ public:
+  bool null() override { return place(OrderedJson()); }
+  bool boolean(bool value) override { return place(OrderedJson(value)); }
+  bool number_integer(number_integer_t value) override { return place(OrderedJson(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return place(OrderedJson(value)); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    if (text.find_first_of(".eE") != std::string::npos) return place(OrderedJson(value));
+    return place(OrderedJson::binary({text.begin(), text.end()}));
+  }
+  bool string(string_t& value) override { return place(OrderedJson(std::move(value))); }
+  bool binary(binary_t& /*value*/) override { return false; }  // of other encodings than text
+  bool start_object(size_t /*elements*/) override { return open(OrderedJson::object()); }
+  bool start_array(size_t /*elements*/) override { return open(OrderedJson::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    key_ = std::move(name);
+    return true;
+  }
+  bool parse_error(size_t /*position*/, const std::string& /*token*/, const OrderedJson::exception&) override {
+    return false;
+  }
+
+  [[nodiscard]] OrderedJson take() { return std::move(root_); }
+
+ private:
+  bool place(OrderedJson value) {
+    last_ = nullptr;
+    if (open_.empty()) {
+      root_ = std::move(value);
+      last_ = &root_;
+    } else if (auto* array = open_.back()->get_ptr<OrderedJson::array_t*>()) {
+      last_ = &array->emplace_back(std::move(value));
+    } else {
+      last_ = &open_.back()->get_ptr<OrderedJson::object_t*>()->emplace_back(std::move(key_), std::move(value)).second;
+    }
+    return true;
+  }
+  bool open(OrderedJson container) {
+    place(std::move(container));
+    // What is open is the last element of its parent, which therefore does not grow and move it.
+    open_.push_back(last_);
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  OrderedJson root_;
+  OrderedJson* last_ = nullptr;     // the value that was placed last
+  std::vector<OrderedJson*> open_;  // the objects and arrays that are open, outermost first
+  std::string key_;                 // of the value that comes next in an object
+};
+
 }  // namespace
+
+Result<OrderedJson> parse_ordered_json(std::string_view text, const format::DocumentBounds& bounds) {
+  TRY(format::parse_json(text, bounds));
+  OrderedBuilder builder;
+  if (!OrderedJson::sax_parse(text.begin(), text.end(), &builder)) return invalid("no JSON");
+  return builder.take();
+}
+
+std::string_view long_number(const OrderedJson& value) {
+  if (!value.is_binary()) return {};
+  const OrderedJson::binary_t& digits = value.get_binary();
+  return {reinterpret_cast<const char*>(digits.data()), digits.size()};
+}
 
 Result<json> parse_json(std::string_view text, std::string_view name, const format::DocumentBounds& bounds) {
   auto value = format::parse_json(text, bounds);
@@ -98,6 +170,7 @@ struct Writer {
       case OrderedJson::value_t::number_float: out += python_float(value.get<double>()); break;
       case OrderedJson::value_t::number_integer:
       case OrderedJson::value_t::number_unsigned: out += value.dump(); break;
+      case OrderedJson::value_t::binary: out += long_number(value); break;
       default: out += "null";
     }
   }

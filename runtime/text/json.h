@@ -18,6 +18,13 @@ struct DocumentBounds;  // format/json.h
 
 namespace dspack::runtime {
 
+/// Read as strictly as format::parse_json does; objects keep the order of their keys, and a whole number beyond 64 bits
+/// is kept as its digits (long_number). Errors: those of parse_json.
+[[nodiscard]] Result<OrderedJson> parse_ordered_json(std::string_view text, const format::DocumentBounds& bounds);
+/// The digits of a whole number beyond 64 bits, with its sign; empty for every other value. To all who ask for its type
+/// such a number is binary, which JSON as text never is, and no number.
+[[nodiscard]] std::string_view long_number(const OrderedJson& value);
+
 /// An object, read as strictly as format::parse_json does. `name` is the file's name, for messages.
 [[nodiscard]] Result<nlohmann::json> parse_json(std::string_view text, std::string_view name,
                                                 const format::DocumentBounds& bounds);
@@ -36,7 +43,8 @@ namespace dspack::runtime {
 // chat templates, and models were trained on it.
 // Recursion is as deep as the value, which its parser bounded.
 
-/// `compact`: separators=(',', ':'), else (', ', ': '). Numbers: whole ones of 64 bits, finite others as Python's repr.
+/// `compact`: separators=(',', ':'), else (', ', ': '). Numbers: whole ones of any size, finite others as Python's
+/// repr.
 [[nodiscard]] std::string python_json(const OrderedJson& value, bool compact);
 
 /// A finite number as Python's repr writes a float: the shortest digits that give it back, always with a point or an

@@ -197,6 +197,22 @@ TEST_CASE("sampler: presence and frequency penalty count the answer alone") {
   CHECK_FALSE(Sampler::make({.frequency_penalty = kInfinity}).has_value());
 }
 
+TEST_CASE("sampler: end tokens are not chosen before an answer has its least length") {
+  Sampler greedy = sampler({.min_tokens = 2, .end_tokens = {1, 99}});
+  const std::vector<float> logits = {0, 9, 5};
+  greedy.begin_answer(3);
+  CHECK_FALSE(greedy.takes_highest());
+  CHECK(*greedy.sample(logits, std::vector<uint32_t>{0, 1, 1}) == 2);
+  CHECK(*greedy.sample(logits, std::vector<uint32_t>{0, 1, 1, 2}) == 2);
+  CHECK(*greedy.sample(logits, std::vector<uint32_t>{0, 1, 1, 2, 2}) == 1);
+  Sampler drawing = sampler({.temperature = 1, .min_tokens = 2, .end_tokens = {1}});
+  drawing.begin_answer(0);
+  CHECK_FALSE(drawing.drawn_as_they_stand().has_value());
+  CHECK(tokens_of(drawing.distribution(logits, std::vector<uint32_t>{0})) == std::vector<uint32_t>{0, 2});
+  CHECK(tokens_of(drawing.distribution(logits, std::vector<uint32_t>{0, 0})) == std::vector<uint32_t>{0, 1, 2});
+  CHECK(sampler({.min_tokens = 2}).takes_highest());  // nothing ends it anyway
+}
+
 TEST_CASE("sampler: a bias for a token that does not exist, and excluding all of them, are errors") {
   const std::vector<float> logits{0, 0};
   Sampler far = sampler({.logit_bias = {{2, 1.0}}});

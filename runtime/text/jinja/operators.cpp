@@ -118,6 +118,9 @@ Result<Value> binary(std::string_view sign, const Value& a, const Value& b, Heap
   if (sign == "*" && repeatable(a) && count(b)) return repeat(a, b.integer(), heap);
   if (sign == "*" && repeatable(b) && count(a)) return repeat(b, a.integer(), heap);
   if (sign == "%" && a.text() != nullptr) return format_percent(*a.text(), b, heap);
+  if (a.digits() != nullptr || b.digits() != nullptr) {
+    return Error{ErrorKind::unsupported, fmt::format("{} of a whole number beyond 63 bits", sign)};
+  }
   return no_operation(sign, a, b);
 }
 

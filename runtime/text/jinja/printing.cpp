@@ -58,6 +58,7 @@ struct Printer {
     if (value.is_none()) return put("None");
     if (value.is_bool()) return put(value.truth() ? "True" : "False");
     if (value.is_integer()) return put(fmt::format("{}", value.integer()));
+    if (value.digits() != nullptr) return put(*value.digits());
     if (value.is_float()) return put(float_text(value.real()));
     if (value.text() != nullptr) return put(repr_of_text(*value.text()));
     if (const List* list = value.list(); list != nullptr && !list->generator) {
@@ -116,6 +117,7 @@ struct Printer {
     if (key.is_none()) return put("\"null\"");
     if (key.is_bool()) return put(key.truth() ? "\"true\"" : "\"false\"");
     if (key.is_integer()) return put(fmt::format("\"{}\"", key.integer()));
+    if (key.digits() != nullptr) return put("\"" + *key.digits() + "\"");
     if (key.is_float()) return put("\"" + float_text(key.real()) + "\"");
     return invalid(fmt::format("keys must be str, int, float, bool or None, not {}", key.type()));
   }
@@ -127,7 +129,7 @@ struct Printer {
       if (std::isfinite(value.real())) return put(float_text(value.real()));
       return put(std::isnan(value.real()) ? "NaN" : value.real() < 0 ? "-Infinity" : "Infinity");
     }
-    if (value.is_number()) return repr(value);
+    if (value.is_number() || value.digits() != nullptr) return repr(value);
     if (value.text() != nullptr) return json_text(*value.text(), style.ascii);
     if (const List* list = value.list(); list != nullptr && !list->generator) {
       if (list->items.empty()) return put("[]");

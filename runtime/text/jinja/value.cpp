@@ -21,6 +21,7 @@ Result<std::string> identity(const Value& key) {
     return fmt::format("i{}", static_cast<int64_t>(number));
   }
   if (key.is_number()) return fmt::format("i{}", key.integer());
+  if (const std::string* digits = key.digits()) return "i" + *digits;
   if (key.is_none()) return std::string("n");
   if (const List* list = key.list(); list != nullptr && list->tuple) {
     std::string all = "t";
@@ -32,6 +33,25 @@ Result<std::string> identity(const Value& key) {
     return all;
   }
   return invalid(fmt::format("unhashable type: '{}'", key.type()));
+}
+
+/// Of whole numbers, one of them long: whether a is less.
+bool is_less(const Value& a, const Value& b) {
+  const auto digits_of = [](const Value& value) {
+    return value.digits() != nullptr ? *value.digits() : fmt::format("{}", value.integer());
+  };
+  const std::string left = digits_of(a);
+  const std::string right = digits_of(b);
+  const bool below_zero = left.starts_with('-');
+  if (below_zero != right.starts_with('-')) return below_zero;
+  const bool is_smaller = left.size() != right.size() ? left.size() < right.size() : left < right;
+  return below_zero ? left != right && !is_smaller : is_smaller;
+}
+
+/// Whether both are whole numbers and one of them is long.
+bool are_long(const Value& a, const Value& b) {
+  const auto is_whole = [](const Value& value) { return value.digits() != nullptr || value.is_integer(); };
+  return (a.digits() != nullptr && is_whole(b)) || (b.digits() != nullptr && is_whole(a));
 }
 
 template <class T>
@@ -49,6 +69,10 @@ Value Value::undefined(std::string message) {
 
 const std::string* Value::text() const {
   return shared(std::get_if<std::shared_ptr<const std::string>>(&data_));
+}
+const std::string* Value::digits() const {
+  const auto* number = std::get_if<LongInteger>(&data_);
+  return number == nullptr ? nullptr : number->digits.get();
 }
 const List* Value::list() const {
   return shared(std::get_if<std::shared_ptr<const List>>(&data_));
@@ -88,7 +112,7 @@ std::string_view Value::type() const {
   if (is_undefined()) return "Undefined";
   if (is_none()) return "NoneType";
   if (is_bool()) return "bool";
-  if (is_integer()) return "int";
+  if (is_integer() || digits() != nullptr) return "int";
   if (is_float()) return "float";
   if (is_text()) return "str";
   if (list() != nullptr) return list()->generator ? "generator" : list()->tuple ? "tuple" : "list";
@@ -174,8 +198,11 @@ Result<Value> Heap::dict(Dict dict) {
 
 Result<Value> Heap::from_json(const nlohmann::ordered_json& json) {
   if (json.is_boolean()) return Value(json.get<bool>());
-  if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-    return invalid("a whole number has more than 63 bits");
+  const bool is_long = json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  if (is_long || json.is_binary()) {
+    std::string digits = is_long ? fmt::format("{}", json.get<uint64_t>()) : std::string(long_number(json));
+    TRY(budget_->produce(kBoxBytes + digits.size()));
+    return Value(LongInteger{std::make_shared<const std::string>(std::move(digits))});
   }
   if (json.is_number_integer()) return Value(json.get<int64_t>());
   if (json.is_number_float()) return Value(json.get<double>());
@@ -207,6 +234,10 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
   if (a.is_number() && b.is_number()) {
     return a.is_float() || b.is_float() ? a.real() == b.real() : a.integer() == b.integer();
   }
+  if (a.digits() != nullptr && b.digits() != nullptr) {
+    return budget.spend(a.digits()->size() / 16) && *a.digits() == *b.digits();
+  }
+  if (a.digits() != nullptr || b.digits() != nullptr) return false;
   const auto same = [&budget](const Value& left, const Value& right) { return equal(left, right, budget); };
   if (a.text() != nullptr && b.text() != nullptr) return budget.spend(a.text()->size() / 16) && *a.text() == *b.text();
   if (a.list() != nullptr && b.list() != nullptr) {
@@ -229,6 +260,11 @@ Result<int> compare(const Value& a, const Value& b, std::string_view sign, Budge
   if (a.is_number() && b.is_number()) {
     if (!a.is_float() && !b.is_float()) return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
     return a.real() < b.real() ? -1 : a.real() > b.real() ? 1 : 0;
+  }
+  if (are_long(a, b)) {
+    for (const Value* each : {&a, &b})
+      if (each->digits() != nullptr) TRY(budget.step(each->digits()->size() / 16));
+    return is_less(a, b) ? -1 : is_less(b, a) ? 1 : 0;
   }
   // UTF-8 has the order of code points.
   if (a.text() != nullptr && b.text() != nullptr) TRY(budget.step(a.text()->size() / 16));

@@ -29,6 +29,10 @@ struct Undefined {
   std::shared_ptr<const std::string> message;
 };
 struct None {};
+/// A whole number beyond 63 bits, which is printed and compared, but not computed with.
+struct LongInteger {
+  std::shared_ptr<const std::string> digits;  // with a sign, if it is below zero; as JSON writes it
+};
 
 class Value {
  public:
@@ -37,6 +41,7 @@ class Value {
   Value(bool truth) : data_(truth) {}
   Value(int64_t number) : data_(number) {}
   Value(double number) : data_(number) {}
+  Value(LongInteger number) : data_(std::move(number)) {}
   Value(std::shared_ptr<const std::string> text) : data_(std::move(text)) {}
   Value(std::shared_ptr<const List> list) : data_(std::move(list)) {}
   Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
@@ -54,6 +59,7 @@ class Value {
   [[nodiscard]] bool is_text() const { return text() != nullptr; }
 
   // Null if it is something else.
+  [[nodiscard]] const std::string* digits() const;  // of a LongInteger
   [[nodiscard]] const std::string* text() const;
   [[nodiscard]] const List* list() const;
   [[nodiscard]] const Dict* dict() const;
@@ -76,8 +82,9 @@ class Value {
   [[nodiscard]] uint32_t depth() const;
 
  private:
-  std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>, std::shared_ptr<const List>,
-               std::shared_ptr<const Dict>, std::shared_ptr<const Callable>, std::shared_ptr<Namespace>>
+  std::variant<Undefined, None, bool, int64_t, double, LongInteger, std::shared_ptr<const std::string>,
+               std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<const Callable>,
+               std::shared_ptr<Namespace>>
       data_;
 };
 

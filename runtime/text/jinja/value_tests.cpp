@@ -44,8 +44,8 @@ Result<bool> apply_test(std::string_view name, const Value& value, const Argumen
   if (name == "undefined") return value.is_undefined();
   if (name == "none") return value.is_none();
   if (name == "string") return value.is_text();
-  if (name == "number") return value.is_number();
-  if (name == "integer") return value.is_integer();
+  if (name == "number") return value.is_number() || value.digits() != nullptr;
+  if (name == "integer") return value.is_integer() || value.digits() != nullptr;
   if (name == "float") return value.is_float();
   if (name == "boolean") return value.is_bool();
   if (name == "true") return value.is_bool() && value.truth();

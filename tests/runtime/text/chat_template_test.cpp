@@ -165,17 +165,16 @@ TEST_CASE("chat json: mistakes are named by message and field") {
       {R"([3])", "message 0"},
       {R"([{"role": "user"}, {"content": "x"}])", "message 1: \"role\""},
       {R"([{"role": "Developer"}])", "unknown role"},
-      {R"([{"role": "user", "content": []}])", "\"content\""},
       {R"([{"role": "user", "content": ["x"]}])", "message 0: a part of \"content\""},
       {R"([{"role": "user", "content": [{"type": "text"}]}])", "\"text\""},
       {R"([{"role": "user", "prefix": 1}])", "\"prefix\""},
       {R"([{"role": "user", "name": 1}])", "\"name\""},
       {R"([{"role": "assistant", "tool_calls": {}}])", "\"tool_calls\""},
-      {R"([{"role": "assistant", "tool_calls": [1]}])", "tool call 0: \"function\""},
+      {R"([{"role": "assistant", "tool_calls": [1]}])", "tool call 0: a call"},
+      {R"([{"role": "assistant", "tool_calls": [{}]}])", "tool call 0: \"function\""},
+      {R"([{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {}}]}])", "\"name\""},
       {R"([{"role": "assistant", "tool_calls": [{"function": {"arguments": ""}}]}])", "\"name\""},
-      {R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}])", "\"arguments\""},
       {R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 3}}]}])", "\"arguments\""},
-      {R"([{"role": "user", "x": 1234567890123456789}])", "18 digits"},
   };
   for (const auto& [text, part] : mistakes) {
     CAPTURE(text);
@@ -185,6 +184,70 @@ TEST_CASE("chat json: mistakes are named by message and field") {
     CHECK(read.error().kind == ErrorKind::invalid);
     CHECK(read.error().message.find(part) != std::string::npos);
   }
+}
+
+TEST_CASE("chat template: whole numbers of any size are printed as they came") {
+  const std::string numbers =
+      "[999999999999999999, -9223372036854775808, 9223372036854775807, 18446744073709551615, "
+      "18446744073709551616, -123456789012345678901234567890, 0]";
+  const auto talk = parse_conversation(R"({"messages": [{"role": "user", "x": )" + numbers + R"(}], "tools": )" +
+                                       numbers + R"(, "chat_template_kwargs": {"given": )" + numbers + "}}");
+  REQUIRE(talk.has_value());
+  const auto chat = ChatTemplate::compile(
+      "{{ messages[0].x | tojson }}\n{{ tools | tojson }}\n{{ given }}\n"
+      "{{ tools[5] }} {{ tools[4] is integer }} {{ tools[5] < 0 < tools[4] }} "
+      "{{ tools[4] == given[4] }} {{ tools[4] == tools[3] }} {{ tools | max }}");
+  REQUIRE(chat.has_value());
+  const auto text = chat->render(talk->messages, {.tools = talk->tools, .arguments = talk->arguments});
+  REQUIRE_MESSAGE(text.has_value(), (text ? "" : text.error().message));
+  CHECK(*text == numbers + "\n" + numbers + "\n" + numbers +
+                     "\n-123456789012345678901234567890 True True True False 18446744073709551616");
+  CHECK(python_json(talk->tools, false) == numbers);
+  // As Python says; they are not computed with.
+  const auto sum = ChatTemplate::compile("{{ tools[4] + 1 }}")->render(talk->messages, {.tools = talk->tools});
+  REQUIRE_FALSE(sum.has_value());
+  CHECK(sum.error().message.find("beyond 63 bits") != std::string::npos);
+}
+
+TEST_CASE("chat template: an answer continues the last message, in every template") {
+  const auto messages = *parse_conversation(R"([{"role": "user", "content": "The capital of"},
+                                                {"role": "assistant", "content": "The capital of"}])");
+  for (const std::string& name : builtin_template_names()) {
+    CAPTURE(name);
+    const auto chat = ChatTemplate::named(name);
+    const RenderOptions closed{.bos_token = "<B>", .eos_token = "<E>", .add_generation_prompt = false};
+    RenderOptions open = closed;
+    open.continue_final_message = true;
+    open.add_generation_prompt = true;  // is not looked at
+    const auto whole = chat->render(messages.messages, closed);
+    const auto text = chat->render(messages.messages, open);
+    REQUIRE(whole.has_value());
+    REQUIRE_MESSAGE(text.has_value(), (text ? "" : text.error().message));
+    CHECK(text->ends_with("The capital of"));
+    CHECK(whole->starts_with(*text));
+    CHECK(whole->find("The capital of") < text->size() - 14);  // the question's words are not what was cut behind
+  }
+}
+
+TEST_CASE("chat template: where the content of a continued message ends") {
+  const auto continued = [](const char* source, const char* content) {
+    ChatMessage message{.role = Role::assistant, .content = content};
+    return ChatTemplate::compile(source)->render(std::span(&message, 1), {.continue_final_message = true});
+  };
+  constexpr const char* kPlain = "<a>{{ messages[0].content }}</a>";
+  CHECK(*continued(kPlain, "a") == "<a>a");
+  CHECK(*continued(kPlain, "/a") == "<a>/a");  // and not where the template goes on with the same
+  CHECK(*continued(kPlain, "") == "<a>");
+  CHECK(*continued(kPlain, "x \n") == "<a>x \n");
+  CHECK(*continued("<a>\n{{ messages[0].content | trim }}</a>", " x \n") == "<a>\nx");
+  CHECK(*continued("<a>\n{{ messages[0].content | trim }}</a>", "") == "<a>\n");
+  CHECK(*continued("<a>{{ messages[0].content.split('</think>') | last }}</a>", "r</think>x") == "<a>x");
+  for (const char* source : {"<a>", "{{ messages[0].content | length }}"}) {
+    const auto refused = continued(source, "x");
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().kind == ErrorKind::unsupported);
+  }
+  CHECK_FALSE(ChatTemplate::compile("x")->render({}, {.continue_final_message = true}).has_value());
 }
 
 TEST_CASE("python json: numbers as Python's repr") {
