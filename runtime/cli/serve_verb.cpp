@@ -4,8 +4,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
@@ -89,9 +91,12 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   // Before the model, so that a port in use need not wait for it.
   TRY_ASSIGN(auto listening,
              HttpServer::listen(*addresses, options.port, {}, cross_origin_headers(options.allow_origin),
-                                [&gate](const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
-                                  gate.handle(request, reply);
+                                [&gate](HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
+                                  gate.handle(std::move(request), reply);
                                 }));
+  // However this ends, nobody is left waiting when the server goes.
+  const auto close = [](StartupGate* waited_at) { waited_at->close(); };
+  const std::unique_ptr<StartupGate, decltype(close)> closing(&gate, close);
   const auto watch = [&gate](std::shared_ptr<format::Progress> shown) { return gate.watch(std::move(shown)); };
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop, watch));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));

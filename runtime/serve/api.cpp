@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kPingInterval{1};  // at which those are looked f
 constexpr uint64_t kMostPromptTokens = 1U << 22U;
 // The same, told with the prompts' tokens: some 100 bytes each, until the last answer has ended.
 constexpr uint64_t kMostLikelihoods = 1U << 21U;
-constexpr size_t kMostRemarks = 256;  // said in a server's life
+constexpr size_t kMostSaid = 256;  // remarks, in a server's life
 constexpr std::string_view kModelPath = "/v1/models/";
 
 bool is_health(std::string_view path) {
@@ -297,7 +297,7 @@ void Api::say(const std::vector<std::string>& remarks) {
   for (const std::string& line : remarks) {
     {
       const std::lock_guard lock(mutex_);
-      if (said_.size() >= kMostRemarks || !said_.insert(line).second) continue;
+      if (said_.size() >= kMostSaid || !said_.insert(line).second) continue;
     }
     log_({ErrorKind::unsupported, line});
   }
@@ -319,7 +319,10 @@ void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>
   if (!form) return fail(*reply, dialect, form.error());
   // What the model may do by itself, it does without xgrammar as well.
   const bool can_be_free = request->form.kind == AnswerForm::Kind::strict_calls && !constraints_;
-  if (form->is_null() || can_be_free) return begin(*request, *prompts, nullptr, reply, dialect);
+  if (form->is_null() || can_be_free) {
+    auto answers = make_answers(*std::move(request), *prompts, reply, dialect);
+    return answers ? begin(*std::move(answers), nullptr) : fail(*reply, dialect, answers.error());
+  }
   if (request->ignores_end_tokens || request->min_tokens > 0) {
     return fail(
         *reply, dialect,
@@ -334,22 +337,24 @@ void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>
                       "what it begins with is not looked at"});
   }
   if (!constraints_) return fail(*reply, dialect, constraints_.error());
+  // A form may take seconds, in which the clients of streams are told that they are not forgotten.
+  auto answers = make_answers(*std::move(request), *prompts, reply, dialect);
+  if (!answers) return fail(*reply, dialect, answers.error());
   (*constraints_)
-      ->compile(json_text(*form), [this, request = *std::move(request), prompts = *std::move(prompts), reply,
-                                   dialect](Result<std::unique_ptr<TokenConstraint>> constraint) {
-        if (!constraint) return fail(*reply, dialect, constraint.error());
-        begin(request, prompts, constraint->get(), reply, dialect);
-      });
+      ->compile(json_text(*form),
+                [this, answers = *std::move(answers)](const Result<std::unique_ptr<TokenConstraint>>& constraint) {
+                  if (constraint) return begin(answers, constraint->get());
+                  for (const auto& each : answers.listeners)
+                    each->refuse(constraint.error());
+                });
 }
 
-void Api::begin(AnswerRequest request, std::span<const Prompt> prompts, const TokenConstraint* constraint,
-                const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
+Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Prompt> prompts,
+                                       const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
   std::vector<uint32_t> end_tokens = request.stop_tokens;
   if (!request.ignores_end_tokens) std::ranges::copy(options_.end_tokens, std::back_inserter(end_tokens));
   request.sampling.min_tokens = request.min_tokens;
   request.sampling.end_tokens = end_tokens;
-  auto sampler = Sampler::make(request.sampling);
-  if (!sampler) return fail(*reply, dialect, sampler.error());
   const std::string model = request.model.empty() ? options_.model : request.model;
   const bool converses = std::holds_alternative<Conversation>(request.prompt);
   AnswerWriters writers;
@@ -364,13 +369,12 @@ void Api::begin(AnswerRequest request, std::span<const Prompt> prompts, const To
   const auto* conversation = std::get_if<Conversation>(&request.prompt);
   const auto family = families_[conversation != nullptr && !conversation->tools.is_null() ? 1 : 0];
   const uint64_t first_seed = request.sampling.seed;
-  std::vector<Generation> generations;
-  std::vector<std::shared_ptr<Answering>> answers;
+  Answers answers;
   for (size_t index = 0; index < writers.size(); ++index) {
     const Prompt& prompt = prompts[index / request.choices];
     const auto count = static_cast<uint32_t>(prompt.tokens.size());
     request.sampling.seed = first_seed + index % request.choices;  // of each prompt as if it were alone
-    sampler = Sampler::make(request.sampling);
+    TRY_ASSIGN(Sampler sampler, Sampler::make(request.sampling));
     const auto answering = std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, family,
                                                        std::move(writers[index]), log_);
     if (request.echoes && !request.scores_prompt()) answering->echo(prompt.tokens);
@@ -378,19 +382,26 @@ void Api::begin(AnswerRequest request, std::span<const Prompt> prompts, const To
       const std::lock_guard lock(mutex_);
       waiting_.push_back(answering);
     }
-    if (constraint) sampler->constrain(constraint->restart());
-    answers.push_back(answering);
-    generations.push_back({.prompt = prompt.tokens,
-                           .max_tokens = request.max_tokens.value_or(UINT32_MAX),
-                           .end_tokens = end_tokens,
-                           .sampler = *sampler,
-                           .listener = answering,
-                           .gone = reply->gone(),
-                           .scores_prompt = request.scores_prompt()});
+    answers.listeners.push_back(answering);
+    answers.generations.push_back({.prompt = prompt.tokens,
+                                   .max_tokens = request.max_tokens.value_or(UINT32_MAX),
+                                   .end_tokens = end_tokens,
+                                   .sampler = std::move(sampler),
+                                   .listener = answering,
+                                   .gone = reply->gone(),
+                                   .scores_prompt = request.scores_prompt()});
   }
-  const auto submitted = scheduler_.submit(std::move(generations));
+  return answers;
+}
+
+void Api::begin(Answers answers, const TokenConstraint* constraint) {
+  if (constraint != nullptr) {
+    for (Generation& each : answers.generations)
+      each.sampler.constrain(constraint->restart());
+  }
+  const auto submitted = scheduler_.submit(std::move(answers.generations));
   if (submitted) return;
-  for (const auto& each : answers)
+  for (const auto& each : answers.listeners)
     each->refuse(submitted.error());
 }
 

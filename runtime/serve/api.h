@@ -54,15 +54,21 @@ class Api {
     Answering::Form form = Answering::Form::text;
     Reasoning reasoning = Reasoning::none;
   };
+  /// To one request, and who tells each to the client.
+  struct Answers {
+    std::vector<Generation> generations;
+    std::vector<std::shared_ptr<Answering>> listeners;
+  };
   [[nodiscard]] bool is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const;
   [[nodiscard]] bool is_known_host(std::string_view host) const;
   void get(const HttpRequest& request, HttpReply& reply);
   /// Says each line once, of so many different ones as nobody minds in a log.
   void say(const std::vector<std::string>& remarks);
   void answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect);
-  /// Of a request whose form has become a constraint; null: its answers are free.
-  void begin(AnswerRequest request, std::span<const Prompt> prompts, const TokenConstraint* constraint,
-             const std::shared_ptr<HttpReply>& reply, Dialect dialect);
+  [[nodiscard]] Result<Answers> make_answers(AnswerRequest request, std::span<const Prompt> prompts,
+                                             const std::shared_ptr<HttpReply>& reply, Dialect dialect);
+  /// `constraint`: what the request's form has become; null: its answers are free.
+  void begin(Answers answers, const TokenConstraint* constraint);
   static void fail(HttpReply& reply, Dialect dialect, const Error& error);
   static void fail(HttpReply& reply, Dialect dialect, const ApiError& error);
   [[nodiscard]] Result<RenderOptions> render_options(const Conversation& conversation,

@@ -7,6 +7,16 @@
 #include "runtime/serve/json_fields.h"
 
 namespace dspack::runtime {
+namespace {
+
+constexpr uint64_t kMostWaitingBytes = 64U << 20U;
+
+void refuse(const HttpRequest& request, HttpReply& reply) {
+  const ApiError loading = api_error({ErrorKind::conflict, "the model is not loaded; /health says how far it is"});
+  request.path.starts_with("/v1/messages") ? send_anthropic_error(reply, loading) : send_openai_error(reply, loading);
+}
+
+}  // namespace
 
 class StartupGate::Watch final : public format::Progress {
  public:
@@ -36,7 +46,7 @@ std::shared_ptr<format::Progress> StartupGate::watch(std::shared_ptr<format::Pro
   return std::make_shared<Watch>(*this, std::move(shown));
 }
 
-void StartupGate::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+void StartupGate::handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
   if (Api* const api = api_; api != nullptr) return api->handle(request, reply);
   if (request.path == "/health" || request.path == "/v1/health") {
     OrderedJson status = {{"status", "loading"}};
@@ -46,9 +56,38 @@ void StartupGate::handle(const HttpRequest& request, const std::shared_ptr<HttpR
     }
     return reply->send(503, "application/json", json_text(status), {{"Retry-After", "1"}});
   }
-  const Error loading{ErrorKind::conflict, "the model is being loaded; /health says how far"};
-  request.path.starts_with("/v1/messages") ? send_anthropic_error(*reply, api_error(loading))
-                                           : send_openai_error(*reply, api_error(loading));
+  {
+    const std::lock_guard lock(mutex_);
+    if (api_ == nullptr && !is_closed_ && waiting_bytes_ + request.body.size() <= kMostWaitingBytes) {
+      waiting_bytes_ += request.body.size();
+      waiting_.emplace_back(std::move(request), reply);
+      return;
+    }
+  }
+  if (Api* const api = api_; api != nullptr) return api->handle(request, reply);  // which has come just now
+  refuse(request, *reply);
+}
+
+void StartupGate::open(Api& api) {
+  std::vector<Request> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    api_ = &api;
+    waiting.swap(waiting_);
+  }
+  for (const auto& [request, reply] : waiting)
+    api.handle(request, reply);
+}
+
+void StartupGate::close() {
+  std::vector<Request> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    waiting.swap(waiting_);
+  }
+  for (const auto& [request, reply] : waiting)
+    refuse(request, *reply);
 }
 
 }  // namespace dspack::runtime
