@@ -210,11 +210,14 @@ void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>
   if (form->is_null() || can_be_free) return begin(*request, *prompt, nullptr, reply, dialect);
   if (!constraints_) return fail(*reply, dialect, constraints_.error());
   (*constraints_)
-      ->compile(json_text(*form), [this, request = *std::move(request), prompt = *std::move(prompt), reply,
-                                   dialect](Result<std::unique_ptr<TokenConstraint>> constraint) {
-        if (!constraint) return fail(*reply, dialect, constraint.error());
-        begin(request, prompt, constraint->get(), reply, dialect);
-      });
+      ->compile(
+          json_text(*form),
+          [this, request = *std::move(request), prompt = *std::move(prompt), reply,
+           dialect](Result<std::unique_ptr<TokenConstraint>> constraint) {
+            if (!constraint) return fail(*reply, dialect, constraint.error());
+            begin(request, prompt, constraint->get(), reply, dialect);
+          },
+          reply->gone());
 }
 
 void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstraint* constraint,
