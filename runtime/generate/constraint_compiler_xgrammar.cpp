@@ -195,15 +195,16 @@ class GrammarLibrary final : public ConstraintCompiler {
         compiler_(tokens_, /*max_threads=*/1, /*cache_enabled=*/false),
         compiling_([this](const std::stop_token& stop) { work(stop); }) {}
 
-  void compile(std::string form, Done done) override {
+  void compile(std::string form, Done done, std::stop_token gone) override {
     if (form.size() > kMostFormBytes) {
       return done(
           invalid(fmt::format("the form of the answer has {} bytes, more than {}", form.size(), kMostFormBytes)));
     }
     {
       const std::lock_guard lock(mutex_);
+      std::erase_if(waiting_, [](const Wanted& wanted) { return wanted.gone.stop_requested(); });
       if (waiting_.size() < kMostWaiting) {
-        waiting_.push_back({.form = std::move(form), .done = std::move(done)});
+        waiting_.push_back({.form = std::move(form), .done = std::move(done), .gone = std::move(gone)});
         changed_.notify_all();
         return;
       }
@@ -215,6 +216,7 @@ class GrammarLibrary final : public ConstraintCompiler {
   struct Wanted {
     std::string form;
     Done done;
+    std::stop_token gone;
   };
   struct Kept {
     std::string form;
@@ -231,7 +233,7 @@ class GrammarLibrary final : public ConstraintCompiler {
         wanted = std::move(waiting_.front());
         waiting_.pop_front();
       }
-      wanted.done(make_constraint(wanted.form));
+      if (!wanted.gone.stop_requested()) wanted.done(make_constraint(wanted.form));
     }
   }
 

@@ -65,7 +65,7 @@ Result<std::span<const uint32_t>> Continuation::next(uint32_t most, bool may_dra
 
 PassEnd* Continuation::end_of_pass() {
   if (is_reading_ || proposed_) return engine_.picker.end_of_pass(static_cast<uint32_t>(rows_.size()));
-  return engine_.picker.end_of_pass(sampler_);
+  return engine_.picker.end_of_pass(sampler_, tokens_);
 }
 
 void Continuation::passed(double seconds) {

@@ -44,6 +44,7 @@ Result<void> Scheduler::submit(std::vector<Generation> generations) {
     TRY(check_prompt(generation.prompt, model.config(), model.context()));
     TRY(generation.sampler.check_vocab(model.config().vocab));
   }
+  drop_gone_waiting();
   const std::lock_guard lock(mutex_);
   if (is_draining_) return Error{ErrorKind::conflict, "the server is going down"};
   const uint32_t waiting = waiting_requests();
@@ -95,7 +96,8 @@ void Scheduler::look() {
 SchedulerCounts Scheduler::counts() const {
   const std::lock_guard lock(mutex_);
   SchedulerCounts counts = counts_;
-  counts.waiting = static_cast<uint32_t>(waiting_.size());
+  counts.waiting = static_cast<uint32_t>(
+      std::ranges::count_if(waiting_, [](const Generation& generation) { return !generation.gone.stop_requested(); }));
   if (options_.cache != nullptr) counts.cache = options_.cache->counts();
   return counts;
 }
@@ -137,6 +139,22 @@ bool Scheduler::wait(const std::stop_token& stop) {
 void Scheduler::drop_gone() {
   for (Place& place : places_)
     if (place.generation && place.generation->gone.stop_requested()) end(place, StopReason::interrupted);
+  drop_gone_waiting();
+}
+
+/// Of any thread, since a pass may take minutes.
+void Scheduler::drop_gone_waiting() {
+  std::deque<Generation> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    std::deque<Generation> wanted;
+    for (Generation& each : waiting_)
+      (each.gone.stop_requested() ? gone : wanted).push_back(std::move(each));
+    waiting_.swap(wanted);
+    counts_.cancelled += gone.size();
+  }
+  for (const Generation& generation : gone)
+    generation.listener->ended(StopReason::interrupted);
 }
 
 /// The one that has waited for longest gets the free place that holds most of its prompt; of equals the one that has

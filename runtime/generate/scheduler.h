@@ -1,11 +1,12 @@
 // Several answers of one model at a time. A pass takes the next token of every answer under way, and of the prompts
 // that wait as much as a pass has rows: experts that several rows want are read once. What two prompts begin with is
 // computed once, except where the prompt's own tokens are scored: what a cache holds has no logits. In exact mode an
-// answer is, bit for bit, what it would be alone (model.h); drawn tokens depend on how many were drafted as well, which
-// is measured (--mtp auto), and only while an answer is alone. Threads: `run` belongs to one thread, which uses the
-// model alone meanwhile; submit, drain and counts may be called from any. The listeners are called by the thread of
-// `run`, and must not block. Lifetime: borrows what the engine borrows. Errors: submit: those of the prompt (invalid),
-// budget (as many wait as may); run: none of one answer, which its listener is told.
+// answer is, bit for bit, what it would be alone (model.h) and without drafts (speculator.h), drawn or not.
+// Threads: `run` belongs to one thread, which uses the model alone meanwhile; submit, drain and counts may be called
+// from any. The listeners are called by the thread of `run`, and must not block; those of generations that nobody waits
+// for any more, and that have no place yet, may hear of their end from a thread that submits others. Lifetime: borrows
+// what the engine borrows. Errors: submit: those of the prompt (invalid), budget (as many wait as may); run: none of
+// one answer, which its listener is told.
 #pragma once
 
 #include <atomic>
@@ -55,7 +56,7 @@ struct Generation {
   std::vector<uint32_t> end_tokens = {};
   Sampler sampler;
   std::shared_ptr<GenerationListener> listener;
-  std::stop_token gone = {};  // nobody waits for the answer any more
+  std::stop_token gone = {};  // nobody waits for the answer any more: it ends, and while it waits, makes room at once
   /// The listener is told what the model says of every token of the prompt, which is then computed as a whole. With
   /// max_tokens 0 nothing follows.
   bool scores_prompt = false;
@@ -136,6 +137,7 @@ class Scheduler {
   void keep_common(Place& place, const Generation& generation);
   uint32_t take_from_places(Place& place, std::span<const uint32_t> prompt);
   void drop_gone();
+  void drop_gone_waiting();
   void share_prefixes();
   [[nodiscard]] bool is_being_read_elsewhere(const Place& place) const;
   [[nodiscard]] std::vector<Part> choose_parts();

@@ -341,12 +341,14 @@ void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>
   auto answers = make_answers(*std::move(request), *prompts, reply, dialect);
   if (!answers) return fail(*reply, dialect, answers.error());
   (*constraints_)
-      ->compile(json_text(*form),
-                [this, answers = *std::move(answers)](const Result<std::unique_ptr<TokenConstraint>>& constraint) {
-                  if (constraint) return begin(answers, constraint->get());
-                  for (const auto& each : answers.listeners)
-                    each->refuse(constraint.error());
-                });
+      ->compile(
+          json_text(*form),
+          [this, answers = *std::move(answers)](const Result<std::unique_ptr<TokenConstraint>>& constraint) {
+            if (constraint) return begin(answers, constraint->get());
+            for (const auto& each : answers.listeners)
+              each->refuse(constraint.error());
+          },
+          reply->gone());
 }
 
 Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Prompt> prompts,

@@ -321,6 +321,12 @@ class Serve(Serving):
         status, _, text = self.ask("/v1/completions", dict(body, max_tokens=1, echo=True, stream=True))
         self.assertEqual(status, 429)
         self.assertIn("requests are waiting already", text)
+        # One who leaves while it waits makes room at once, whatever is under way.
+        held[1].close()
+        self.wait_for(lambda: self.state() == (1, 0))
+        held[1] = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        held[1].request("POST", "/v1/completions", json.dumps(dict(body, max_tokens=30000)))
+        self.wait_for(lambda: self.state() == (1, 1))
         for connection in held:
             connection.close()
         # Whoever has left holds no place.

@@ -512,5 +512,72 @@ TEST_CASE("scheduler: what is submitted together waits as one request, and all r
     CHECK((each->ends == 1 && each->stop == StopReason::max_tokens && each->tokens.empty()));
 }
 
+TEST_CASE("scheduler: those who leave while they wait make room at once, and hear of their end, during a pass, too") {
+  const auto prompt = test::golden_prompts()[0].tokens;
+  test::RecordingModel rig(test::tiny_folder());
+  const auto scheduler = scheduler_of(rig, {.places = 1, .waiting = 2});
+  const auto submit = [&](const std::shared_ptr<Listener>& listener, const std::stop_token& gone = {}) {
+    return submit_one(
+        *scheduler, {.prompt = prompt, .max_tokens = 3, .sampler = sampler_of({}), .listener = listener, .gone = gone});
+  };
+  std::vector<std::shared_ptr<Listener>> left;
+  const auto later = std::make_shared<Listener>();
+  bool looked = false;
+  // Called in the thread of `run`, while the scheduler is not between passes.
+  const auto answered = std::make_shared<Listener>([&] {
+    if (std::exchange(looked, true)) return true;
+    std::stop_source gone;
+    for (int i = 0; i < 2; ++i) {
+      left.push_back(std::make_shared<Listener>());
+      CHECK(submit(left.back(), gone.get_token()));
+    }
+    CHECK(scheduler->counts().waiting == 2);
+    CHECK(submit(later).error().kind == ErrorKind::budget);
+    gone.request_stop();
+    CHECK(scheduler->counts().waiting == 0);
+    CHECK(submit(later));
+    for (const auto& each : left)
+      CHECK((each->ends == 1 && each->stop == StopReason::interrupted));
+    CHECK(scheduler->counts().waiting == 1);
+    scheduler->drain();
+    return true;
+  });
+  REQUIRE(submit(answered));
+  scheduler->run({});
+  CHECK(looked);
+  for (const auto& each : left)
+    CHECK((each->ends == 1 && each->tokens.empty()));
+  CHECK((later->ends == 1 && later->stop == StopReason::max_tokens));
+  CHECK((answered->ends == 1 && answered->stop == StopReason::max_tokens));
+  const SchedulerCounts counts = scheduler->counts();
+  CHECK(counts.generations == 2);
+  CHECK(counts.cancelled == 2);
+  CHECK(counts.refused == 1);
+}
+
+TEST_CASE("scheduler: those who leave while they wait are dropped between two passes without another request") {
+  const auto prompt = test::golden_prompts()[0].tokens;
+  test::RecordingModel rig(test::tiny_folder());
+  const auto scheduler = scheduler_of(rig, {.places = 1});
+  std::stop_source gone;
+  const auto leaving = std::make_shared<Listener>();
+  int ends_at_third_token = 0;
+  size_t heard = 0;
+  const auto answered = std::make_shared<Listener>([&] {
+    if (++heard == 1) gone.request_stop();
+    if (heard == 3) ends_at_third_token = leaving->ends;
+    return true;
+  });
+  for (const auto& each : {answered, leaving})
+    REQUIRE(submit_one(*scheduler, {.prompt = prompt,
+                                    .max_tokens = 4,
+                                    .sampler = sampler_of({}),
+                                    .listener = each,
+                                    .gone = each == leaving ? gone.get_token() : std::stop_token()}));
+  finish(*scheduler);
+  CHECK(ends_at_third_token == 1);
+  CHECK(leaving->ends == 1);
+}
+
 }  // namespace
 }  // namespace dspack::runtime::scheduler_test

@@ -40,7 +40,7 @@ struct Lab {
 
   [[nodiscard]] Result<std::unique_ptr<TokenConstraint>> compile(const OrderedJson& form) const {
     std::promise<Result<std::unique_ptr<TokenConstraint>>> promise;
-    (*compiler)->compile(form.dump(), [&](auto made) { promise.set_value(std::move(made)); });
+    (*compiler)->compile(form.dump(), [&](auto made) { promise.set_value(std::move(made)); }, {});
     return promise.get_future().get();
   }
   [[nodiscard]] std::unique_ptr<TokenConstraint> constraint(const OrderedJson& form) const {
