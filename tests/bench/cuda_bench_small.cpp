@@ -3,6 +3,7 @@
 // row.
 #include <fmt/format.h>
 
+#include "kernels/sample_noise.h"
 #include "tests/bench/cuda_bench.h"
 
 namespace dspack::bench {
