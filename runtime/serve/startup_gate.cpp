@@ -23,15 +23,9 @@ class StartupGate::Watch final : public format::Progress {
     gate_.done_bytes_ += bytes;
     shown_->advanced(bytes);
   }
-  void item_done() override {
-    shown_->item_done();
-  }
-  void note(format::NoteKind kind, std::string_view text) override {
-    shown_->note(kind, text);
-  }
-  void finished() override {
-    shown_->finished();
-  }
+  void item_done() override { shown_->item_done(); }
+  void note(format::NoteKind kind, std::string_view text) override { shown_->note(kind, text); }
+  void finished() override { shown_->finished(); }
 
  private:
   StartupGate& gate_;
