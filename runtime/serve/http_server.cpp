@@ -13,8 +13,8 @@
 #include <sstream>
 #include <thread>
 
-#include "format/base/foreign_text.h"
-#include "runtime/serve/host_address.h"
+#include "runtime/serve/http_message.h"
+#include "runtime/serve/listeners.h"
 
 namespace dspack::runtime {
 namespace {
@@ -158,7 +158,7 @@ class Server final : public HttpServer {
 
   ~Server() override {
     asio::post(context_, [this] {
-      stop_accepting();
+      listeners_.close();
       for (auto all = connections_; const auto& connection : all)
         connection->close();
     });
@@ -168,26 +168,17 @@ class Server final : public HttpServer {
   }
 
   Result<void> open(const std::vector<std::string>& addresses, uint16_t port) {
-    port_ = port;
-    std::optional<Error> absent;
-    for (const std::string& address : addresses) {
-      const auto opened = open_one(address);
-      if (opened) continue;
-      if (opened.error().kind != ErrorKind::not_found) return opened.error();
-      absent = opened.error();
-    }
-    if (acceptors_.empty()) return absent.value_or(invalid("there is no address to listen at"));
-    for (tcp::acceptor& acceptor : acceptors_)
-      accept(acceptor);
+    TRY(listeners_.open(addresses, port));
+    listeners_.start([this](tcp::socket socket) { accept(std::move(socket)); }, [this] { return close_silent(); });
     thread_ = std::thread([this] { context_.run(); });
     return {};
   }
 
-  [[nodiscard]] uint16_t port() const override { return port_; }
+  [[nodiscard]] uint16_t port() const override { return listeners_.port(); }
   [[nodiscard]] uint32_t connections() const override { return count_; }
   void drain() override {
     asio::post(context_, [this] {
-      stop_accepting();
+      listeners_.close();
       for (auto all = connections_; const auto& connection : all)
         if (connection->is_waiting()) connection->close();
     });
@@ -198,7 +189,7 @@ class Server final : public HttpServer {
   [[nodiscard]] const HttpHandler& handler() const { return handler_; }
   [[nodiscard]] asio::io_context& context() { return context_; }
   [[nodiscard]] asio::thread_pool& workers() { return workers_; }
-  [[nodiscard]] bool is_draining() const { return !acceptors_.front().is_open(); }
+  [[nodiscard]] bool is_draining() const { return !listeners_.is_open(); }
 
   void remove(const Connection& connection) {
     connections_.erase(connection.place);
@@ -217,55 +208,12 @@ class Server final : public HttpServer {
   void touch(const Connection& connection) { connections_.splice(connections_.end(), connections_, connection.place); }
 
  private:
-  /// Errors: io; not_found where this machine lacks the address.
-  Result<void> open_one(const std::string& text) {
-    ErrorCode error;
-    const auto address = asio::ip::make_address(text, error);
-    if (error) return invalid(fmt::format("{} is no IP address", quote(text)));
-    const tcp::endpoint endpoint(address, port_);
-    tcp::acceptor acceptor(context_);
-    acceptor.open(endpoint.protocol(), error);
-    if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
-    if (!error) acceptor.bind(endpoint, error);
-    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-    if (!error) {
-      port_ = acceptor.local_endpoint(error).port();  // the same for all, where the first one has chosen it
-      acceptors_.push_back(std::move(acceptor));
-      return {};
-    }
-    const bool is_absent =
-        error == asio::error::address_family_not_supported || error == boost::system::errc::address_not_available;
-    std::string remedy;
-    if (is_absent) remedy = "; --host 127.0.0.1 is this machine alone, 0.0.0.0 every network of it";
-    if (error == asio::error::address_in_use) remedy = "; --port N is another one, --port 0 any that is free";
-    if (error == asio::error::access_denied) remedy = "; ports from 1024 need no rights";
-    return Error{is_absent ? ErrorKind::not_found : ErrorKind::io,
-                 fmt::format("cannot listen at {}: {}{}", host_and_port(text, port_), error.message(), remedy)};
-  }
-
-  void stop_accepting() {
-    ErrorCode ignored;
-    for (tcp::acceptor& acceptor : acceptors_)
-      acceptor.close(ignored);
-  }
-
-  void accept(tcp::acceptor& acceptor) {
-    acceptor.async_accept([this, &acceptor](ErrorCode error, tcp::socket socket) {
-      if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
-      if (error) {  // no file descriptor is left, say: what is silent makes room
-        if (!close_silent()) {
-          const auto pause = std::make_shared<asio::steady_timer>(context_, std::chrono::milliseconds(100));
-          pause->async_wait([this, &acceptor, pause](ErrorCode) { accept(acceptor); });
-          return;
-        }
-      } else if (connections_.size() < limits_.connections || close_silent()) {
-        auto connection = std::make_shared<Connection>(*this, std::move(socket));
-        connection->place = connections_.insert(connections_.end(), connection);
-        count_ = static_cast<uint32_t>(connections_.size());
-        connection->read();
-      }  // else all are being answered, and this one is closed
-      accept(acceptor);
-    });
+  void accept(tcp::socket socket) {
+    if (connections_.size() >= limits_.connections && !close_silent()) return;  // all are being answered
+    auto connection = std::make_shared<Connection>(*this, std::move(socket));
+    connection->place = connections_.insert(connections_.end(), connection);
+    count_ = static_cast<uint32_t>(connections_.size());
+    connection->read();
   }
 
   /// Closes the connection without a request that has been silent for longest; false if all have one.
@@ -283,11 +231,10 @@ class Server final : public HttpServer {
   asio::io_context context_{1};
   asio::thread_pool workers_{kWorkers};
   asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
-  std::list<tcp::acceptor> acceptors_;                  // one for each address
+  Listeners listeners_{context_};
   std::list<std::shared_ptr<Connection>> connections_;  // longest silent first
   std::atomic<uint32_t> count_ = 0;
   uint64_t body_bytes_ = 0;  // of requests that arrive or wait to be read
-  uint16_t port_ = 0;
   std::thread thread_;
 };
 
@@ -360,18 +307,7 @@ void Connection::on_request(ErrorCode error) {
   state_ = State::answering;
   gone_ = std::stop_source();
   ++request_;
-  HttpRequest request{
-      .method = std::string(message.method_string()), .path = {}, .query = {}, .body = {}, .headers = {}};
-  const std::string_view target(message.target().data(), message.target().size());
-  request.path = std::string(target.substr(0, target.find('?')));
-  if (request.path.size() < target.size()) request.query = std::string(target.substr(request.path.size() + 1));
-  for (const auto& field : message) {
-    std::string name(field.name_string());
-    std::ranges::transform(name, name.begin(),
-                           [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
-    request.headers.emplace_back(std::move(name), std::string(field.value()));
-  }
-  request.body = std::move(message.body());
+  HttpRequest request = request_of(std::move(message));
   const uint64_t held = std::exchange(arrived_, 0);  // until the request has been read
   watch();
   auto reply = std::make_shared<Reply>(shared_from_this(), request_, gone_.get_token());
@@ -549,11 +485,6 @@ void Connection::close() {
 }
 
 }  // namespace
-
-std::string_view HttpRequest::header(std::string_view name) const {
-  const auto found = std::ranges::find(headers, name, [](const auto& each) { return std::string_view(each.first); });
-  return found == headers.end() ? std::string_view() : std::string_view(found->second);
-}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::vector<std::string>& addresses, uint16_t port,
                                                        const HttpLimits& limits, HttpReply::Headers headers,

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/text/case_table.h"
 #include "runtime/text/codepoint_set.h"
 #include "runtime/text/unicode.h"
 #include "runtime/text/unicode_table.h"

@@ -1,13 +1,14 @@
-"""Writes runtime/text/unicode_table.cpp: the general categories, the script Han and numeric types of Unicode 16.0, and the
-upper, lower and title case of letters as Python has them.
+"""Writes runtime/text/unicode_table.cpp: the general categories, the script Han and numeric types of Unicode 16.0; and
+case_table.cpp beside it: the upper, lower and title case of letters as Python has them.
 
     pip install unicodedata2==16.0.0 fonttools==4.55.0
-    python make_unicode_table.py ../../../runtime/text/unicode_table.cpp
+    python make_unicode_table.py ../../../runtime/text
 
 16.0 is what Hugging Face tokenizers (Oniguruma) and tiktoken (Rust's regex) split by; compare_tokenizers.py checks every
 code point of every property against both. Cases are those of the Python that runs this: of 3.11 to 3.13, whose Unicode
 14.0 to 15.1 have the same.
 """
+import os
 import subprocess
 import sys
 import unicodedata
@@ -75,7 +76,16 @@ def array(kind, name, entries):
     return f"const std::array<{kind}, {len(entries)}> {name} = {{{{\n{written}}}}};\n\n"
 
 
-def main(target):
+def write(folder, name, version, arrays):
+    target = os.path.join(folder, name + ".cpp")
+    with open(target, "w", encoding="utf-8") as out:
+        out.write(f"// Written by tests/tools/text/make_unicode_table.py from Unicode {version}. Do not edit.\n"
+                  f'#include "runtime/text/{name}.h"\n\nnamespace dspack::runtime {{\n\n'
+                  + "".join(arrays) + "}  // namespace dspack::runtime\n")
+    subprocess.run(["clang-format", "-i", target], check=True)
+
+
+def main(folder):
     if unicodedata2.unidata_version != VERSION:
         sys.exit(f"unicodedata2 has Unicode {unicodedata2.unidata_version}, not {VERSION}")
     if unicodedata.unidata_version not in CASE_VERSIONS:
@@ -86,10 +96,12 @@ def main(target):
     categories = [first << 5 | CATEGORIES.index(value) for first, value in runs(unicodedata2.category)]
     old = {c: unicodedata.category(c) for c in CHARACTERS}
     assert all(old[c] != "Lu" or c.isupper() for c in CHARACTERS) and all(old[c] != "Ll" or c.islower() for c in CHARACTERS)
-    tables = [
+    properties = [
         ("CodepointRange", "kHan", ranges(lambda c: script(c) == "Hani")),
         ("CodepointRange", "kOtherDigits", ranges(lambda c: unicodedata2.digit(c, None) is not None and category[c] != "Nd")),
         ("CodepointRange", "kOtherNumerics", ranges(lambda c: c in numeric and category[c][0] != "N")),
+    ]
+    cases = [
         ("CodepointRange", "kOtherUppercase", ranges(lambda c: c.isupper() and old[c] not in ("Lu", "Lt"))),
         ("CodepointRange", "kOtherLowercase", ranges(lambda c: c.islower() and old[c] != "Ll")),
         ("CodepointRange", "kOtherCaseIgnorable", ranges(
@@ -101,15 +113,11 @@ def main(target):
         ("CaseText", "kTitleTexts", texts(str.title, lambda c: c.title() != c.upper())),
     ]
     assert all(is_case_ignorable(c) for c in CHARACTERS if old[c] in ("Mn", "Me", "Cf", "Lm", "Sk"))
-    with open(target, "w", encoding="utf-8") as out:
-        out.write("// Written by tests/tools/text/make_unicode_table.py from Unicode " + VERSION + ", cases from "
-                  + unicodedata.unidata_version + ". Do not edit.\n"
-                  '#include "runtime/text/unicode_table.h"\n\nnamespace dspack::runtime {\n\n'
-                  f"const std::array<uint32_t, {len(categories)}> kCategoryRuns = {{\n"
-                  + ", ".join(hex(entry) for entry in categories) + "};\n\n"
-                  + "".join(array(*table) for table in tables) + "}  // namespace dspack::runtime\n")
-    subprocess.run(["clang-format", "-i", target], check=True)
-    for _, name, entries in tables:
+    write(folder, "unicode_table", VERSION,
+          [f"const std::array<uint32_t, {len(categories)}> kCategoryRuns = {{\n"
+           + ", ".join(hex(entry) for entry in categories) + "};\n\n", *(array(*table) for table in properties)])
+    write(folder, "case_table", unicodedata.unidata_version, [array(*table) for table in cases])
+    for _, name, entries in properties + cases:
         print(f"{name}: {len(entries)}")
     print(f"{len(categories)} runs of a category")
 
