@@ -35,13 +35,18 @@ std::vector<float> logits_of(const std::vector<double>& probabilities) {
 }
 
 /// What is drawn from.
-std::vector<uint32_t> candidates_of(const SamplerOptions& options, const std::vector<float>& logits) {
-  const auto candidates = sampler(options).candidates(logits, {});
+std::vector<uint32_t> candidates_of(const Sampler& sampler, const std::vector<float>& logits,
+                                    const std::vector<uint32_t>& context) {
+  const auto candidates = sampler.candidates(logits, context);
   REQUIRE(candidates.has_value());
   std::vector<uint32_t> tokens;
   for (const kernels::LikelyToken& candidate : *candidates)
     if (candidate.weight > 0) tokens.push_back(candidate.token);
   return tokens;
+}
+
+std::vector<uint32_t> candidates_of(const SamplerOptions& options, const std::vector<float>& logits) {
+  return candidates_of(sampler(options), logits, {});
 }
 
 /// A context of so many tokens, each with noise of its own.
@@ -235,8 +240,8 @@ TEST_CASE("sampler: end tokens are not chosen before an answer has its least len
   Sampler drawing = sampler({.temperature = 1, .min_tokens = 2, .end_tokens = {1}});
   drawing.begin_answer(0);
   CHECK_FALSE(drawing.drawn_as_they_stand().has_value());
-  CHECK(tokens_of(drawing.distribution(logits, std::vector<uint32_t>{0})) == std::vector<uint32_t>{0, 2});
-  CHECK(tokens_of(drawing.distribution(logits, std::vector<uint32_t>{0, 0})) == std::vector<uint32_t>{0, 1, 2});
+  CHECK(candidates_of(drawing, logits, {0}) == std::vector<uint32_t>{0, 2});
+  CHECK(candidates_of(drawing, logits, {0, 0}) == std::vector<uint32_t>{0, 1, 2});
   CHECK(sampler({.min_tokens = 2}).takes_highest());  // nothing ends it anyway
 }
 
