@@ -288,12 +288,12 @@ struct SampleSettings {
   [[nodiscard]] bool operator==(const SampleSettings&) const = default;
 };
 
-/// One token of every row, by one number of each. Which one is settled to the last bit (sample_weights.h): for the same
-/// logits, settings and number every device chooses the same.
+/// One token of every row, by the noise of its place. Which one is settled to the last bit (sample_weights.h,
+/// sample_noise.h): for the same logits, settings and key every device chooses the same.
 struct SampleArgs {
   Rows logits;     // at least one column, at most kMostSampled
   Slice settings;  // a SampleSettings
-  Slice uniforms;  // double [rows], in [0, 1)
+  Slice keys;      // NoiseKey [rows]
   Slice ids;       // out: u32 [rows]; kNoToken where a logit is NaN or +infinity, or none is above -infinity
 };
 inline constexpr uint32_t kNoToken = UINT32_MAX;

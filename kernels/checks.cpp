@@ -5,7 +5,7 @@
 
 #include "format/base/check.h"
 #include "format/base/size.h"
-#include "kernels/sample_weights.h"
+#include "kernels/sample_noise.h"
 
 namespace dspack::kernels {
 namespace {
@@ -260,9 +260,9 @@ void check_sample(const SampleArgs& args) {
   check_rows(args.logits);
   DSPACK_CHECK(args.logits.cols > 0 && args.logits.cols <= kMostSampled, "nothing to draw from, or too much");
   check_extent(args.settings, sizeof(SampleSettings));
-  check_extent(args.uniforms, product(args.logits.rows, sizeof(double)));
-  DSPACK_CHECK(args.settings.offset_bytes % sizeof(double) == 0 && args.uniforms.offset_bytes % sizeof(double) == 0,
-               "FP64 values at an odd offset");
+  check_extent(args.keys, product(args.logits.rows, sizeof(NoiseKey)));
+  DSPACK_CHECK(args.settings.offset_bytes % sizeof(double) == 0 && args.keys.offset_bytes % sizeof(uint64_t) == 0,
+               "64-bit values at an odd offset");
   check_floats(args.ids, product(args.logits.rows, sizeof(uint32_t)));
 }
 

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 
@@ -61,6 +62,14 @@ Result<void*> load_entry(const std::string& library) {
 }
 
 }  // namespace
+
+bool has_nvidia_driver(const std::string& root) {
+  static constexpr std::array<const char*, 3> kTraces = {"proc/driver/nvidia", "dev/nvidiactl", "dev/dxg"};
+  return std::any_of(kTraces.begin(), kTraces.end(), [&root](const char* trace) {
+    std::error_code error;
+    return std::filesystem::exists(std::filesystem::path(root) / trace, error);
+  });
+}
 
 std::string cuda_library_fact() {
   const auto library = find_library();

@@ -1,5 +1,5 @@
-// The arithmetic by which tokens are drawn, for host and GPU alike, bit for bit: what a token weighs, and where a share
-// of a sum lies.
+// The arithmetic by which tokens are chosen from, for host and GPU alike, bit for bit: what a token weighs, and where a
+// share of a sum lies.
 //
 // A weight is e^x rounded to a multiple of 2^-44 and counted in such units, x being how far a logit lies below the
 // highest, divided by the temperature. Sums of units are exact, so their order does not matter, and nothing is chosen
@@ -66,12 +66,8 @@ DSPACK_HOST_AND_GPU inline WideProduct wide_product(uint64_t a, uint64_t b) {
   return {(a >> 32U) * (b >> 32U) + (middle >> 32U) + (other >> 32U), other << 32U | (low & kLow)};
 }
 
-/// Where a share in [0, 1), to 53 bits, of a sum lies: the token whose weight reaches beyond it is the one.
-DSPACK_HOST_AND_GPU inline uint64_t place_of(double share, uint64_t sum) {
-  return wide_product(static_cast<uint64_t>(share * 0x1p53) << 11U, sum).high;
-}
-
-/// The same for the last token of the smallest set that makes up the share: a sum of exactly the share is enough.
+/// Where a share in [0, 1), to 53 bits, of a sum lies: the token whose weight reaches beyond it is the last one of the
+/// smallest set that makes up the share. A sum of exactly the share is enough.
 DSPACK_HOST_AND_GPU inline uint64_t last_place_of(double share, uint64_t sum) {
   const WideProduct product = wide_product(static_cast<uint64_t>(share * 0x1p53) << 11U, sum);
   return product.high > 0 && product.low == 0 ? product.high - 1 : product.high;

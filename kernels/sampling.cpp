@@ -65,11 +65,14 @@ std::vector<LikelyToken> likely_tokens(std::span<const double> logits, double hi
   return tokens;
 }
 
-uint32_t draw_token(std::span<const LikelyToken> tokens, double uniform) {
-  return tokens[index_at(tokens, place_of(uniform, sum_of(tokens)))].token;
+uint32_t draw_token(std::span<const LikelyToken> tokens, const NoiseKey& key) {
+  Arrival first;
+  for (const LikelyToken& token : tokens)
+    first = first_with(first, key, token.token, token.weight);
+  return first.token;
 }
 
-uint32_t sample_row(std::span<const float> logits, const SampleSettings& settings, double uniform) {
+uint32_t sample_row(std::span<const float> logits, const SampleSettings& settings, const NoiseKey& key) {
   double highest = -kInfinity;
   for (const float logit : logits) {
     if (std::isnan(logit)) return kNoToken;
@@ -77,7 +80,7 @@ uint32_t sample_row(std::span<const float> logits, const SampleSettings& setting
   }
   if (std::isinf(highest)) return kNoToken;
   const std::vector<double> exact(logits.begin(), logits.end());
-  return draw_token(likely_tokens(exact, highest, settings), uniform);
+  return draw_token(likely_tokens(exact, highest, settings), key);
 }
 
 }  // namespace dspack::kernels

@@ -4,7 +4,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # Distribution packages (Debian 12, Ubuntu 24.04) for building, testing and the demonstration.
 packages=(
-  g++ cmake ninja-build pkg-config
+  g++ cmake ninja-build pkg-config patch
   libcurl4-openssl-dev nlohmann-json3-dev libzstd-dev libtbb-dev libssl-dev libpcre2-dev libfmt-dev libcli11-dev
   libedit-dev libboost-dev doctest-dev python3 python3-venv busybox curl
 )

@@ -129,6 +129,43 @@ std::string unexpected(const Program& program, const CLI::App& app, const std::v
                        : fmt::format("{} is an option of {}", quote(name), owner);
 }
 
+/// "-t8" without its number.
+std::string option_name(const std::string& word) {
+  std::string name = word.substr(0, word.find('='));
+  const bool is_short = name.size() > 2 && name[1] != '-';
+  while (is_short && name.size() > 2 && name.back() >= '0' && name.back() <= '9')
+    name.pop_back();
+  return name;
+}
+
+std::string hint(const Program& program, const std::string& name, const PeerOption& peer, const CLI::App& app) {
+  std::string text = fmt::format("there is no option {}", quote(name));
+  if (!peer.own.empty()) {
+    const std::string owner = app.get_option_no_throw(peer.own) == nullptr ? owner_of(program, peer.own) : "";
+    text += fmt::format("; here it is {}{}", peer.own, owner.empty() ? "" : ", an option of " + owner);
+  }
+  return peer.advice.empty() ? text : fmt::format("{}; {}", text, peer.advice);
+}
+
+/// What is said of the first option that only other programs have; empty: there is none. Before the command line is
+/// read:
+/// "-ngl 9" would be "-n" with the value "gl", and "-hf" the help text.
+std::string peer_hint(const Program& program, const CLI::App& app, const std::vector<std::string>& words) {
+  for (size_t i = 0; i < words.size() && words[i] != "--" && words[i] != "-h" && words[i] != "--help"; ++i) {
+    if (!words[i].starts_with('-')) continue;
+    if (const CLI::Option* own = app.get_option_no_throw(words[i])) {
+      if (own->get_type_size() > 0 && own->get_items_expected_min() > 0) ++i;  // its value, whatever that looks like
+      continue;
+    }
+    const std::string name = option_name(words[i]);
+    if (app.get_option_no_throw(name) != nullptr) continue;
+    for (const PeerOption& peer : program.peer_options) {
+      if (std::ranges::find(peer.names, name) != peer.names.end()) return hint(program, name, peer, app);
+    }
+  }
+  return {};
+}
+
 CommandLine mistake(const Program& program, std::string text) {
   std::ranges::replace(text, '\n', ' ');
   return {.verb = {}, .status = kWrongUsage, .text = fmt::format("{}: {}\n", program.name, text)};
@@ -139,6 +176,7 @@ CommandLine parse(const Program& program, const Verb& verb, std::vector<std::str
   const auto explained = [&](const std::string& text) {
     return mistake(program, fmt::format("{} ({} --help explains)", text, full_name(program, verb)));
   };
+  if (const std::string known = peer_hint(program, *declared.app, arguments); !known.empty()) return explained(known);
   std::ranges::reverse(arguments);  // CLI11 takes them from the back
   try {
     declared.app->parse(std::move(arguments));

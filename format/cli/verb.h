@@ -68,11 +68,19 @@ Verb make_verb(const std::string& name, const std::string& about, void (*add)(Op
           }};
 }
 
+/// An option of other programs of this kind, which users bring along, and what to write here.
+struct PeerOption {
+  std::vector<std::string> names;  // "-c", "--ctx-size"; a verb that has the name itself takes it
+  std::string own;                 // the option of this program; empty: `advice` says what to do
+  std::string advice = {};         // what is not as there
+};
+
 struct Program {
   std::string name;
   std::vector<Verb> verbs;                        // the first has no name
   std::string when_interrupted;                   // a hint after an interruption; empty: none
   std::function<std::string()> build_facts = {};  // lines that --version prints after the version; none: no more
+  std::vector<PeerOption> peer_options = {};
 };
 
 /// A command line: a verb to run, or a text for the user.

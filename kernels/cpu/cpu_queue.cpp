@@ -390,10 +390,10 @@ void CpuQueue::sample(const SampleArgs& args) {
   check_sample(args);
   if (args.logits.rows == 0) return;
   const auto& settings = *reinterpret_cast<const SampleSettings*>(host(args.settings));
-  const auto* uniforms = reinterpret_cast<const double*>(host(args.uniforms));
+  const auto* keys = reinterpret_cast<const NoiseKey*>(host(args.keys));
   for (uint64_t row = 0; row < args.logits.rows; ++row) {
     const float* logits = floats(args.logits.data) + row * args.logits.stride;
-    reinterpret_cast<uint32_t*>(host(args.ids))[row] = sample_row({logits, args.logits.cols}, settings, uniforms[row]);
+    reinterpret_cast<uint32_t*>(host(args.ids))[row] = sample_row({logits, args.logits.cols}, settings, keys[row]);
   }
 }
 

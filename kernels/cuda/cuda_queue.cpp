@@ -317,7 +317,7 @@ void CudaQueue::sample(const SampleArgs& args) {
   std::byte* scratch = workspace_.at_least(sample_scratch_bytes(logits.rows, logits.cols));
   run_sample(stream(), {.logits = inputs_at(logits),
                         .settings = reinterpret_cast<const SampleSettings*>(address_of(args.settings)),
-                        .uniforms = reinterpret_cast<const double*>(address_of(args.uniforms)),
+                        .keys = reinterpret_cast<const NoiseKey*>(address_of(args.keys)),
                         .ids = numbers(args.ids),
                         .rows = logits.rows,
                         .cols = logits.cols,

@@ -1,12 +1,12 @@
 // Sampling takes three launches of several blocks a row, a warp a chunk of logits.
 //
 //   survey    the highest logit of the row
-//   weigh     weights. Without top-k and top-p: their sums by chunk. Else: the bucket of each logit, by how far it lies
-//             below the highest, and of each bucket the number of its logits and the sum of their weights
-//   choose    a list of the logits, bucket by bucket. The row's last block finds what top-k and top-p leave, and the
-//             token: first the bucket in which a sum of weights ends, then the place in it
-//
-// With top-p a token is drawn from the likeliest on, else in the order of index.
+//   weigh     weights. Without top-k and top-p: of each chunk the token that arrives first. Else: the bucket of each
+//             logit, by how far it lies below the highest, and of each bucket the number of its logits and the sum of
+//             their weights
+//   choose    without top-k and top-p the first of the chunks' tokens. Else a list of the logits, bucket by bucket; the
+//             row's last block finds what top-k and top-p leave, by the bucket in which a count or a sum of weights
+//             ends and the place in it, and the token that arrives first of that
 #include "kernels/cuda/sample.h"
 
 #include <dspack_gpu.h>
@@ -15,6 +15,7 @@
 
 #include "format/base/size.h"
 #include "kernels/cuda/device/sample.cuh"
+#include "kernels/sample_noise.h"
 #include "kernels/sample_weights.h"
 
 namespace dspack::kernels::cuda {
@@ -41,7 +42,6 @@ __device__ __forceinline__ void clear_buckets(const SampleTask& task, uint32_t r
     task.scratch.counts[at] = 0;
     task.scratch.placed[at] = 0;
     task.scratch.sums[at] = 0;
-    task.scratch.likely_sums[at] = 0;
   }
   if (gpu::block_index().y == 0 && gpu::thread_index() == 0) task.scratch.done[row] = 0;
 }
@@ -139,19 +139,14 @@ __device__ __forceinline__ uint32_t bucket_of(double below) {
 }
 
 /// A warp adds each lane's logit to its bucket, at once where all lanes have the same.
-__device__ __forceinline__ void add_to_bucket(const SampleTask& task, uint64_t row, uint32_t bucket, uint64_t weight,
-                                              uint64_t likely, bool has_min_p) {
+__device__ __forceinline__ void add_to_bucket(const SampleTask& task, uint64_t row, uint32_t bucket, uint64_t weight) {
   const bool is_one = gpu::ballot(bucket == gpu::shuffle(bucket, 0)) == UINT32_MAX;
   if (is_one && bucket == kNoBucket) return;
-  if (is_one) {
-    weight = device::sum_of_warp(weight);
-    likely = device::sum_of_warp(likely);
-  }
+  if (is_one) weight = device::sum_of_warp(weight);
   if (bucket == kNoBucket || (is_one && gpu::lane_index() != 0)) return;
   const uint64_t at = row * kSampleBuckets + bucket;
   gpu::add_together(task.scratch.counts + at, is_one ? gpu::kWarpThreads : 1);
   if (weight != 0) gpu::add_together(task.scratch.sums + at, weight);
-  if (has_min_p && likely != 0) gpu::add_together(task.scratch.likely_sums + at, likely);
 }
 
 __global__ void __launch_bounds__(device::kSampleThreads) weigh_kernel(SampleTask task) {
@@ -165,27 +160,29 @@ __global__ void __launch_bounds__(device::kSampleThreads) weigh_kernel(SampleTas
     mine[i] = index_of(i) < task.cols ? logits[index_of(i)] : -INFINITY;
   const SampleRow known = task.scratch.of_rows[row];
   const SampleSettings settings = *task.settings;
+  const NoiseKey key = task.keys[row];
   if (known.is_valid == 0) return;
   const SampleWay way = way_of(settings, task.cols);
   const Scale scale = scale_of(known, settings);
-  uint64_t sum = 0;
+  Arrival first;
 #pragma unroll
   for (unsigned i = 0; i < kOfLane; ++i) {
     const double below = scale.below(mine[i]);
     const uint64_t weight = weight_of(below);
-    const uint64_t likely = scale.likely(weight);
-    sum += likely;
-    if (!way.by_value && !way.is_cut) continue;
+    if (!way.by_value && !way.is_cut) {
+      first = first_with(first, key, index_of(i), scale.likely(weight));
+      continue;
+    }
     const uint32_t bucket = bucket_of(below);
-    add_to_bucket(task, row, bucket, weight, likely, settings.min_p > 0);
+    add_to_bucket(task, row, bucket, weight);
     if (index_of(i) < task.cols)
       task.scratch.buckets[uint64_t{row} * task.cols + index_of(i)] = static_cast<uint16_t>(bucket);
   }
   if (way.by_value || way.is_cut) return;
-  sum = device::sum_of_warp(sum);
+  first = device::first_of_warp(first);
   const uint32_t chunks = task.scratch.chunks;
   if (gpu::lane_index() == 0 && chunk_of_warp() < chunks)
-    task.scratch.chunk_sums[uint64_t{row} * chunks + chunk_of_warp()] = sum;
+    task.scratch.arrivals[uint64_t{row} * chunks + chunk_of_warp()] = first;
 }
 
 struct ChoiceMemory {
@@ -193,6 +190,7 @@ struct ChoiceMemory {
   device::Before before;  // of weights
   device::SelectMemory select;
   uint64_t of_warps[device::kSampleWarps];
+  Arrival first_of_warps[device::kSampleWarps];
   uint32_t bucket;
   uint32_t is_last;
 };
@@ -230,101 +228,68 @@ struct Draw {
   [[nodiscard]] __device__ __forceinline__ uint32_t bucket_at(const device::Before& before, uint64_t place) const {
     return device::bucket_at(before, place, &memory.bucket);
   }
-  /// Those of weights; of likely ones, where there are others.
-  __device__ __forceinline__ void add_up(bool are_likely) const {
-    const uint64_t* sums = are_likely && scale.min_p > 0 ? task.scratch.likely_sums : task.scratch.sums;
-    device::add_up(sums + row * kSampleBuckets, memory.before, memory.of_warps);
-  }
 };
 
-/// What top-k leaves: all entries in buckets before this one, and in it those from an order on.
-struct Cut {
+/// What top-k and top-p leave: no entry behind this bucket, those of a higher order and, of its equals, the first ones
+/// by index.
+struct Kept {
   uint32_t bucket;
-  uint32_t lowest;
+  uint32_t order;
+  uint32_t last_index;
 };
 
-__device__ __forceinline__ Cut cut_of(const Draw& draw) {
+__device__ __forceinline__ Kept keep_highest(const Draw& draw) {
   const uint32_t top_k = draw.task.settings->top_k;
   const uint64_t all = draw.memory.begin[kSampleBuckets];
-  if (!draw.way.is_cut || top_k > all) return {.bucket = kSampleBuckets - 1, .lowest = 0};
+  if (!draw.way.is_cut || top_k > all) return {.bucket = kSampleBuckets - 1, .order = 0, .last_index = UINT32_MAX};
   const uint32_t bucket = draw.bucket_at(draw.memory.begin, top_k - 1);
   const auto one = [](const SampleEntry&) { return uint64_t{1}; };
-  return {.bucket = bucket, .lowest = draw.select(bucket, top_k - 1 - draw.memory.begin[bucket], one).key};
+  const uint32_t order = draw.select(bucket, top_k - 1 - draw.memory.begin[bucket], one).key;
+  return {.bucket = bucket, .order = order, .last_index = UINT32_MAX};
 }
 
-/// What top-p leaves: all above `order` and some of its equals, less what min-p leaves out.
-struct Nucleus {
-  uint32_t order;
-  uint64_t sum;
-};
-
-/// Leaves sums of likely weights in memory.before.
-__device__ __forceinline__ Nucleus find_nucleus(const Draw& draw, const Cut& cut) {
-  draw.add_up(false);
-  const auto weight_of_cut = [&](const SampleEntry& one) {
-    return one.order >= cut.lowest ? draw.scale.weight(one.order) : 0;
-  };
+/// Of what top-k leaves.
+__device__ __forceinline__ Kept keep_nucleus(const Draw& draw, const Kept& cut) {
   const device::Before& before = draw.memory.before;
+  device::add_up(draw.task.scratch.sums + draw.row * kSampleBuckets, draw.memory.before, draw.memory.of_warps);
+  const auto weight_of_cut = [&](const SampleEntry& one) {
+    return one.order >= cut.order ? draw.scale.weight(one.order) : 0;
+  };
   const uint64_t sum =
-      cut.lowest == 0 ? before[kSampleBuckets] : before[cut.bucket] + draw.sum_of(cut.bucket, weight_of_cut);
+      cut.order == 0 ? before[kSampleBuckets] : before[cut.bucket] + draw.sum_of(cut.bucket, weight_of_cut);
   const uint64_t last = last_place_of(draw.task.settings->top_p, sum);
   const uint32_t bucket = draw.bucket_at(before, last);
   const device::Selected at = draw.select(bucket, last - before[bucket], weight_of_cut);
-  const uint64_t weight = draw.scale.weight(at.key);
-  const uint64_t of_equals = (at.place / weight + 1) * weight;
-  if (!(draw.scale.min_p > 0)) return {.order = at.key, .sum = last - at.place + of_equals};
-  draw.add_up(true);
-  const uint64_t higher = draw.sum_of(bucket, [&](const SampleEntry& one) {
-    return one.order > at.key ? draw.scale.likely(draw.scale.weight(one.order)) : 0;
-  });
-  return {.order = at.key, .sum = before[bucket] + higher + (draw.scale.likely(weight) == 0 ? 0 : of_equals)};
+  const uint64_t rank = at.place / draw.scale.weight(at.key);  // of the last one among its equals
+  const auto index =
+      device::select_at(draw.memory.select, draw.begin_of(bucket), draw.begin_of(bucket + 1), rank, [&](uint32_t i) {
+        const SampleEntry one = draw.entry(i);
+        return device::Weighed{~one.index, one.order == at.key ? 1U : 0U};
+      });
+  return {.bucket = bucket, .order = at.key, .last_index = ~index.key};
 }
 
-/// From the likeliest on.
-__device__ __forceinline__ uint32_t draw_by_value(const Draw& draw, const Cut& cut) {
-  const Nucleus nucleus = find_nucleus(draw, cut);
-  const uint64_t place = place_of(draw.task.uniforms[draw.row], nucleus.sum);
-  const uint32_t bucket = draw.bucket_at(draw.memory.before, place);
-  const device::Selected at = draw.select(bucket, place - draw.memory.before[bucket], [&](const SampleEntry& one) {
-    return one.order >= nucleus.order ? draw.scale.likely(draw.scale.weight(one.order)) : 0;
-  });
-  const uint64_t rank = at.place / draw.scale.weight(at.key);  // among equals, by index
-  return ~device::select_at(draw.memory.select, draw.begin_of(bucket), draw.begin_of(bucket + 1), rank,
-                            [&](uint32_t i) {
-                              const SampleEntry one = draw.entry(i);
-                              return device::Weighed{~one.index, one.order == at.key ? 1U : 0U};
-                            })
-              .key;
+/// Of the list.
+__device__ __forceinline__ Arrival first_of_kept(const Draw& draw, const Kept& kept) {
+  const NoiseKey key = draw.task.keys[draw.row];
+  Arrival first;
+  for (uint32_t i = gpu::thread_index(); i < draw.begin_of(kept.bucket + 1); i += device::kSampleThreads) {
+    const SampleEntry one = draw.entry(i);
+    if (one.order < kept.order || (one.order == kept.order && one.index > kept.last_index)) continue;
+    first = first_with(first, key, one.index, draw.scale.likely(draw.scale.weight(one.order)));
+  }
+  return device::first_of_block(first, draw.memory.first_of_warps);
 }
 
-/// In the order of index, of what top-k leaves.
-__device__ __forceinline__ uint32_t draw_of_cut(const Draw& draw, const Cut& cut) {
-  draw.add_up(true);
-  const auto weigh = [&](const SampleEntry& one) {
-    return one.order >= cut.lowest ? draw.scale.likely(draw.scale.weight(one.order)) : 0;
-  };
-  const uint64_t sum = draw.memory.before[cut.bucket] + draw.sum_of(cut.bucket, weigh);
-  const uint64_t place = place_of(draw.task.uniforms[draw.row], sum);
-  return ~device::select_at(draw.memory.select, 0, draw.begin_of(cut.bucket + 1), place, [&](uint32_t i) {
-            const SampleEntry one = draw.entry(i);
-            return device::Weighed{~one.index, weigh(one)};
-          }).key;
-}
-
-/// In the order of index, of all.
-__device__ __forceinline__ void draw_of_all(const Draw& draw) {
-  const SampleTask& task = draw.task;
-  const uint32_t chunks = task.scratch.chunks;
-  const uint64_t* sums = task.scratch.chunk_sums + draw.row * chunks;
-  const float* logits = task.logits.data + draw.row * task.logits.stride;
-  uint64_t sum = 0;
-  for (uint32_t chunk = gpu::thread_index(); chunk < chunks; chunk += device::kSampleThreads)
-    sum += sums[chunk];
-  sum = device::sum_of_block(sum, draw.memory.of_warps);
-  device::store_index_at(
-      task.cols, chunks, place_of(task.uniforms[draw.row], sum), draw.memory.of_warps, task.ids + draw.row,
-      [&](uint32_t chunk) { return sums[chunk]; },
-      [&](uint32_t i) { return draw.scale.likely(weight_of(draw.scale.below(logits[i]))); });
+/// Of all.
+__device__ __forceinline__ Arrival first_of_chunks(const Draw& draw) {
+  const uint32_t chunks = draw.task.scratch.chunks;
+  Arrival first;
+  for (uint32_t chunk = gpu::thread_index(); chunk < chunks; chunk += device::kSampleThreads) {
+    const Arrival other = draw.task.scratch.arrivals[draw.row * chunks + chunk];
+    if (is_before(other, first)) first = other;
+  }
+  return device::first_of_block(first, draw.memory.first_of_warps);
 }
 
 /// Writes down the block's part of the list.
@@ -363,7 +328,9 @@ __global__ void __launch_bounds__(device::kSampleThreads) choose_kernel(SampleTa
                   .scale = scale_of(known, settings),
                   .way = way_of(settings, task.cols)};
   if (!draw.way.by_value && !draw.way.is_cut) {
-    if (gpu::block_index().y == 0) draw_of_all(draw);
+    if (gpu::block_index().y > 0) return;
+    const Arrival first = first_of_chunks(draw);
+    if (gpu::thread_index() == 0) task.ids[row] = first.token;
     return;
   }
   place_entries(draw);
@@ -372,9 +339,9 @@ __global__ void __launch_bounds__(device::kSampleThreads) choose_kernel(SampleTa
     memory.is_last = gpu::count_up(task.scratch.done + row) == gpu::grid_blocks().y - 1 ? 1 : 0;
   gpu::block_barrier();  // who is last is known, and others' entries can be read
   if (memory.is_last == 0) return;
-  const Cut cut = cut_of(draw);
-  const uint32_t id = draw.way.by_value ? draw_by_value(draw, cut) : draw_of_cut(draw, cut);
-  if (gpu::thread_index() == 0) task.ids[row] = id;
+  const Kept highest = keep_highest(draw);
+  const Arrival first = first_of_kept(draw, draw.way.by_value ? keep_nucleus(draw, highest) : highest);
+  if (gpu::thread_index() == 0) task.ids[row] = first.token;
 }
 
 }  // namespace
@@ -392,9 +359,8 @@ SampleScratch lay_out_sample(std::byte* memory, uint32_t rows, uint32_t cols) {
   const uint64_t buckets = uint64_t{rows} * kSampleBuckets;
   add(scratch.entries, uint64_t{rows} * cols);  // what is 8-byte aligned comes first
   scratch.chunks = sample_chunks(cols);
-  add(scratch.chunk_sums, uint64_t{rows} * scratch.chunks);
+  add(scratch.arrivals, uint64_t{rows} * scratch.chunks);
   add(scratch.sums, buckets);
-  add(scratch.likely_sums, buckets);
   add(scratch.counts, buckets);
   add(scratch.placed, buckets);
   add(scratch.done, rows);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/matrix.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/ops.h"
+#include "kernels/sample_noise.h"
 
 namespace dspack::kernels::cuda {
 
@@ -35,30 +36,29 @@ struct alignas(8) SampleEntry {
 
 /// Device memory that the three launches share.
 struct SampleScratch {
-  SampleEntry* entries = nullptr;   // [rows, cols]: bucket by bucket, the highest first; in no order within one
-  uint64_t* chunk_sums = nullptr;   // [rows, chunks]: of weights, less what min-p leaves out
-  uint64_t* sums = nullptr;         // [rows, buckets]: of weights
-  uint64_t* likely_sums = nullptr;  // likewise, less what min-p leaves out
-  uint32_t* counts = nullptr;       // [rows, buckets]
-  uint32_t* placed = nullptr;       // [rows, buckets]: so many have their places in the list
-  uint32_t* done = nullptr;         // [rows]: blocks that have placed theirs
-  uint32_t* highest = nullptr;      // [rows, parts]
-  SampleRow* of_rows = nullptr;     // [rows]
-  uint16_t* buckets = nullptr;      // [rows, cols]: of each logit
-  uint32_t chunks = 0;              // of a row
+  SampleEntry* entries = nullptr;  // [rows, cols]: bucket by bucket, the highest first; in no order within one
+  Arrival* arrivals = nullptr;     // [rows, chunks]: the first of each
+  uint64_t* sums = nullptr;        // [rows, buckets]: of weights
+  uint32_t* counts = nullptr;      // [rows, buckets]
+  uint32_t* placed = nullptr;      // [rows, buckets]: so many have their places in the list
+  uint32_t* done = nullptr;        // [rows]: blocks that have placed theirs
+  uint32_t* highest = nullptr;     // [rows, parts]
+  SampleRow* of_rows = nullptr;    // [rows]
+  uint16_t* buckets = nullptr;     // [rows, cols]: of each logit
+  uint32_t chunks = 0;             // of a row
   uint64_t size_bytes = 0;
 };
 [[nodiscard]] uint64_t sample_scratch_bytes(uint32_t rows, uint32_t cols);
 /// `memory` has so many bytes and is 8-byte aligned; null: no places.
 [[nodiscard]] SampleScratch lay_out_sample(std::byte* memory, uint32_t rows, uint32_t cols);
 
-/// ops.h's `sample`. Three launches: the rows' highest; weights, and their sums by chunk or, where values matter, by
-/// bucket; the list, and by each row's last block the choice.
+/// ops.h's `sample`. Three launches: the rows' highest; weights, and of each chunk the token that arrives first or,
+/// where values matter, sums by bucket; the list, and by each row's last block the choice.
 struct SampleTask {
   RowsAt<const float> logits;
   const SampleSettings* settings = nullptr;
-  const double* uniforms = nullptr;  // [rows]
-  uint32_t* ids = nullptr;           // [rows]
+  const NoiseKey* keys = nullptr;  // [rows]
+  uint32_t* ids = nullptr;         // [rows]
   uint32_t rows = 0;
   uint32_t cols = 0;
   SampleScratch scratch;

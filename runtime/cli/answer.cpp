@@ -40,7 +40,8 @@ bool AnswerPrinter::push(uint32_t token) {
 }
 
 std::string AnswerPrinter::finish() {
-  print(stop_.push(detokenizer_.flush()) + stop_.finish());
+  print(stop_.push(detokenizer_.flush()));
+  print(stop_.finish());  // only now is it certain what was held back
   if (std::exchange(reasons_, false)) format::dim_data(false);
   format::print_out("\n");
   (void)std::fflush(stdout);  // a chat over pipes waits for the end of the line

@@ -254,9 +254,11 @@ Result<void> Chat::attach(const std::string& file) {
   return {};
 }
 
-// The sequence keeps what both answers share. Random numbers go on, so that another answer can come.
+// The sequence keeps what both answers share. The seed is the next one, or the same answer would come.
 Result<void> Chat::regenerate(ChatTerminal& terminal) {
   if (history_.empty()) return Error{ErrorKind::invalid, "/regen: nothing was answered yet"};
+  ++sampling_.seed;
+  TRY_ASSIGN(sampler_, Sampler::make(sampling_));
   const std::vector<ChatMessage> before = history_;
   const std::string question = history_[history_.size() - 2].content.value_or("");
   history_.resize(history_.size() - 2);

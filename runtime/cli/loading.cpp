@@ -66,9 +66,9 @@ Result<void> apply_options(const ChatOptions& options, TextModel& text) {
 }  // namespace
 
 Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
-                                                const std::stop_token& stop) {
+                                                const std::stop_token& stop, const ProgressWatch& watch) {
   TRY(format::try_output(options.route_trace));
-  TRY_ASSIGN(auto access, open_place(folder, options.remote, stop));
+  TRY_ASSIGN(auto access, open_place(folder, options.remote, stop, watch));
   note(fmt::format("loading {}", folder));
   LoadOptions shown = options;
   if (!shown.progress) shown.progress = access->progress();

@@ -7,15 +7,17 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/cli/places.h"
 #include "runtime/cli/prompt.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/text_model.h"
 
 namespace dspack::runtime {
 
-/// The folder's model, with a note on a terminal while it loads.
+/// The folder's model, with a note on a terminal while it loads. `watch` may be empty.
 [[nodiscard]] Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
-                                                              const std::stop_token& stop);
+                                                              const std::stop_token& stop,
+                                                              const ProgressWatch& watch = {});
 
 /// The folder's text side, with the template that `options` choose. Errors: not_found (neither a template's name nor a
 /// file); invalid (no Jinja; --thinking or --template-args for a template that does not read it).

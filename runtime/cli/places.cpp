@@ -60,8 +60,10 @@ uint64_t stay_free(const format::Path& root) {
   return format::usual_stay_free(disk ? disk->value_or(0) : 0);
 }
 
-Result<Place> open_one(const std::string& place, const RemoteAccess& access, const std::stop_token& stop) {
+Result<Place> open_one(const std::string& place, const RemoteAccess& access, const std::stop_token& stop,
+                       const ProgressWatch& watch) {
   const auto progress = std::make_shared<format::TerminalProgress>();
+  const std::shared_ptr<format::Progress> told = watch ? watch(progress) : progress;
   const auto counters = std::make_shared<format::TransferCounters>();
   format::RemoteOptions options = format::remote_options_from_environment();
   options.counters = counters;
@@ -82,7 +84,7 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
   progress->finished();
   if (repository->is_local()) {
     Place folder = make_folder_place(format::make_expanding_repository(std::move(repository)));
-    folder.progress = progress;
+    folder.progress = told;
     return folder;
   }
   if (root.empty()) {
@@ -93,7 +95,7 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
   }
   TRY_ASSIGN(Place distant, open_distant_place({.origin = std::move(repository),
                                                 .counters = counters,
-                                                .progress = progress,
+                                                .progress = told,
                                                 .cache_root = root,
                                                 .tier = tier},
                                                format::posix_file_system(), stop));
@@ -111,11 +113,11 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
 }  // namespace
 
 Result<std::unique_ptr<CheckpointAccess>> open_place(const std::string& place, const RemoteAccess& access,
-                                                     const std::stop_token& stop) {
-  TRY_ASSIGN(Place opened, open_one(place, access, stop));
+                                                     const std::stop_token& stop, const ProgressWatch& watch) {
+  TRY_ASSIGN(Place opened, open_one(place, access, stop, watch));
   auto checkpoint = std::make_unique<CheckpointAccess>(std::move(opened));
   if (access.absent_from.empty()) return checkpoint;
-  const auto opener = [&](const std::string& rest) { return open_one(rest, access, stop); };
+  const auto opener = [&](const std::string& rest) { return open_one(rest, access, stop, watch); };
   TRY(checkpoint->complete_from(access.absent_from, opener, stop));
   return checkpoint;
 }

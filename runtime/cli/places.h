@@ -3,6 +3,7 @@
 // Threads: call from the main thread. Lifetime: what options are read into must live until the command line was parsed.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -21,10 +22,14 @@ void add_cache_options(format::OptionTable& table, RemoteAccess& access);
 /// --absent-from, for what reads weights.
 void add_absent_option(format::OptionTable& table, RemoteAccess& access);
 
+/// What looks on beside the one who is shown the progress: made of that one, and passes events on.
+using ProgressWatch = std::function<std::shared_ptr<format::Progress>(std::shared_ptr<format::Progress> shown)>;
+
 /// The checkpoint at a local folder or at a distant place with its cache (an http(s):// folder, a repository of the
 /// Hub); of a part of a model completed by the place that `access` names. Errors: not_found; those of cache, network
-/// and CheckpointAccess.
+/// and CheckpointAccess. `watch` may be empty; what it makes lives as long as the checkpoint.
 [[nodiscard]] Result<std::unique_ptr<CheckpointAccess>> open_place(const std::string& place, const RemoteAccess& access,
-                                                                   const std::stop_token& stop);
+                                                                   const std::stop_token& stop,
+                                                                   const ProgressWatch& watch = {});
 
 }  // namespace dspack::runtime

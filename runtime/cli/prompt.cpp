@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
 
@@ -12,6 +13,7 @@
 #include "format/cli/output.h"
 #include "format/file_system.h"
 #include "runtime/cli/loading.h"
+#include "runtime/cli/terminal.h"
 
 namespace dspack::runtime {
 
@@ -77,6 +79,17 @@ Result<std::string> read_prompt(const std::string& prompt) {
   }
   if (std::ferror(stdin) != 0) return Error{ErrorKind::io, "standard input cannot be read"};
   return text;
+}
+
+Result<std::string> read_prompt_and_pipe(const std::string& prompt, bool raw) {
+  constexpr std::chrono::seconds kPatience{2};
+  if (prompt == "-" || !stdin_is_piped()) return read_prompt(prompt);
+  if (!stdin_answers_within(kPatience)) {
+    note("waiting for the end of the text that is piped beside the prompt (< /dev/null: there is none)");
+  }
+  TRY_ASSIGN(const std::string piped, read_prompt("-"));
+  if (piped.find_first_not_of(" \t\r\n") == std::string::npos) return prompt;
+  return prompt + (raw || prompt.empty() ? "" : "\n\n") + piped;
 }
 
 Result<std::vector<uint32_t>> parse_token_ids(std::string_view text) {

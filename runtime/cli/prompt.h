@@ -42,6 +42,10 @@ format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument
 /// The prompt, or for "-" all of standard input. Errors: io; budget (above 64 MiB).
 [[nodiscard]] Result<std::string> read_prompt(const std::string& prompt);
 
+/// The same, and text that is piped beside another prompt after that: below an empty line, or directly where `raw` text
+/// is continued. White space alone is nothing.
+[[nodiscard]] Result<std::string> read_prompt_and_pipe(const std::string& prompt, bool raw);
+
 /// Token ids as text: whole numbers with commas, white space or both between. Errors: invalid, naming the place.
 [[nodiscard]] Result<std::vector<uint32_t>> parse_token_ids(std::string_view text);
 

@@ -20,7 +20,7 @@ constexpr char kExamples[] = R"(Examples:
   dsrun ./ds-packed "What is the capital of France?"
   dsrun ./ds-packed -p "What is the capital of France?"
   dsrun ./ds-packed -p "Once upon a time" --raw -n 100 --temp 0.7 --seed 1
-  git diff | dsrun ./ds-packed -p - --stats run.json
+  git diff | dsrun ./ds-packed -p "What does this change?" --stats run.json
   dsrun ./ds-packed                     chat: /help lists its commands
   dsrun hf://org/ds-packed -p "Hi"      from the Hugging Face Hub; what is fetched is kept (--cache)
   dsrun ./layers-3-to-5 --absent-from origin -p "Hi"   a part of a model; the rest is read from its origin
@@ -42,7 +42,7 @@ Result<Input> read_input(const RunOptions& options) {
     return input;
   }
   TRY_ASSIGN(input.system, read_system(options.system));
-  TRY_ASSIGN(input.prompt, read_prompt(*options.prompt));
+  TRY_ASSIGN(input.prompt, read_prompt_and_pipe(*options.prompt, options.raw));
   return input;
 }
 
@@ -123,7 +123,9 @@ Result<void> add_stop(std::vector<std::string>& stop, const std::string& text) {
 void add_prompt_options(format::OptionTable& table, RunOptions& options) {
   table.heading("Prompt and answer");
   auto question = table.add("QUESTION", "", options.question, "What to answer, in quotes; the same as -p");
-  auto prompt = table.add("-p,--prompt", "TEXT", options.prompt, "What to answer; - reads it from standard input");
+  auto prompt = table.add("-p,--prompt", "TEXT", options.prompt,
+                          "What to answer; - reads it from standard input. Text that is piped or redirected beside it "
+                          "(cat FILE | dsrun DIR -p \"Sum up:\") follows it, below an empty line");
   auto conversation = table.add("--chat", "FILE.json", options.conversation,
                                 "A conversation to answer, as JSON; - reads it from standard input");
   conversation.excludes(prompt).excludes(question);

@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
@@ -15,6 +18,8 @@
 #include "runtime/cli/verbs.h"
 #include "runtime/generate/find_identity.h"
 #include "runtime/serve/api.h"
+#include "runtime/serve/host_address.h"
+#include "runtime/serve/startup_gate.h"
 
 namespace dspack::runtime {
 namespace {
@@ -26,15 +31,11 @@ constexpr char kServeExamples[] = R"(Examples:
 
 It answers at /v1/chat/completions, /v1/completions and /v1/models as OpenAI's API does, at /v1/messages as Anthropic's,
 and at /tokenize, /detokenize, /apply-template, /health, /props and /metrics; at / is a page for a browser, with chat
-and the machine at work. Ctrl-C or SIGTERM: no more requests are
-taken, and answers under way have 30 s to end; a second one ends the program at once.)";
+and the machine at work. While the model is loaded, /health has status 503 and says how far. Ctrl-C or SIGTERM: no more
+requests are taken, and answers under way have 30 s to end; a second one ends the program at once.)";
 
 constexpr uint32_t kMostPlaces = 64;
 constexpr std::chrono::seconds kDrainTime{30};
-
-bool is_this_machine(const std::string& host) {
-  return host == "127.0.0.1" || host == "::1";
-}
 
 /// Once a stop is requested, requests that have begun get some time, and then none.
 class Draining {
@@ -81,10 +82,23 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
     while (key.ends_with('\n'))
       key.pop_back();
   }
-  if (key.empty() && !is_this_machine(options.host)) {
+  const auto addresses = resolve_host(options.host);
+  if (!addresses) return addresses.error().in("--host");
+  if (key.empty() && !std::ranges::all_of(*addresses, &is_loopback)) {
     return invalid(fmt::format("--host {}: other machines may only be served with --api-key", quote(options.host)));
   }
-  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop));
+  StartupGate gate;
+  // Before the model, so that a port in use need not wait for it.
+  TRY_ASSIGN(auto listening,
+             HttpServer::listen(*addresses, options.port, {}, cross_origin_headers(options.allow_origin),
+                                [&gate](HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
+                                  gate.handle(std::move(request), reply);
+                                }));
+  // However this ends, nobody is left waiting when the server goes.
+  const auto close = [](StartupGate* waited_at) { waited_at->close(); };
+  const std::unique_ptr<StartupGate, decltype(close)> closing(&gate, close);
+  const auto watch = [&gate](std::shared_ptr<format::Progress> shown) { return gate.watch(std::move(shown)); };
+  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop, watch));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
   TRY_ASSIGN(const SamplerOptions sampling, choose_sampling(loaded->access().files(), options.sampler, stop));
   const auto log = [](const Error& error) { format::print_error("dsrun: " + error.message); };
@@ -99,6 +113,7 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   MachineWatch machine(*loaded, *scheduler);
   Api api(text, *scheduler, machine,
           {.api_key = key,
+           .host = options.host,
            .allow_origin = options.allow_origin,
            .model = name,
            .context = loaded->model().context(),
@@ -110,13 +125,10 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
            .template_arguments = options.chat.arguments(),
            .clock = &local_time},
           log);
-  TRY_ASSIGN(const auto server,
-             HttpServer::listen(options.host, options.port, {}, cross_origin_headers(options.allow_origin),
-                                [&api](const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
-                                  api.handle(request, reply);
-                                }));
-  format::print_error(fmt::format("{}: http://{}:{}/v1 ({}, {} positions, {} at once); Ctrl-C ends it", brief(name),
-                                  options.host, server->port(), loaded->device().description(),
+  gate.open(api);
+  const std::unique_ptr<HttpServer> server = std::move(listening);  // ends before what its answers use
+  format::print_error(fmt::format("{}: http://{}/v1 ({}, {} positions, {} at once); Ctrl-C ends it", brief(name),
+                                  host_and_port(options.host, server->port()), loaded->device().description(),
                                   loaded->model().context(), options.parallel));
   const Draining draining(stop, *server, *scheduler);
   scheduler->run(draining.ended());
@@ -131,7 +143,8 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
   add_folder(table, options.folder);
   table.heading("Server");
   table.add("--host", "ADDRESS", options.host,
-            "Where to listen: 127.0.0.1, this machine alone (default); 0.0.0.0, every network");
+            "Where to listen, an address or a name: 127.0.0.1, this machine alone (default); localhost, the same over "
+            "IPv6, too; 0.0.0.0, every network");
   table.add("--port", "N", options.port, format::between<uint16_t>(0, UINT16_MAX),
             "The port (default: 8080); 0: a free one");
   table.add("--api-key", "KEY|@FILE", options.api_key, "What clients must send as their key (default: none)");

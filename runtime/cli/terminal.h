@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <stop_token>
@@ -16,6 +17,11 @@
 namespace dspack::runtime {
 
 [[nodiscard]] bool stdin_is_terminal();
+/// Whether it is a pipe or a file, which somebody has put there on purpose. Other things that are no terminal
+/// (/dev/null, the sockets that programs in Node.js give their children and leave open) are not.
+[[nodiscard]] bool stdin_is_piped();
+/// False if nothing has come, nor the end, after this time.
+[[nodiscard]] bool stdin_answers_within(std::chrono::milliseconds time);
 
 class ChatTerminal {
  public:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -58,6 +59,16 @@ struct ChatTerminal::Settings {
 
 bool stdin_is_terminal() {
   return ::isatty(STDIN_FILENO) == 1;
+}
+
+bool stdin_is_piped() {
+  struct stat facts = {};
+  return ::fstat(STDIN_FILENO, &facts) == 0 && (S_ISFIFO(facts.st_mode) || S_ISREG(facts.st_mode));
+}
+
+bool stdin_answers_within(std::chrono::milliseconds time) {
+  pollfd waiting{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  return ::poll(&waiting, 1, static_cast<int>(time.count())) != 0;
 }
 
 ChatTerminal::ChatTerminal() {

@@ -17,6 +17,7 @@
 #include "runtime/budget/supposed_rates.h"
 #include "runtime/cli/generation_options.h"
 #include "runtime/cli/model_options.h"
+#include "runtime/cli/peer_options.h"
 #include "runtime/cli/prompt.h"
 #include "runtime/cli/traced_pass.h"
 #include "runtime/generate/constraint_compiler.h"
@@ -218,7 +219,7 @@ struct ServeOptions {
 /// What --version says of this build and this machine.
 [[nodiscard]] inline std::string dsrun_facts() {
   return kernels::device_facts() + "structured output " +
-         (ConstraintCompiler::is_available() ? "by xgrammar\n" : "not in this build (scripts/xgrammar)\n");
+         (ConstraintCompiler::is_available() ? "by xgrammar\n" : "not in this build (DSPACK_XGRAMMAR=OFF)\n");
 }
 
 [[nodiscard]] inline format::Program dsrun_program() {
@@ -226,7 +227,8 @@ struct ServeOptions {
           .verbs = {run_verb(), logits_verb(), tokenize_verb(), eval_verb(), record_verb(), compare_verb(),
                     replay_verb(), plan_verb(), bench_verb(), serve_verb(), format::cache_verb()},
           .when_interrupted = {},
-          .build_facts = dsrun_facts};
+          .build_facts = dsrun_facts,
+          .peer_options = peer_options()};
 }
 
 }  // namespace dspack::runtime

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
 
 #include "runtime/generate/token_constraint.h"
@@ -30,10 +31,12 @@ class ConstraintCompiler {
   /// Whether this build has the library.
   [[nodiscard]] static bool is_available();
 
-  /// Called once, by the compiling thread, or at once with an error. Never, if the compiler is gone before.
+  /// Called once, by the compiling thread, or at once with an error. Never, if the compiler is gone before, or what it
+  /// is for.
   using Done = std::function<void(Result<std::unique_ptr<TokenConstraint>> made)>;
-  /// `form`: the "format" of a structural tag, as JSON.
-  virtual void compile(std::string form, Done done) = 0;
+  /// `form`: the "format" of a structural tag, as JSON. `gone`: nobody waits for it any more; it is not compiled, and
+  /// makes room for others at once.
+  virtual void compile(std::string form, Done done, std::stop_token gone) = 0;
 };
 
 }  // namespace dspack::runtime

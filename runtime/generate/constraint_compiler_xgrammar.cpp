@@ -106,6 +106,16 @@ class GrammarConstraint final : public TokenConstraint {
     return filled.error();
   }
 
+  [[nodiscard]] Result<bool> is_complete(std::span<const uint32_t> answer) override {
+    if (failure_) return *failure_;
+    auto complete = guarded(kMostMaskSeconds, [&] {
+      follow(answer);
+      return matcher_.IsTerminated() || (matcher_.IsCompleted() && has_only_end());
+    });
+    if (!complete) failure_ = complete.error();
+    return complete;
+  }
+
   [[nodiscard]] std::unique_ptr<TokenConstraint> restart() const override {
     return std::make_unique<GrammarConstraint>(grammar_, vocab_);
   }
@@ -113,6 +123,7 @@ class GrammarConstraint final : public TokenConstraint {
  private:
   void follow(std::span<const uint32_t> answer) {
     const auto common = static_cast<size_t>(std::ranges::mismatch(read_, answer).in1 - read_.begin());
+    if (common < read_.size() || common < answer.size()) is_filled_ = false;
     read_.resize(common);
     if (common < accepted_) matcher_.Rollback(static_cast<int>(accepted_ - common));
     accepted_ = std::min(accepted_, common);
@@ -127,7 +138,16 @@ class GrammarConstraint final : public TokenConstraint {
     }
   }
 
+  bool has_only_end() {
+    fill();
+    const std::vector<int>& ends = matcher_.GetStopTokenIds();
+    for (uint32_t token = 0; token < vocab_; ++token)
+      if (allows(bits_, token) && std::ranges::find(ends, static_cast<int>(token)) == ends.end()) return false;
+    return true;
+  }
+
   void fill() {
+    if (std::exchange(is_filled_, true)) return;
     if (matcher_.IsTerminated()) {
       std::ranges::fill(bits_, 0U);
       for (const int token : matcher_.GetStopTokenIds())
@@ -149,6 +169,7 @@ class GrammarConstraint final : public TokenConstraint {
   xgrammar::GrammarMatcher matcher_;
   uint32_t vocab_;
   std::vector<uint32_t> bits_;
+  bool is_filled_ = false;  // bits_, after read_
   std::vector<uint32_t> read_;
   size_t accepted_ = 0;  // of read_: those up to the end token
   std::optional<Error> failure_;
@@ -174,15 +195,16 @@ class GrammarLibrary final : public ConstraintCompiler {
         compiler_(tokens_, /*max_threads=*/1, /*cache_enabled=*/false),
         compiling_([this](const std::stop_token& stop) { work(stop); }) {}
 
-  void compile(std::string form, Done done) override {
+  void compile(std::string form, Done done, std::stop_token gone) override {
     if (form.size() > kMostFormBytes) {
       return done(
           invalid(fmt::format("the form of the answer has {} bytes, more than {}", form.size(), kMostFormBytes)));
     }
     {
       const std::lock_guard lock(mutex_);
+      std::erase_if(waiting_, [](const Wanted& wanted) { return wanted.gone.stop_requested(); });
       if (waiting_.size() < kMostWaiting) {
-        waiting_.push_back({.form = std::move(form), .done = std::move(done)});
+        waiting_.push_back({.form = std::move(form), .done = std::move(done), .gone = std::move(gone)});
         changed_.notify_all();
         return;
       }
@@ -194,6 +216,7 @@ class GrammarLibrary final : public ConstraintCompiler {
   struct Wanted {
     std::string form;
     Done done;
+    std::stop_token gone;
   };
   struct Kept {
     std::string form;
@@ -210,7 +233,7 @@ class GrammarLibrary final : public ConstraintCompiler {
         wanted = std::move(waiting_.front());
         waiting_.pop_front();
       }
-      wanted.done(make_constraint(wanted.form));
+      if (!wanted.gone.stop_requested()) wanted.done(make_constraint(wanted.form));
     }
   }
 

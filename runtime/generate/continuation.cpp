@@ -65,7 +65,7 @@ Result<std::span<const uint32_t>> Continuation::next(uint32_t most, bool may_dra
 
 PassEnd* Continuation::end_of_pass() {
   if (is_reading_ || proposed_) return engine_.picker.end_of_pass(static_cast<uint32_t>(rows_.size()));
-  return engine_.picker.end_of_pass(sampler_);
+  return engine_.picker.end_of_pass(sampler_, tokens_);
 }
 
 void Continuation::passed(double seconds) {
@@ -113,6 +113,8 @@ std::optional<StopReason> Continuation::deliver(const OnToken& on_token, const s
     if (std::ranges::find(limits_.end_tokens, token) != limits_.end_tokens.end()) return StopReason::end_token;
     tokens_.push_back(token);
     if (!on_token(token, row)) return StopReason::stopped;
+    // An error of the constraint comes back with the next choice.
+    if (const auto complete = sampler_.is_complete(tokens_); complete && *complete) return StopReason::end_token;
     if (answer().size() >= limits_.max_tokens) return StopReason::max_tokens;
   }
   certain_.clear();

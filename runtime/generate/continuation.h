@@ -18,7 +18,7 @@
 namespace dspack::runtime {
 
 enum class StopReason {
-  end_token,     // the model ended its answer
+  end_token,     // the model ended its answer, or its form lets nothing follow
   stopped,       // the token callback wanted no more
   max_tokens,    // as many as were asked for
   context_full,  // no position is left
@@ -63,6 +63,8 @@ class Continuation {
   /// Drafts among the pass's rows; and after `choose`, those that were chosen.
   [[nodiscard]] uint32_t drafts() const { return drafts_; }
   [[nodiscard]] uint32_t accepted_drafts() const { return static_cast<uint32_t>(certain_.size()) - 1; }
+  /// What was chosen last, one for each row from the first scored one; empty once all of it has been delivered.
+  [[nodiscard]] std::span<const uint32_t> chosen() const { return certain_; }
   /// Hands over one chosen token after the other, each as if it had come alone: `row` is the one of the scored rows
   /// that it was chosen from; false ends the answer with this token. Nullopt: the answer continues.
   using OnToken = std::function<bool(uint32_t token, uint32_t row)>;

@@ -143,7 +143,10 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
     return Error{gpu.error().kind,
                  fmt::format("--device cuda: {} (--device cpu runs without a GPU)", gpu.error().message)};
   }
-  chosen.note_ = fmt::format("device: {}; no GPU: {}", chosen.host_->description(), gpu.error().message);
+  // Where there is no driver, nobody expects a GPU.
+  if (options.has_driver()) {
+    chosen.note_ = fmt::format("device: {}; no GPU: {}", chosen.host_->description(), gpu.error().message);
+  }
   return chosen;
 }
 

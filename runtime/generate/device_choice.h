@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/cuda_library.h"
+#include "kernels/load_cuda.h"
 #include "runtime/budget/memory_options.h"
 #include "runtime/budget/vram_plan.h"
 #include "runtime/experts/schedule.h"
@@ -31,6 +32,8 @@ struct DeviceOptions {
   std::string cublaslt = {};                // CudaOptions::cublaslt
   /// Opens the one at this place of `gpus`. Empty: load_cuda_device does.
   std::function<Result<std::unique_ptr<kernels::Device>>(size_t place)> open_gpu = {};
+  /// Whether somebody may wonder why no GPU computes.
+  std::function<bool()> has_driver = [] { return kernels::has_nvidia_driver(); };
 };
 
 /// "auto", "cpu", "cuda", "cuda:N" or "cuda:N,M". Errors: invalid (none of these, or a GPU twice).

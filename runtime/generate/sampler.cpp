@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "format/base/check.h"
 #include "kernels/sample_weights.h"
 
 namespace dspack::runtime {
@@ -28,21 +29,6 @@ Result<uint32_t> find_best(std::span<const T> logits) {
   }
   if (std::isinf(logits[best])) return Error{ErrorKind::invalid, "every logit is -infinity"};
   return best;
-}
-
-/// Probabilities of what is left, without tokens that are impossible.
-std::vector<Candidate> softmax(std::span<const kernels::LikelyToken> tokens, double highest, double temperature) {
-  std::vector<Candidate> candidates;
-  candidates.reserve(tokens.size());
-  double sum = 0;
-  for (const kernels::LikelyToken& token : tokens) {
-    const double weight = std::exp((token.logit - highest) / temperature);
-    if (weight > 0) candidates.push_back({token.token, weight});
-    sum += weight;
-  }
-  for (Candidate& candidate : candidates)
-    candidate.probability /= sum;
-  return candidates;
 }
 
 Result<void> check_bias(const std::map<uint32_t, double>& bias) {
@@ -84,17 +70,6 @@ Result<void> Sampler::check_vocab(size_t vocab) const {
                                                options_.logit_bias.rbegin()->first, vocab)};
 }
 
-double Sampler::uniform() {
-  const double number = next_uniform();
-  next_.reset();
-  return number;
-}
-
-double Sampler::next_uniform() {
-  if (!next_) next_ = static_cast<double>(random_() >> 11) * 0x1p-53;
-  return *next_;
-}
-
 kernels::SampleSettings Sampler::settings() const {
   return {
       .temperature = options_.temperature, .top_p = options_.top_p, .min_p = options_.min_p, .top_k = options_.top_k};
@@ -110,6 +85,11 @@ bool Sampler::adjusts_logits() const {
          options_.repetition_penalty != 1 || options_.presence_penalty != 0 || options_.frequency_penalty != 0;
 }
 
+Result<bool> Sampler::is_complete(std::span<const uint32_t> context) const {
+  if (!constraint_) return false;
+  return constraint_->is_complete(context.subspan(std::min(prompt_tokens_, context.size())));
+}
+
 Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std::span<const uint32_t> context) const {
   TRY(check_vocab(logits.size()));
   std::vector<double> changed(logits.begin(), logits.end());
@@ -118,6 +98,8 @@ Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std
                constraint_->allowed_after(context.subspan(std::min(prompt_tokens_, context.size()))));
     for (uint32_t token = 0; token < changed.size(); ++token)
       if (!allows(allowed, token)) changed[token] = -kInfinity;
+    TRY_ASSIGN(const bool must_end, is_complete(context));
+    if (must_end) return changed;  // whatever is asked of the end token
   }
   if (context.size() < prompt_tokens_ + options_.min_tokens)
     for (const uint32_t token : options_.end_tokens)
@@ -152,20 +134,21 @@ Result<Sampler::Adjusted> Sampler::adjust(std::span<const float> logits, std::sp
   return Adjusted{.logits = std::move(changed), .best = best};
 }
 
-Result<std::vector<Candidate>> Sampler::distribution(std::span<const float> logits,
-                                                     std::span<const uint32_t> context) const {
+Result<std::vector<kernels::LikelyToken>> Sampler::candidates(std::span<const float> logits,
+                                                              std::span<const uint32_t> context) const {
+  DSPACK_CHECK(options_.temperature > 0, "nothing is drawn");
   TRY_ASSIGN(const Adjusted changed, adjust(logits, context));
-  if (options_.temperature == 0) return std::vector<Candidate>{{changed.best, 1.0}};
-  const double highest = changed.logits[changed.best];
-  return softmax(kernels::likely_tokens(changed.logits, highest, settings()), highest, options_.temperature);
+  return kernels::likely_tokens(changed.logits, changed.logits[changed.best], settings());
 }
 
-Result<uint32_t> Sampler::sample(std::span<const float> logits, std::span<const uint32_t> context) {
+Result<uint32_t> Sampler::sample(std::span<const float> logits, std::span<const uint32_t> context) const {
   if (takes_highest()) return find_best(logits);
-  TRY_ASSIGN(const Adjusted changed, adjust(logits, context));
-  if (options_.temperature == 0) return changed.best;
-  return kernels::draw_token(kernels::likely_tokens(changed.logits, changed.logits[changed.best], settings()),
-                             uniform());
+  if (options_.temperature == 0) {
+    TRY_ASSIGN(const Adjusted changed, adjust(logits, context));
+    return changed.best;
+  }
+  TRY_ASSIGN(const auto tokens, candidates(logits, context));
+  return kernels::draw_token(tokens, noise_after(context.size()));
 }
 
 }  // namespace dspack::runtime

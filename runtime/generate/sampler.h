@@ -1,7 +1,8 @@
 // Chooses the next token from logits: greedily, or at random.
 //
 // The steps, in the order of transformers' logits processors (which the tests compare it with), after tokens that a
-// constraint does not allow have lost their logits, and end tokens as long as the answer is shorter than min_tokens:
+// constraint does not allow have lost their logits (where it allows the end alone, that is all), and end tokens as long as
+// the answer is shorter than min_tokens:
 //   1. logit bias: added to the logits of single tokens;
 //   2. repetition penalty (Keskar et al., CTRL, 2019): for every token of the context, a logit above 0 is divided by
 //      the penalty and one below is multiplied by it, once, however often the token occurs;
@@ -12,12 +13,11 @@
 //   6. top-p: of the softmax over what is left, the smallest set of the likeliest tokens whose sum is at least top_p;
 //   7. min-p: tokens less likely than min_p times the likeliest are left out.
 // Logits are double precision. What a token weighs beside others is counted in units of 2^-44 of the likeliest
-// (kernels/sample_weights.h), in which sums are exact: so a GPU that has the same logits draws the same token, whatever
-// order it sums in. A token below 2^-45 of the likeliest is never drawn.
+// (kernels/sample_weights.h), in which sums are exact. A token below 2^-45 of the likeliest is never drawn.
 //
-// The random numbers depend on the seed alone: std::mt19937_64, whose sequence the standard fixes, seeded with `seed`;
-// one draw a token, of which the upper 53 bits divided by 2^53 are the number in [0, 1). (The distributions of <random>
-// differ from library to library and are not used.) Greedy choice draws nothing.
+// A token is a function of logits, options and context, its noise one of the seed and the length of the context
+// (kernels/sample_noise.h). So a text depends on seed, prompt and options alone, not on who has drawn before: it is the
+// same with drafts and without, in one go or continued from any of its places, and on a GPU that has the same logits.
 // Threads: belongs to one thread. Lifetime: logits and context are borrowed for the call. Errors: make: invalid
 // (options); the rest: invalid (no logits, or more than can be drawn from; NaN or +infinity among them; nothing but
 // -infinity, which means: excluded; a bias for a token that has no logit).
@@ -27,7 +27,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <span>
 #include <vector>
 
@@ -51,11 +50,6 @@ struct SamplerOptions {
   uint64_t seed = 0;
 };
 
-struct Candidate {
-  uint32_t token = 0;
-  double probability = 0;
-};
-
 class Sampler {
  public:
   [[nodiscard]] static Result<Sampler> make(const SamplerOptions& options);
@@ -66,9 +60,12 @@ class Sampler {
   /// Whether `sample` chooses the highest logit as it stands, the lowest index among equals, whatever the context is.
   [[nodiscard]] bool takes_highest() const { return options_.temperature == 0 && !adjusts_logits(); }
 
-  /// If `sample` draws from the logits as they stand, whatever the context is: how. It then draws with the number that
-  /// `next_uniform` tells.
+  /// If `sample` draws from the logits as they stand, whatever the context is: how.
   [[nodiscard]] std::optional<kernels::SampleSettings> drawn_as_they_stand() const;
+  /// With what noise it draws the token after so many.
+  [[nodiscard]] kernels::NoiseKey noise_after(size_t tokens) const {
+    return {.seed = options_.seed, .position = tokens};
+  }
 
   /// The answer begins after so many tokens of the contexts that follow; at first after none.
   void begin_answer(size_t prompt_tokens) { prompt_tokens_ = prompt_tokens; }
@@ -76,22 +73,18 @@ class Sampler {
   /// of its own.
   void constrain(std::shared_ptr<TokenConstraint> constraint) { constraint_ = std::move(constraint); }
 
+  /// Whether the constraint lets nothing follow these tokens, prompt and answer, but the answer's end.
+  [[nodiscard]] Result<bool> is_complete(std::span<const uint32_t> context) const;
+
   /// `context`: the tokens so far, prompt and answer, which the penalties concern.
-  [[nodiscard]] Result<uint32_t> sample(std::span<const float> logits, std::span<const uint32_t> context);
+  [[nodiscard]] Result<uint32_t> sample(std::span<const float> logits, std::span<const uint32_t> context) const;
 
-  /// What `sample` chooses from, with probabilities that sum to 1 (also of tokens that are too unlikely to be drawn).
-  /// Greedy: the highest logit, the lowest index among equals. Else with top_p < 1: likeliest first, lowest index first
-  /// among equals; with top_p = 1: in order of index.
-  [[nodiscard]] Result<std::vector<Candidate>> distribution(std::span<const float> logits,
-                                                            std::span<const uint32_t> context) const;
-
-  /// The next random number, in [0, 1).
-  [[nodiscard]] double uniform();
-  /// What `uniform` is going to return next.
-  [[nodiscard]] double next_uniform();
+  /// What `sample` draws from at a temperature above 0, with logits as the steps before have left them.
+  [[nodiscard]] Result<std::vector<kernels::LikelyToken>> candidates(std::span<const float> logits,
+                                                                     std::span<const uint32_t> context) const;
 
  private:
-  explicit Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) {}
+  explicit Sampler(const SamplerOptions& options) : options_(options) {}
   [[nodiscard]] bool adjusts_logits() const;
   [[nodiscard]] kernels::SampleSettings settings() const;
   [[nodiscard]] Result<std::vector<double>> adjusted(std::span<const float> logits,
@@ -106,8 +99,6 @@ class Sampler {
   SamplerOptions options_;
   size_t prompt_tokens_ = 0;
   std::shared_ptr<TokenConstraint> constraint_;  // remembers how far it has read the answer
-  std::mt19937_64 random_;
-  std::optional<double> next_;  // drawn already
 };
 
 }  // namespace dspack::runtime

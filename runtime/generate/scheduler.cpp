@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "format/base/seconds.h"
@@ -14,6 +16,14 @@ namespace {
 
 // A pass that is longer for prompts would make those wait who are being answered.
 constexpr uint32_t kRowsBesideAnswers = 4096;
+
+/// What has no probabilities; the sampler refuses the same in rows that it chooses from.
+Result<void> check_logits(std::span<const float> logits) {
+  const auto bad = std::ranges::find_if(
+      logits, [](float logit) { return std::isnan(logit) || logit == std::numeric_limits<float>::infinity(); });
+  if (bad == logits.end()) return {};
+  return Error{ErrorKind::invalid, fmt::format("logit {} is {}", bad - logits.begin(), *bad)};
+}
 
 }  // namespace
 
@@ -34,16 +44,31 @@ Result<void> Scheduler::submit(std::vector<Generation> generations) {
     TRY(check_prompt(generation.prompt, model.config(), model.context()));
     TRY(generation.sampler.check_vocab(model.config().vocab));
   }
+  drop_gone_waiting();
   const std::lock_guard lock(mutex_);
   if (is_draining_) return Error{ErrorKind::conflict, "the server is going down"};
-  if (waiting_.size() + generations.size() > options_.waiting) {
+  const uint32_t waiting = waiting_requests();
+  if (waiting >= options_.waiting || waiting_.size() + generations.size() > kMostWaiting) {
     ++counts_.refused;
-    return Error{ErrorKind::budget,
-                 fmt::format("{} requests are waiting already, {} may", waiting_.size(), options_.waiting)};
+    return Error{ErrorKind::budget, fmt::format("{} requests are waiting already, for {} answers; {} may, for {}",
+                                                waiting, waiting_.size(), options_.waiting, kMostWaiting)};
   }
-  std::ranges::move(generations, std::back_inserter(waiting_));
+  ++requests_;
+  for (Generation& generation : generations) {
+    generation.request = requests_;
+    waiting_.push_back(std::move(generation));
+  }
   changed_.notify_all();
   return {};
+}
+
+/// Those submitted together count as one, also when some of them have their place.
+uint32_t Scheduler::waiting_requests() const {
+  uint32_t count = 0;
+  uint64_t last = 0;
+  for (const Generation& generation : waiting_)
+    if (std::exchange(last, generation.request) != generation.request) ++count;
+  return count;
 }
 
 void Scheduler::drain() {
@@ -71,7 +96,8 @@ void Scheduler::look() {
 SchedulerCounts Scheduler::counts() const {
   const std::lock_guard lock(mutex_);
   SchedulerCounts counts = counts_;
-  counts.waiting = static_cast<uint32_t>(waiting_.size());
+  counts.waiting = static_cast<uint32_t>(
+      std::ranges::count_if(waiting_, [](const Generation& generation) { return !generation.gone.stop_requested(); }));
   if (options_.cache != nullptr) counts.cache = options_.cache->counts();
   return counts;
 }
@@ -113,6 +139,22 @@ bool Scheduler::wait(const std::stop_token& stop) {
 void Scheduler::drop_gone() {
   for (Place& place : places_)
     if (place.generation && place.generation->gone.stop_requested()) end(place, StopReason::interrupted);
+  drop_gone_waiting();
+}
+
+/// Of any thread, since a pass may take minutes.
+void Scheduler::drop_gone_waiting() {
+  std::deque<Generation> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    std::deque<Generation> wanted;
+    for (Generation& each : waiting_)
+      (each.gone.stop_requested() ? gone : wanted).push_back(std::move(each));
+    waiting_.swap(wanted);
+    counts_.cancelled += gone.size();
+  }
+  for (const Generation& generation : gone)
+    generation.listener->ended(StopReason::interrupted);
 }
 
 /// The one that has waited for longest gets the free place that holds most of its prompt; of equals the one that has
@@ -130,15 +172,16 @@ void Scheduler::admit() {
       waiting_.pop_front();
       ++counts_.generations;
     }
-    if (next->gone.stop_requested() || next->max_tokens == 0) {
-      next->listener->ended(next->max_tokens == 0 ? StopReason::max_tokens : StopReason::interrupted);
+    const bool has_nothing_to_do = next->max_tokens == 0 && !next->scores_prompt;
+    if (next->gone.stop_requested() || has_nothing_to_do) {
+      next->listener->ended(has_nothing_to_do ? StopReason::max_tokens : StopReason::interrupted);
       continue;
     }
     Place* best = nullptr;
     uint32_t most = 0;
     for (Place& place : places_) {
       if (place.generation) continue;
-      const uint32_t common = kept_tokens(place.sequence.tokens(), next->prompt);
+      const uint32_t common = next->scores_prompt ? 0 : kept_tokens(place.sequence.tokens(), next->prompt);
       if (best == nullptr || common > most || (common == most && place.used < best->used)) {
         best = &place;
         most = common;
@@ -148,17 +191,20 @@ void Scheduler::admit() {
   }
 }
 
-/// Leaves in the place what `prompt` begins with, as much as there is anywhere.
-void Scheduler::keep_common(Place& place, std::span<const uint32_t> prompt) {
-  const uint32_t kept = kept_tokens(place.sequence.tokens(), prompt);
+/// Leaves in the place what the prompt begins with, as much as there is anywhere; nothing of one that is scored, since
+/// a cache has no logits.
+void Scheduler::keep_common(Place& place, const Generation& generation) {
+  const std::span<const uint32_t> prompt = generation.prompt;
+  const uint32_t kept = generation.scores_prompt ? 0 : kept_tokens(place.sequence.tokens(), prompt);
   if (options_.cache != nullptr && kept < place.sequence.length()) options_.cache->keep(place.sequence);
   place.sequence.truncate(kept);
+  if (generation.scores_prompt) return;
   take_from_places(place, prompt);
   if (options_.cache != nullptr) options_.cache->restore(place.sequence, prompt.first(prompt.size() - 1));
 }
 
 void Scheduler::occupy(Place& place, Generation generation) {
-  keep_common(place, generation.prompt);
+  keep_common(place, generation);
   place.generation = std::move(generation);
   place.answer.emplace(
       engine_, place.sequence, place.speculator ? &*place.speculator : nullptr, std::move(place.generation->prompt),
@@ -188,7 +234,7 @@ uint32_t Scheduler::take_from_places(Place& place, std::span<const uint32_t> pro
 /// Of prompts that are being read already.
 void Scheduler::share_prefixes() {
   for (Place& place : places_) {
-    if (!place.answer || !place.answer->is_reading()) continue;
+    if (!place.answer || !place.answer->is_reading() || place.generation->scores_prompt) continue;
     const uint32_t taken = take_from_places(place, place.answer->tokens());
     if (taken == 0) continue;
     place.generation->listener->started(place.sequence.length());
@@ -199,6 +245,7 @@ void Scheduler::share_prefixes() {
 
 /// Whether an earlier prompt that is being read has at least half of what this one lacks.
 bool Scheduler::is_being_read_elsewhere(const Place& place) const {
+  if (place.generation->scores_prompt) return false;  // it takes nothing
   return std::ranges::any_of(places_, [&place](const Place& other) {
     if (&other == &place || !other.answer || !other.answer->is_reading() || other.arrived > place.arrived) return false;
     const uint32_t common = kept_tokens(other.answer->tokens(), place.answer->tokens());
@@ -298,8 +345,9 @@ void Scheduler::pass(const std::stop_token& stop) {
     const std::lock_guard lock(mutex_);
     counts_.prompt_tokens += count;
   }
-  if (only == nullptr || only->generation->listener->wants_logits())
-    choose_by_logits(parts, hidden->final);
+  const std::vector<Part> going_on = score_prompts(parts, hidden->final);
+  if (only == nullptr || going_on.empty() || only->generation->listener->wants_logits())
+    choose_by_logits(going_on, hidden->final, only != nullptr);
   else
     choose_by_state(*only, hidden->final);
   const std::lock_guard lock(mutex_);
@@ -313,6 +361,46 @@ void Scheduler::pass(const std::stop_token& stop) {
   counts_.seconds += seconds_since(start);
 }
 
+/// Those that have not ended with it: for some the scores are all that was asked for.
+std::vector<Scheduler::Part> Scheduler::score_prompts(std::span<const Part> parts, const kernels::Rows& final) {
+  std::vector<Part> going_on;
+  for (const Part& part : parts) {
+    Place& place = part.place;
+    if (place.generation->scores_prompt && place.answer->is_reading()) {
+      const auto scored = score_prompt(part, final);
+      const bool has_all = place.generation->max_tokens == 0 && place.answer->lacking() == 0;
+      if (!scored || has_all) {
+        end(place, scored ? Result<StopReason>(StopReason::max_tokens) : scored.error());
+        continue;
+      }
+    }
+    going_on.push_back(part);
+  }
+  return going_on;
+}
+
+/// What the part's rows say of the tokens after them, some rows at a time: logits of a whole prompt may be gigabytes.
+Result<void> Scheduler::score_prompt(const Part& part, const kernels::Rows& final) {
+  const std::span<const uint32_t> prompt = part.place.answer->tokens();
+  GenerationListener& listener = *part.place.generation->listener;
+  const uint64_t vocab = engine_.model.config().vocab;
+  const size_t first = part.place.sequence.length() - part.tokens.size();  // the position of the first row
+  if (first == 0) listener.prompt_scored(prompt.first(1), {});
+  std::span<const uint32_t> untold = prompt.subspan(first + 1);  // the prompt's last row tells of the answer
+  untold = untold.first(std::min(untold.size(), part.tokens.size()));
+  for (uint32_t row = part.first; !untold.empty() && !part.place.generation->gone.stop_requested();) {
+    const auto rows = static_cast<uint32_t>(std::min<size_t>(untold.size(), kScoredRows));
+    logits_.resize(vocab * rows);
+    engine_.picker.logits(rows_of(final, row, rows), logits_);
+    TRY(engine_.model.check_device());
+    TRY(check_logits(logits_));
+    listener.prompt_scored(untold.first(rows), logits_);
+    untold = untold.subspan(rows);
+    row += rows;
+  }
+  return {};
+}
+
 /// Where the device may tell the token for less than the logits cost.
 void Scheduler::choose_by_state(Place& place, const kernels::Rows& final) {
   Continuation& answer = *place.answer;
@@ -322,9 +410,9 @@ void Scheduler::choose_by_state(Place& place, const kernels::Rows& final) {
 }
 
 /// The weights of the output head are read once for answers that lie side by side; a prompt's last row is by itself.
-void Scheduler::choose_by_logits(std::span<const Part> parts, const kernels::Rows& final) {
+/// `is_only`: the pass was of one answer alone.
+void Scheduler::choose_by_logits(std::span<const Part> parts, const kernels::Rows& final, bool is_only) {
   const uint64_t vocab = engine_.model.config().vocab;
-  const bool is_only = parts.size() == 1;
   while (!parts.empty()) {
     const bool is_reading = parts.front().place.answer->is_reading();
     if (is_reading && !parts.front().place.answer->needs_choice()) {
@@ -366,6 +454,10 @@ void Scheduler::deliver(Place& place, const Result<void>& chosen, std::span<cons
     return listener.token(token, logits.empty() ? logits : logits.subspan(row * vocab, vocab));
   };
   const auto reason = answer.deliver(on_token, place.generation->gone);
+  if (reason == StopReason::end_token) {
+    const size_t row = answer.answer().size() - before;
+    listener.end_token(answer.chosen()[row], logits.empty() ? logits : logits.subspan(row * vocab, vocab));
+  }
   {
     const std::lock_guard lock(mutex_);
     counts_.answer_tokens += answer.answer().size() - before;

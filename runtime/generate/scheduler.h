@@ -1,11 +1,12 @@
 // Several answers of one model at a time. A pass takes the next token of every answer under way, and of the prompts
 // that wait as much as a pass has rows: experts that several rows want are read once. What two prompts begin with is
-// computed once. In exact mode an answer is, bit for bit, what it would be alone (model.h); drawn tokens depend on how
-// many were drafted as well, which is measured (--mtp auto), and only while an answer is alone.
+// computed once, except where the prompt's own tokens are scored: what a cache holds has no logits. In exact mode an
+// answer is, bit for bit, what it would be alone (model.h) and without drafts (speculator.h), drawn or not.
 // Threads: `run` belongs to one thread, which uses the model alone meanwhile; submit, drain and counts may be called
-// from any. The listeners are called by the thread of `run`, and must not block. Lifetime: borrows what the engine
-// borrows. Errors: submit: those of the prompt (invalid), budget (as many wait as may); run: none of one answer, which
-// its listener is told.
+// from any. The listeners are called by the thread of `run`, and must not block; those of generations that nobody waits
+// for any more, and that have no place yet, may hear of their end from a thread that submits others. Lifetime: borrows
+// what the engine borrows. Errors: submit: those of the prompt (invalid), budget (as many wait as may); run: none of
+// one answer, which its listener is told.
 #pragma once
 
 #include <atomic>
@@ -33,11 +34,16 @@ class GenerationListener {
   virtual void started(uint32_t kept) = 0;
   /// So many of the prompt's tokens are in the cache.
   virtual void prompt_read(uint32_t tokens) = 0;
+  /// Tokens of a prompt that is scored, in order, before those of the answer. `logits`: FP32 [tokens, vocab], each row
+  /// what the prompt says before that token; the first call has the prompt's first token and no logits.
+  virtual void prompt_scored(std::span<const uint32_t> /*tokens*/, std::span<const float> /*logits*/) {}
   /// Whether `token` looks at logits, which take time to fetch from a device.
   [[nodiscard]] virtual bool wants_logits() const { return true; }
   /// A token of the answer; `logits` are what it was chosen from, [vocab], or empty if they are not wanted. False ends
   /// the answer with this token.
   [[nodiscard]] virtual bool token(uint32_t id, std::span<const float> logits) = 0;
+  /// The end token that was chosen, which is no part of the answer; logits as above.
+  virtual void end_token(uint32_t /*id*/, std::span<const float> /*logits*/) {}
   /// So many drafted tokens were verified by a pass, and so many of them chosen.
   virtual void drafted(uint32_t tokens, uint32_t accepted) = 0;
   /// Called last, and once.
@@ -50,12 +56,21 @@ struct Generation {
   std::vector<uint32_t> end_tokens = {};
   Sampler sampler;
   std::shared_ptr<GenerationListener> listener;
-  std::stop_token gone = {};  // nobody waits for the answer any more
+  std::stop_token gone = {};  // nobody waits for the answer any more: it ends, and while it waits, makes room at once
+  /// The listener is told what the model says of every token of the prompt, which is then computed as a whole. With
+  /// max_tokens 0 nothing follows.
+  bool scores_prompt = false;
+  uint64_t request = 0;  // the scheduler's: the same for those submitted together
 };
 
+/// Generations that wait, of all requests: each keeps its prompt, its sampler and what its client asked for.
+inline constexpr uint32_t kMostWaiting = 2048;
+
 struct SchedulerOptions {
-  uint32_t places = 1;    // answers at once, each with a KV cache of the model's context
-  uint32_t waiting = 64;  // generations that wait for a place; more are refused
+  uint32_t places = 1;  // answers at once, each with a KV cache of the model's context
+  /// Requests that wait for a place; more are refused. One may be of several generations: of kMostWaiting at most, with
+  /// those of the others.
+  uint32_t waiting = 64;
   /// How tokens are drafted, for which the engine has a module: a fixed number for every answer, else as many as pay
   /// while an answer is alone. Absent: none.
   std::optional<SpeculationOptions> speculation = {};
@@ -114,19 +129,23 @@ class Scheduler {
 
   Scheduler(const Engine& engine, const SchedulerOptions& options)
       : engine_(engine), options_(options), admission_(options.places) {}
+  [[nodiscard]] uint32_t waiting_requests() const;
   [[nodiscard]] bool wait(const std::stop_token& stop);
   void look();
   void admit();
   void occupy(Place& place, Generation generation);
-  void keep_common(Place& place, std::span<const uint32_t> prompt);
+  void keep_common(Place& place, const Generation& generation);
   uint32_t take_from_places(Place& place, std::span<const uint32_t> prompt);
   void drop_gone();
+  void drop_gone_waiting();
   void share_prefixes();
   [[nodiscard]] bool is_being_read_elsewhere(const Place& place) const;
   [[nodiscard]] std::vector<Part> choose_parts();
   void pass(const std::stop_token& stop);
+  [[nodiscard]] std::vector<Part> score_prompts(std::span<const Part> parts, const kernels::Rows& final);
+  [[nodiscard]] Result<void> score_prompt(const Part& part, const kernels::Rows& final);
   void choose_by_state(Place& place, const kernels::Rows& final);
-  void choose_by_logits(std::span<const Part> parts, const kernels::Rows& final);
+  void choose_by_logits(std::span<const Part> parts, const kernels::Rows& final, bool is_only);
   void deliver(Place& place, const Result<void>& chosen, std::span<const float> logits, bool is_only);
   void end(Place& place, const Result<StopReason>& reason);
 
@@ -141,6 +160,7 @@ class Scheduler {
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<Generation> waiting_;
+  uint64_t requests_ = 0;  // so far
   std::vector<std::function<void()>> looks_;
   bool is_draining_ = false;
   SchedulerCounts counts_;

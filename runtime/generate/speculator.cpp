@@ -3,20 +3,8 @@
 #include <algorithm>
 
 #include "format/base/seconds.h"
-#include "runtime/generate/acceptance.h"
 
 namespace dspack::runtime {
-
-namespace {
-
-double sum_of(std::span<const Candidate> candidates) {
-  double sum = 0;
-  for (const Candidate& candidate : candidates)
-    sum += candidate.probability;
-  return sum;
-}
-
-}  // namespace
 
 Speculator::Speculator(const Engine& engine, const SpeculationOptions& options)
     : engine_(engine),
@@ -61,41 +49,40 @@ Result<kernels::Rows> Speculator::catch_up(Sequence& sequence, std::span<const u
 }
 
 // What the module's output makes of the token after `context`.
-Result<std::vector<Candidate>> Speculator::proposal(const kernels::Rows& output, std::span<const uint32_t> context,
-                                                    const Sampler& sampler) {
+Result<uint32_t> Speculator::proposal(const kernels::Rows& output, std::span<const uint32_t> context,
+                                      const Sampler& sampler) {
   if (sampler.takes_highest()) {
-    const auto tokens = engine_.picker.likeliest(module().normalised(output), module().head());
-    if (tokens) return std::vector<Candidate>{{tokens->front(), 1.0}};
+    if (const auto tokens = engine_.picker.likeliest(module().normalised(output), module().head()))
+      return tokens->front();
   }
   logits_.resize(engine_.model.config().vocab);
   module().logits(output, engine_.scratch, logits_);
-  return sampler.distribution(logits_, context);
+  return sampler.sample(logits_, context);
 }
 
-Result<void> Speculator::draft(Sequence& sequence, std::span<const uint32_t> tokens, uint32_t count, Sampler& sampler,
-                               const std::stop_token& stop) {
+Result<void> Speculator::draft(Sequence& sequence, std::span<const uint32_t> tokens, uint32_t count,
+                               const Sampler& sampler, const std::stop_token& stop) {
   TRY_ASSIGN(kernels::Rows last, catch_up(sequence, tokens, stop));
   std::vector<uint32_t> context(tokens.begin(), tokens.end());
   while (drafts_.size() < count) {
     if (!drafts_.empty()) {
       TRY_ASSIGN(last, module().chain(sequence, engine_.scratch, last, drafts_.back(), hidden(), stop));
     }
-    TRY_ASSIGN(std::vector<Candidate> proposed, proposal(last, context, sampler));
-    drafts_.push_back(draw(proposed, sum_of(proposed), [&] { return sampler.uniform(); }));
-    proposals_.push_back(std::move(proposed));
-    context.push_back(drafts_.back());
+    TRY_ASSIGN(const uint32_t token, proposal(last, context, sampler));
+    drafts_.push_back(token);
+    context.push_back(token);
   }
   return {};
 }
 
 Result<std::span<const uint32_t>> Speculator::propose(Sequence& sequence, std::span<const uint32_t> tokens,
-                                                      uint32_t most, Sampler& sampler, const std::stop_token& stop) {
+                                                      uint32_t most, const Sampler& sampler,
+                                                      const std::stop_token& stop) {
   DSPACK_CHECK(sequence.mtp() != nullptr, "a sequence that keeps nothing for the module");
   step_start_ = Clock::now();
   counts_before_ = engine_.model.experts().miss_counts();
   catch_up_seconds_ = 0;
   drafts_.clear();
-  proposals_.clear();
   const uint32_t count = std::min(policy_.next(sequence.mtp()->pending()), most);
   if (count == 0) return std::span<const uint32_t>();
   const auto drafted = draft(sequence, tokens, count, sampler, stop);
@@ -103,33 +90,24 @@ Result<std::span<const uint32_t>> Speculator::propose(Sequence& sequence, std::s
   stats_.module_seconds += seconds_since(step_start_);
   if (!drafted) {
     drafts_.clear();
-    proposals_.clear();
     return drafted.error();
   }
   return std::span<const uint32_t>(drafts_);
 }
 
 Result<std::vector<uint32_t>> Speculator::verify(std::span<const uint32_t> tokens, std::span<const float> logits,
-                                                 Sampler& sampler) {
+                                                 const Sampler& sampler) {
   const uint64_t vocab = engine_.model.config().vocab;
   DSPACK_CHECK(logits.size() == (drafts_.size() + 1) * vocab, "logits of other rows");
   std::vector<uint32_t> context(tokens.begin(), tokens.end());
-  const auto certain = [&] {
-    return std::vector<uint32_t>(context.begin() + static_cast<std::ptrdiff_t>(tokens.size()), context.end());
-  };
-  const auto uniform = [&] { return sampler.uniform(); };
   uint32_t accepted = 0;
-  for (; accepted < drafts_.size(); ++accepted) {
-    TRY_ASSIGN(const auto target, sampler.distribution(logits.subspan(accepted * vocab, vocab), context));
-    context.push_back(keep_or_replace(target, proposals_[accepted], drafts_[accepted], uniform));
-    if (context.back() != drafts_[accepted]) break;
-  }
-  if (accepted == drafts_.size()) {
+  for (;; ++accepted) {
     TRY_ASSIGN(const uint32_t token, sampler.sample(logits.subspan(accepted * vocab, vocab), context));
     context.push_back(token);
+    if (accepted == drafts_.size() || token != drafts_[accepted]) break;
   }
   count(accepted);
-  return certain();
+  return std::vector<uint32_t>(context.begin() + static_cast<std::ptrdiff_t>(tokens.size()), context.end());
 }
 
 std::vector<uint32_t> Speculator::verify(std::span<const uint32_t> likeliest) {

@@ -1,6 +1,7 @@
 // Speculative decoding with the MTP module: it drafts tokens, and one pass of the main model over all of them decides
-// how many are accepted. The result is that of the main model alone: the same tokens at temperature 0, tokens of the
-// same distribution above (acceptance.h).
+// how many are accepted: those that are the tokens which the model chooses there. The result is that of the main model
+// alone, token by token. Above temperature 0 the module's tokens are drawn with the noise that the model's are drawn
+// with (kernels/sample_noise.h), so where the two distributions are alike the drafts are accepted.
 //
 // A step is propose, then a pass of the model over the last token and the drafts, then verify. A speculator measures
 // the gain of drafting for one conversation, and belongs to it.
@@ -54,12 +55,13 @@ class Speculator {
   /// Up to `most` tokens that may follow `tokens`, of which the sequence holds all but the last. None if drafting does
   /// not pay. Borrowed until the next call.
   [[nodiscard]] Result<std::span<const uint32_t>> propose(Sequence& sequence, std::span<const uint32_t> tokens,
-                                                          uint32_t most, Sampler& sampler, const std::stop_token& stop);
+                                                          uint32_t most, const Sampler& sampler,
+                                                          const std::stop_token& stop);
 
   /// What follows `tokens` for certain, given the model's logits [drafts + 1, vocab] after the last token and each
   /// draft: the drafts that stand, and one token more.
   [[nodiscard]] Result<std::vector<uint32_t>> verify(std::span<const uint32_t> tokens, std::span<const float> logits,
-                                                     Sampler& sampler);
+                                                     const Sampler& sampler);
 
   /// The same for a sampler that takes the highest logit, given the token that has it of each row.
   [[nodiscard]] std::vector<uint32_t> verify(std::span<const uint32_t> likeliest);
@@ -74,10 +76,10 @@ class Speculator {
   using Clock = std::chrono::steady_clock;
 
   Result<kernels::Rows> catch_up(Sequence& sequence, std::span<const uint32_t> tokens, const std::stop_token& stop);
-  Result<void> draft(Sequence& sequence, std::span<const uint32_t> tokens, uint32_t count, Sampler& sampler,
+  Result<void> draft(Sequence& sequence, std::span<const uint32_t> tokens, uint32_t count, const Sampler& sampler,
                      const std::stop_token& stop);
-  [[nodiscard]] Result<std::vector<Candidate>> proposal(const kernels::Rows& output, std::span<const uint32_t> context,
-                                                        const Sampler& sampler);
+  [[nodiscard]] Result<uint32_t> proposal(const kernels::Rows& output, std::span<const uint32_t> context,
+                                          const Sampler& sampler);
   void count(uint32_t accepted);
 
   Engine engine_;
@@ -86,8 +88,7 @@ class Speculator {
   SpeculationStats stats_;
 
   std::vector<uint32_t> drafts_;
-  std::vector<std::vector<Candidate>> proposals_;  // what each draft was drawn from
-  std::vector<float> logits_;                      // of one row of the module
+  std::vector<float> logits_;  // of one row of the module
   Clock::time_point step_start_;
   MissCounts counts_before_;     // this step, or what it had to catch up on
   double catch_up_seconds_ = 0;  // of this step, beyond what every step has

@@ -20,6 +20,9 @@ class TokenConstraint {
   /// After an end token: end tokens alone. Borrowed until the next call.
   [[nodiscard]] virtual Result<std::span<const uint32_t>> allowed_after(std::span<const uint32_t> answer) = 0;
 
+  /// Whether nothing may follow `answer` but its end, so that it need not be waited for.
+  [[nodiscard]] virtual Result<bool> is_complete(std::span<const uint32_t> answer) = 0;
+
   /// The same for another answer.
   [[nodiscard]] virtual std::unique_ptr<TokenConstraint> restart() const = 0;
 };

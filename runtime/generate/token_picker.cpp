@@ -21,11 +21,11 @@ Result<std::unique_ptr<TokenPicker>> TokenPicker::make(const Model& model, Scrat
   return picker;
 }
 
-// How `sampler` is going to draw the next token, if the context has no say in it.
-std::optional<TokenDraw> TokenPicker::draw_of(Sampler& sampler) {
+// How `sampler` draws the token after `context`, if no more than its length has a say in it.
+std::optional<TokenDraw> TokenPicker::draw_of(const Sampler& sampler, std::span<const uint32_t> context) {
   const auto settings = sampler.drawn_as_they_stand();
   if (!settings) return std::nullopt;
-  return TokenDraw{.settings = *settings, .uniform = sampler.next_uniform()};
+  return TokenDraw{.settings = *settings, .noise = sampler.noise_after(context.size())};
 }
 
 bool TokenPicker::can_draw() const {
@@ -57,7 +57,7 @@ void TokenPicker::score(const kernels::Rows& final, const Linear& head, Choice c
   if (choice == Choice::highest) return queue_.argmax(logits, choices_);
   queue_.sample({.logits = logits,
                  .settings = draw_place_.at(offsetof(TokenDraw, settings)),
-                 .uniforms = draw_place_.at(offsetof(TokenDraw, uniform)),
+                 .keys = draw_place_.at(offsetof(TokenDraw, noise)),
                  .ids = choices_});
 }
 
@@ -136,14 +136,12 @@ void TokenPicker::logits(const kernels::Rows& final, std::span<float> into, Trac
   queue_.synchronize();
 }
 
-Result<uint32_t> TokenPicker::pick(const kernels::Rows& final, std::span<const uint32_t> context, Sampler& sampler) {
+Result<uint32_t> TokenPicker::pick(const kernels::Rows& final, std::span<const uint32_t> context,
+                                   const Sampler& sampler) {
   if (sampler.takes_highest()) {
     if (const auto tokens = likeliest(final)) return tokens->front();
-  } else if (const auto draw = draw_of(sampler)) {
-    if (const auto token = drawn(final, *draw)) {
-      (void)sampler.uniform();  // this number has been used
-      return *token;
-    }
+  } else if (const auto draw = draw_of(sampler, context)) {
+    if (const auto token = drawn(final, *draw)) return *token;
   }
   logits_.resize(model_.config().vocab);
   logits(final, logits_);

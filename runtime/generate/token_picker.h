@@ -13,10 +13,10 @@
 
 namespace dspack::runtime {
 
-/// How a token is drawn, and by which number in [0, 1).
+/// How a token is drawn, and with what noise.
 struct TokenDraw {
   kernels::SampleSettings settings;
-  double uniform = 0;
+  kernels::NoiseKey noise;
   [[nodiscard]] bool operator==(const TokenDraw&) const = default;
 };
 
@@ -30,11 +30,14 @@ class TokenPicker final : private PassEnd {
   /// The end of a pass of so many rows whose tokens will be asked for, by `draw` where it is one row that is drawn.
   /// nullptr: here the pass needs none. It belongs to the next pass in the scratch memory.
   [[nodiscard]] PassEnd* end_of_pass(uint32_t rows, const std::optional<TokenDraw>& draw = std::nullopt);
-  /// The same for a sampler that is going to pick the token after a pass of one row.
-  [[nodiscard]] PassEnd* end_of_pass(Sampler& sampler) { return end_of_pass(1, draw_of(sampler)); }
+  /// The same for a sampler that is going to pick the token after `context`, after a pass of one row.
+  [[nodiscard]] PassEnd* end_of_pass(const Sampler& sampler, std::span<const uint32_t> context) {
+    return end_of_pass(1, draw_of(sampler, context));
+  }
 
   /// The token that follows `context`, of whose last one `final` is the hidden state.
-  [[nodiscard]] Result<uint32_t> pick(const kernels::Rows& final, std::span<const uint32_t> context, Sampler& sampler);
+  [[nodiscard]] Result<uint32_t> pick(const kernels::Rows& final, std::span<const uint32_t> context,
+                                      const Sampler& sampler);
 
   /// Logits of final hidden states: FP32 [rows, vocab] into host memory.
   void logits(const kernels::Rows& final, std::span<float> into, Trace* trace = nullptr);
@@ -53,7 +56,7 @@ class TokenPicker final : private PassEnd {
  private:
   enum class Choice : uint32_t { highest = 1, drawn = 2 };
   TokenPicker(const Model& model, Scratch& scratch) : model_(model), scratch_(scratch), queue_(model.queue()) {}
-  [[nodiscard]] static std::optional<TokenDraw> draw_of(Sampler& sampler);
+  [[nodiscard]] static std::optional<TokenDraw> draw_of(const Sampler& sampler, std::span<const uint32_t> context);
 
   [[nodiscard]] uint32_t number() const override { return static_cast<uint32_t>(ending_.choice); }
   void prepare() override;

@@ -68,7 +68,8 @@ Result<void> choose(Choice choice, const std::string& name, bool is_parallel, Or
     return Error{ErrorKind::unsupported, "\"tool_choice\" that forces a call, beside another form of the answer"};
   }
   form.kind = is_forced ? AnswerForm::Kind::calls : AnswerForm::Kind::strict_calls;
-  form.is_parallel = is_parallel;
+  // A named function is forced once, as in OpenAI's API: its answers have one call, whatever parallel_tool_calls says.
+  form.is_parallel = is_parallel && choice != Choice::named;
   for (const auto& [tool, has_schema] : known) {
     if (choice == Choice::named && tool.name != name) continue;
     if (!is_plain(tool.name)) {

@@ -14,6 +14,42 @@ namespace {
 constexpr uint64_t kMostLogprobs = 20;  // OpenAI's bound
 constexpr uint64_t kMostChoices = 128;  // the same
 
+/// The four forms of "prompt": a text, texts, token ids, lists of token ids.
+Result<std::vector<TextPrompt>> read_prompts(const OrderedJson* field) {
+  if (field == nullptr) return invalid("\"prompt\" is missing");
+  if (field->is_string()) return std::vector<TextPrompt>{field->get<std::string>()};
+  const Error wrong = invalid("\"prompt\" is not a string, a list of strings, of token ids, or of lists of token ids");
+  if (!field->is_array() || field->empty()) return wrong;
+  const auto read_ids = [&](const OrderedJson& list) -> Result<std::vector<uint32_t>> {
+    std::vector<uint32_t> ids;
+    for (const OrderedJson& id : list) {
+      if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX) return wrong;
+      ids.push_back(id.get<uint32_t>());
+    }
+    return ids;
+  };
+  std::vector<TextPrompt> prompts;
+  if (field->front().is_number()) {
+    TRY_ASSIGN(prompts.emplace_back(), read_ids(*field));
+    return prompts;
+  }
+  if (field->size() > kMostAnswers) {
+    return invalid(fmt::format("\"prompt\" has {} prompts, of {} at most; send the others in requests of their own",
+                               field->size(), kMostAnswers));
+  }
+  for (const OrderedJson& each : *field) {
+    if (each.type() != field->front().type()) return wrong;
+    if (each.is_string()) {
+      prompts.emplace_back(each.get<std::string>());
+    } else if (each.is_array()) {
+      TRY_ASSIGN(prompts.emplace_back(), read_ids(each));
+    } else {
+      return wrong;
+    }
+  }
+  return prompts;
+}
+
 Result<AnswerRequest> read_openai(const OrderedJson& root, RequestApi api, const SamplerOptions& defaults) {
   AnswerRequest request;
   TRY(check_fields(root, api, request.remarks));
@@ -26,7 +62,9 @@ Result<AnswerRequest> read_openai(const OrderedJson& root, RequestApi api, const
     TRY_ASSIGN(const auto choices, fields.whole(name, 1, kMostChoices));
     if (choices) request.choices = static_cast<uint32_t>(*choices);
   }
-  TRY(read_length(fields, {"max_completion_tokens", "max_tokens", "n_predict"}, request));
+  // An evaluator wants the prompt's likelihoods alone.
+  const uint64_t least = api == kCompletions ? 0 : 1;
+  TRY(read_length(fields, {"max_completion_tokens", "max_tokens", "n_predict"}, least, request));
   TRY_ASSIGN(request.stop, read_stops(fields.find("stop"), "stop"));
   if (const OrderedJson* options = fields.find("stream_options")) {
     if (!options->is_object()) return invalid("\"stream_options\" is not an object");
@@ -115,22 +153,12 @@ Result<AnswerRequest> parse_completion_request(std::string_view body, const Samp
   if (logprobs) request.top_logprobs = static_cast<uint32_t>(*logprobs);
   TRY_ASSIGN(const auto echoes, fields.flag("echo"));
   request.echoes = echoes.value_or(false);
-  const OrderedJson* prompt = fields.find("prompt");
-  if (prompt == nullptr) return invalid("\"prompt\" is missing");
-  if (prompt->is_array() && prompt->size() == 1 && prompt->front().is_string()) prompt = &prompt->front();
-  if (prompt->is_string()) {
-    request.prompt = prompt->get<std::string>();
-    return request;
+  TRY_ASSIGN(request.prompt, read_prompts(fields.find("prompt")));
+  const uint64_t answers = uint64_t{request.prompts()} * request.choices;
+  if (answers > kMostAnswers) {
+    return invalid(
+        fmt::format("\"n\" answers to each prompt of \"prompt\" are {}, of {} at most", answers, kMostAnswers));
   }
-  std::vector<uint32_t> ids;
-  if (!prompt->is_array()) return invalid("\"prompt\" is not a string or a list of token ids");
-  for (const OrderedJson& id : *prompt) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX) {
-      return invalid("\"prompt\" is not one string or one list of token ids");
-    }
-    ids.push_back(id.get<uint32_t>());
-  }
-  request.prompt = std::move(ids);
   return request;
 }
 

@@ -18,9 +18,15 @@
 
 namespace dspack::runtime {
 
+/// A text as it is, or token ids.
+using TextPrompt = std::variant<std::string, std::vector<uint32_t>>;
+
+/// Answers of one request: an evaluator's batch has one for each of its prompts.
+inline constexpr uint64_t kMostAnswers = 1024;
+
 struct AnswerRequest {
-  /// What is continued: a conversation, a text as it is, or token ids.
-  std::variant<Conversation, std::string, std::vector<uint32_t>> prompt;
+  /// What is continued: a conversation, or texts, each for itself.
+  std::variant<Conversation, std::vector<TextPrompt>> prompt;
   std::string model;  // as the client names it; echoed
   SamplerOptions sampling;
   std::optional<uint32_t> max_tokens;
@@ -29,13 +35,20 @@ struct AnswerRequest {
   bool ignores_end_tokens = false;    // those of the model
   std::vector<uint32_t> stop_tokens;  // that end it as well
   AnswerForm form;
-  uint32_t choices = 1;  // answers, with seeds that follow one another; of OpenAI's older APIs
+  uint32_t choices = 1;  // answers to each prompt, with seeds that follow one another; of OpenAI's older APIs
   bool streams = false;
   bool includes_usage = false;           // in a stream
   std::optional<uint32_t> top_logprobs;  // absent: none are told; 0: those of the answer's tokens alone
   std::optional<bool> thinking;
-  bool echoes = false;                    // the prompt's text comes first; of a text
+  bool echoes = false;  // the prompt's text comes first, with its likelihoods where they are told; of a text
   std::vector<std::string> remarks = {};  // lines for the log: what of the request was passed over
+
+  [[nodiscard]] uint32_t prompts() const {
+    const auto* texts = std::get_if<std::vector<TextPrompt>>(&prompt);
+    return texts == nullptr ? 1 : static_cast<uint32_t>(texts->size());
+  }
+  /// Whether the prompt's tokens are told with their likelihoods.
+  [[nodiscard]] bool scores_prompt() const { return echoes && top_logprobs.has_value(); }
 };
 
 // What the request does not say of sampling is as in `defaults`; without a seed one is drawn.

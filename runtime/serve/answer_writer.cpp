@@ -35,7 +35,8 @@ std::string fresh_id(std::string_view prefix) {
   return fmt::format("{}{:08x}{:08x}{:08x}", prefix, random(), random(), random());
 }
 
-std::string reading_comment(const ReadingProgress& progress) {
+std::string progress_comment(const AnswerProgress& progress) {
+  if (progress.answer_tokens > 0) return fmt::format(": answering, {} tokens so far\n\n", progress.answer_tokens);
   const std::string layer = progress.layer == 0 ? "" : fmt::format(", layer {} of {}", progress.layer, progress.layers);
   return fmt::format(": reading the prompt, {} of {} tokens{}\n\n", progress.read, progress.tokens, layer);
 }

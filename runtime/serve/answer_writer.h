@@ -12,20 +12,10 @@
 #include "runtime/generate/session.h"
 #include "runtime/serve/answer_request.h"
 #include "runtime/serve/http_server.h"
+#include "runtime/serve/token_likelihood.h"
 #include "runtime/text/reply_parser.h"
 
 namespace dspack::runtime {
-
-/// A token of the answer with its probability, before temperature and the like: natural logarithms.
-struct TokenLikelihood {
-  std::string text;  // bytes, not always whole characters
-  double logprob = 0;
-  struct Other {
-    std::string text;
-    double logprob = 0;
-  };
-  std::vector<Other> likeliest;
-};
 
 struct AnswerCounts {
   uint32_t prompt_tokens = 0;
@@ -38,25 +28,25 @@ struct AnswerCounts {
 
 struct AnswerEnd {
   StopReason reason = StopReason::end_token;
-  bool calls = false;                         // tools
+  ReplyCalls calls = ReplyCalls::none;        // of tools
   std::optional<std::string> stop_text = {};  // that ended it
   AnswerCounts counts;
 };
 
-/// Of a prompt.
-struct ReadingProgress {
-  uint32_t read = 0, tokens = 0;   // in the cache, and in all
+struct AnswerProgress {
+  uint32_t read = 0, tokens = 0;   // of the prompt: in the cache, and in all
   uint32_t layer = 0, layers = 0;  // where the pass under way is; 0: not known
+  uint32_t answer_tokens = 0;
 };
 
 /// For people, in a comment of a stream.
-[[nodiscard]] std::string reading_comment(const ReadingProgress& progress);
+[[nodiscard]] std::string progress_comment(const AnswerProgress& progress);
 
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
-  /// The prompt is being read. Keeps a stream's connection alive.
-  virtual void waiting(const ReadingProgress& progress) = 0;
+  /// The prompt is being read, or text of the answer is held back. Keeps a stream's connection alive.
+  virtual void waiting(const AnswerProgress& progress) = 0;
   virtual void part(const ReplyPart& part, std::vector<TokenLikelihood> tokens) = 0;
   virtual void end(const AnswerEnd& end) = 0;
   virtual void fail(const Error& error) = 0;
@@ -83,7 +73,7 @@ void send_openai_error(HttpReply& reply, const ApiError& error);
 /// Anthropic's: {"type": "error", "error": {"type", "message"}}.
 void send_anthropic_error(HttpReply& reply, const ApiError& error);
 
-/// One for each of the request's choices.
+/// One for each of the request's choices, those of the first prompt first.
 using AnswerWriters = std::vector<std::unique_ptr<AnswerWriter>>;
 [[nodiscard]] AnswerWriters make_chat_writers(std::shared_ptr<HttpReply> reply, const AnswerRequest& request,
                                               std::string model);

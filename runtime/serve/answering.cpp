@@ -1,31 +1,74 @@
 #include "runtime/serve/answering.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "format/base/seconds.h"
+#include "runtime/text/unicode.h"
 
 namespace dspack::runtime {
+namespace {
+
+/// Those of which calls may be in the answer.
+std::vector<CallableTool> tools_of(const AnswerRequest& request) {
+  const auto* conversation = std::get_if<Conversation>(&request.prompt);
+  return conversation == nullptr || is_json(request.form) ? std::vector<CallableTool>()
+                                                          : callable_tools(conversation->tools);
+}
+
+}  // namespace
 
 Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, uint32_t prompt_tokens, Form form,
-                     std::unique_ptr<AnswerWriter> writer, Log log)
+                     std::optional<ToolFamily> family, std::unique_ptr<AnswerWriter> writer, Log log)
     : tokenizer_(tokenizer),
       form_(form),
       // Marks of reasoning and calls may be flagged special: the parser needs them.
       detokenizer_(tokenizer, form == Form::text ? SpecialOutput::skip : SpecialOutput::keep),
       stop_(request.stop),
-      parser_(form == Form::conversation_in_thought,
-              is_json(request.form) ? ReplyParser::Calls::none : ReplyParser::Calls::read),
+      parser_({.reasons = form == Form::conversation_in_thought, .tools = tools_of(request), .family = family}),
       min_tokens_(request.min_tokens),
       top_logprobs_(request.top_logprobs),
       writer_(std::move(writer)),
       log_(std::move(log)),
       counts_{.prompt_tokens = prompt_tokens} {}
 
+std::string Answering::text_after(uint32_t id) {
+  std::string text = detokenizer_.push(id);
+  characters_ += text.size() - static_cast<size_t>(std::ranges::count_if(text, is_continuation));
+  return text;
+}
+
+void Answering::keep_likelihood(uint32_t id, std::span<const float> logits) {
+  if (!top_logprobs_) return;
+  untold_.push_back(logits.empty() ? TokenLikelihood{.text = std::string(tokenizer_.token_bytes(id)), .is_known = false}
+                                   : likelihood_of(tokenizer_, id, logits, *top_logprobs_));
+  untold_.back().offset = characters_;
+}
+
+void Answering::echo(std::span<const uint32_t> prompt) {
+  const std::lock_guard lock(mutex_);
+  for (const uint32_t id : prompt)
+    echo_ += text_after(id);
+}
+
+void Answering::tell_echo() {
+  if (!echo_.empty()) writer_->part({.text = std::exchange(echo_, {})}, {});
+}
+
+void Answering::prompt_scored(std::span<const uint32_t> tokens, std::span<const float> logits) {
+  const std::lock_guard lock(mutex_);
+  const size_t vocab = logits.size() / tokens.size();
+  std::string text;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    keep_likelihood(tokens[i], logits.subspan(i * vocab, vocab));
+    text += text_after(tokens[i]);
+  }
+  writer_->part({.text = std::move(text)}, std::exchange(untold_, {}));
+}
+
 void Answering::started(uint32_t kept) {
   const std::lock_guard lock(mutex_);
+  tell_echo();
   counts_.kept_tokens = read_ = kept;
   if (!begun_) begun_ = Clock::now();  // not again, when more of the prompt was found
 }
@@ -47,10 +90,15 @@ void Answering::refuse(const Error& error) {
   writer_->fail(error);
 }
 
-void Answering::ping(uint32_t layer, uint32_t layers) {
+void Answering::ping(Clock::time_point now, uint32_t layer, uint32_t layers) {
   const std::lock_guard lock(mutex_);
-  if (has_ended_ || first_) return;
-  writer_->waiting({.read = read_, .tokens = counts_.prompt_tokens, .layer = layer, .layers = layers});
+  if (has_ended_ || now - told_ < kMostSilence) return;
+  told_ = now;
+  writer_->waiting({.read = read_,
+                    .tokens = counts_.prompt_tokens,
+                    .layer = layer,
+                    .layers = layers,
+                    .answer_tokens = counts_.answer_tokens});
 }
 
 bool Answering::token(uint32_t id, std::span<const float> logits) {
@@ -60,15 +108,19 @@ bool Answering::token(uint32_t id, std::span<const float> logits) {
     counts_.prompt_seconds = seconds_since(*begun_);
   }
   ++counts_.answer_tokens;
-  if (top_logprobs_) untold_.push_back(likelihood(id, logits));
-  const bool is_silent =
-      form_ != Form::text && tokenizer_.is_special(id) && !ReplyParser::is_mark(tokenizer_.token_bytes(id));
+  keep_likelihood(id, logits);
+  const bool is_silent = form_ != Form::text && tokenizer_.is_special(id) && !is_reply_mark(tokenizer_.token_bytes(id));
   if (!is_silent) {
-    const std::string text = detokenizer_.push(id);
+    const std::string text = text_after(id);
     deliver(counts_.answer_tokens <= min_tokens_ ? text : stop_.push(text), false);
   }
   if (stop_.found() != nullptr) stop_text_ = *stop_.found();
   return !stop_text_;
+}
+
+void Answering::end_token(uint32_t id, std::span<const float> logits) {
+  const std::lock_guard lock(mutex_);
+  if (form_ == Form::text) keep_likelihood(id, logits);
 }
 
 void Answering::ended(const Result<StopReason>& reason) {
@@ -79,8 +131,14 @@ void Answering::ended(const Result<StopReason>& reason) {
     return writer_->fail(reason.error());
   }
   if (*reason == StopReason::interrupted) return writer_->fail({ErrorKind::cancelled, "the server is going down"});
-  if (first_) counts_.answer_seconds = seconds_since(*first_);
-  deliver(stop_.push(detokenizer_.flush()) + stop_.finish(), true);
+  tell_echo();  // of which nothing had to be read
+  if (first_)
+    counts_.answer_seconds = seconds_since(*first_);
+  else if (begun_)
+    counts_.prompt_seconds = seconds_since(*begun_);
+  std::string text = stop_.push(detokenizer_.flush());
+  text += stop_.finish();  // only now is it certain what was held back
+  deliver(text, true);
   writer_->end({.reason = *reason, .calls = parser_.calls(), .stop_text = std::move(stop_text_), .counts = counts_});
 }
 
@@ -93,29 +151,9 @@ void Answering::deliver(std::string_view text, bool is_end) {
     if (is_end) std::ranges::move(parser_.finish(), std::back_inserter(parts));
   }
   if (parts.empty() && is_end && !untold_.empty()) parts.emplace_back();
+  if (!parts.empty()) told_ = Clock::now();
   for (const ReplyPart& part : parts)
     writer_->part(part, std::exchange(untold_, {}));
-}
-
-TokenLikelihood Answering::likelihood(uint32_t id, std::span<const float> logits) const {
-  const float highest = *std::ranges::max_element(logits);
-  double sum = 0;
-  for (const float logit : logits)
-    sum += std::exp(static_cast<double>(logit) - highest);
-  const double of_all = highest + std::log(sum);
-  const auto logprob = [&](uint32_t token) { return static_cast<double>(logits[token]) - of_all; };
-  TokenLikelihood told;
-  told.text = std::string(tokenizer_.token_bytes(id));
-  told.logprob = logprob(id);
-  const size_t most = std::min<size_t>(*top_logprobs_, logits.size());
-  std::vector<uint32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0U);
-  std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(most), [&](uint32_t a, uint32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  });
-  for (size_t i = 0; i < most; ++i)
-    told.likeliest.push_back({.text = std::string(tokenizer_.token_bytes(order[i])), .logprob = logprob(order[i])});
-  return told;
 }
 
 }  // namespace dspack::runtime

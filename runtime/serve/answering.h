@@ -21,26 +21,39 @@ class Answering final : public GenerationListener {
   enum class Form { text, conversation, conversation_in_thought };  // the last: the prompt ends within <think>
   using Log = std::function<void(const Error& error)>;
 
+  /// `family`: in which the template writes calls; absent: not known.
   Answering(const Tokenizer& tokenizer, const AnswerRequest& request, uint32_t prompt_tokens, Form form,
-            std::unique_ptr<AnswerWriter> writer, Log log);
+            std::optional<ToolFamily> family, std::unique_ptr<AnswerWriter> writer, Log log);
+
+  /// The prompt's text comes before the answer's. Before the generation is submitted; not of a prompt that is scored,
+  /// which comes with its likelihoods.
+  void echo(std::span<const uint32_t> prompt);
 
   void started(uint32_t kept) override;
   void prompt_read(uint32_t tokens) override;
+  void prompt_scored(std::span<const uint32_t> tokens, std::span<const float> logits) override;
   [[nodiscard]] bool wants_logits() const override { return top_logprobs_.has_value(); }
   void drafted(uint32_t tokens, uint32_t accepted) override;
   [[nodiscard]] bool token(uint32_t id, std::span<const float> logits) override;
+  /// Of a text it is told with the likelihoods, as the last token: clients cut it off where they asked for one token.
+  void end_token(uint32_t id, std::span<const float> logits) override;
   void ended(const Result<StopReason>& reason) override;
 
-  /// Tells a client that waits for the first token that it is not forgotten.
-  /// It gets no place. Parts of it may have been told already: a prompt that comes first.
+  /// It gets no place.
   void refuse(const Error& error);
-  /// `layer` of `layers` is where the pass under way is; 0: not known.
-  void ping(uint32_t layer, uint32_t layers);
+  using Clock = std::chrono::steady_clock;
+  /// Tells a client that at `now` has heard nothing for kMostSilence that it is not forgotten: it waits for the first
+  /// token, or text is held back. `layer` of `layers` is where the pass under way is; 0: not known.
+  void ping(Clock::time_point now, uint32_t layer, uint32_t layers);
+  static constexpr std::chrono::seconds kMostSilence{4};  // and then a second, at most, until it is noticed
 
  private:
-  using Clock = std::chrono::steady_clock;
   void deliver(std::string_view text, bool is_end);
-  [[nodiscard]] TokenLikelihood likelihood(uint32_t id, std::span<const float> logits) const;
+  void tell_echo();
+  /// The text that the token completes, which follows what came before.
+  [[nodiscard]] std::string text_after(uint32_t id);
+  /// Before its text is taken. Without logits: nothing is known.
+  void keep_likelihood(uint32_t id, std::span<const float> logits);
 
   std::mutex mutex_;
   const Tokenizer& tokenizer_;
@@ -53,8 +66,11 @@ class Answering final : public GenerationListener {
   std::unique_ptr<AnswerWriter> writer_;
   Log log_;
   std::vector<TokenLikelihood> untold_;  // tokens whose text is held back
+  std::string echo_;                     // that has not been told yet
+  size_t characters_ = 0;                // of prompt and answer so far, where the prompt is echoed
   AnswerCounts counts_;
   uint32_t read_ = 0;
+  Clock::time_point told_ = Clock::now();   // when the client was told something last
   std::optional<Clock::time_point> begun_;  // it got its place
   std::optional<Clock::time_point> first_;  // token
   std::optional<std::string> stop_text_;    // that has ended it

@@ -119,7 +119,7 @@ Result<AnswerRequest> parse_messages_request(std::string_view body, const Sample
   TRY(check_fields(root, kMessages, request.remarks));
   request.sampling = defaults;
   TRY(read_sampling(fields, request));
-  TRY(read_length(fields, {"max_tokens"}, request));
+  TRY(read_length(fields, {"max_tokens"}, 1, request));
   TRY_ASSIGN(request.stop, read_stops(fields.find("stop_sequences"), "stop_sequences"));
   Conversation conversation;
   if (const OrderedJson* system = fields.find("system")) {
@@ -128,6 +128,7 @@ Result<AnswerRequest> parse_messages_request(std::string_view body, const Sample
   }
   const OrderedJson* messages = fields.find("messages");
   if (messages == nullptr || !messages->is_array()) return invalid("\"messages\" is not a list");
+  if (messages->empty()) return invalid("\"messages\" is empty");
   for (const OrderedJson& message : *messages) {
     if (!message.is_object()) return invalid("a message is not an object");
     TRY(read_blocks(message, conversation.messages));

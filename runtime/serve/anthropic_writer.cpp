@@ -5,6 +5,7 @@
 
 #include "runtime/serve/answer_writer.h"
 #include "runtime/serve/json_fields.h"
+#include "runtime/text/call_arguments.h"
 
 namespace dspack::runtime {
 namespace {
@@ -13,7 +14,9 @@ std::string stop_reason(const AnswerEnd& end) {
   if (end.stop_text) return "stop_sequence";
   switch (end.reason) {
     case StopReason::end_token:
-    case StopReason::stopped: return end.calls ? "tool_use" : "end_turn";
+    case StopReason::stopped:
+      if (end.calls == ReplyCalls::broken) break;
+      return end.calls == ReplyCalls::whole ? "tool_use" : "end_turn";
     case StopReason::max_tokens:
     case StopReason::context_full:
     case StopReason::interrupted: break;
@@ -27,6 +30,14 @@ OrderedJson anthropic_usage(const AnswerCounts& counts) {
           {"output_tokens", counts.answer_tokens}};
 }
 
+/// An object with one more member whose value is JSON already, and stays as it is: as a value here its numbers would
+/// lose digits.
+std::string with_member(const OrderedJson& object, std::string_view name, std::string_view json) {
+  std::string text = json_text(object);
+  text.pop_back();
+  return fmt::format("{},\"{}\":{}}}", text, name, json);
+}
+
 class MessagesWriter final : public AnswerWriter {
  public:
   MessagesWriter(std::shared_ptr<HttpReply> reply, const AnswerRequest& request, std::string model,
@@ -37,7 +48,7 @@ class MessagesWriter final : public AnswerWriter {
         model_(std::move(model)),
         prompt_tokens_(prompt_tokens) {}
 
-  void waiting(const ReadingProgress& /*progress*/) override {
+  void waiting(const AnswerProgress& /*progress*/) override {
     if (!streams_) return;
     begin();
     event("ping", {{"type", "ping"}});
@@ -74,23 +85,14 @@ class MessagesWriter final : public AnswerWriter {
       event("message_stop", {{"type", "message_stop"}});
       return reply_->end();
     }
-    OrderedJson content = OrderedJson::array();
-    for (size_t i = 0; i < blocks_.size(); ++i) {
-      OrderedJson block = blocks_[i];
-      if (block["type"] == "tool_use") {
-        OrderedJson input = OrderedJson::parse(texts_[i], nullptr, /*allow_exceptions=*/false);
-        // Arguments that are no object are delivered as they came, under a name that says so.
-        block["input"] = input.is_object() ? std::move(input) : OrderedJson{{"_not_json", texts_[i]}};
-      } else {
-        block[block["type"] == "text" ? "text" : "thinking"] = texts_[i];
-      }
-      content.push_back(std::move(block));
-    }
-    OrderedJson body = message(std::move(content));
+    OrderedJson body = message();
     body["stop_reason"] = stop_reason(end);
     body["stop_sequence"] = stop_text;
     body["usage"] = anthropic_usage(end.counts);
-    reply_->send(200, "application/json", json_text(body));
+    std::string content;
+    for (size_t i = 0; i < blocks_.size(); ++i)
+      content += (i == 0 ? "" : ",") + whole_block(i);
+    reply_->send(200, "application/json", with_member(body, "content", "[" + content + "]"));
   }
 
   void fail(const Error& error) override {
@@ -101,14 +103,23 @@ class MessagesWriter final : public AnswerWriter {
   }
 
  private:
-  [[nodiscard]] OrderedJson message(OrderedJson content) const {
-    return {{"id", id_},
-            {"type", "message"},
-            {"role", "assistant"},
-            {"model", model_},
-            {"content", std::move(content)},
-            {"stop_reason", nullptr},
-            {"stop_sequence", nullptr}};
+  /// Without content.
+  [[nodiscard]] OrderedJson message() const {
+    return {{"id", id_},       {"type", "message"},      {"role", "assistant"},
+            {"model", model_}, {"stop_reason", nullptr}, {"stop_sequence", nullptr}};
+  }
+
+  [[nodiscard]] std::string whole_block(size_t i) const {
+    OrderedJson block = blocks_[i];
+    const std::string& text = texts_[i];
+    if (block["type"] == "tool_use") {
+      block.erase("input");
+      if (is_json_object(text)) return with_member(block, "input", text);
+      // The form has no place for a call that is cut: what there is of it is text.
+      return json_text({{"type", "text"}, {"text", block["name"].get<std::string>() + " " + text}});
+    }
+    block[block["type"] == "text" ? "text" : "thinking"] = text;
+    return json_text(block);
   }
 
   void event(std::string_view name, const OrderedJson& body) {
@@ -119,7 +130,8 @@ class MessagesWriter final : public AnswerWriter {
     if (has_begun_) return;
     has_begun_ = true;
     reply_->begin_stream("text/event-stream; charset=utf-8");
-    OrderedJson body = message(OrderedJson::array());
+    OrderedJson body = message();
+    body["content"] = OrderedJson::array();
     // What of it was found in a cache may not be known yet; the end of the message tells.
     body["usage"] = anthropic_usage({.prompt_tokens = prompt_tokens_});
     event("message_start", {{"type", "message_start"}, {"message", std::move(body)}});

@@ -3,18 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "dspack_version.h"
 #include "format/base/foreign_text.h"
+#include "runtime/serve/host_address.h"
 #include "runtime/serve/openapi.h"
 #include "runtime/serve/request_fields.h"
+#include "runtime/text/tool_syntax.h"
 
 namespace dspack::runtime {
 namespace {
 
-constexpr std::chrono::seconds kPingInterval{5};
-constexpr size_t kMostRemarks = 256;  // said in a server's life
+constexpr std::chrono::seconds kPingInterval{1};  // at which those are looked for that were told nothing lately
+// Of one request: each answer keeps its prompt, 16 MB in all.
+constexpr uint64_t kMostPromptTokens = 1U << 22U;
+// The same, told with the prompts' tokens: some 100 bytes each, until the last answer has ended.
+constexpr uint64_t kMostLikelihoods = 1U << 21U;
+constexpr size_t kMostSaid = 256;  // remarks, in a server's life
 constexpr std::string_view kModelPath = "/v1/models/";
 
 bool is_health(std::string_view path) {
@@ -58,6 +63,12 @@ bool are_equal(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+std::optional<ToolFamily> family_of(const Result<ChatTemplate>& chat) {
+  if (!chat) return std::nullopt;
+  const auto syntax = ToolSyntax::of(*chat);
+  return syntax ? std::optional(syntax->family()) : std::nullopt;
+}
+
 /// "example.org:8080" and "[::1]:8080" without the port.
 std::string_view without_port(std::string_view host) {
   if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
@@ -76,6 +87,7 @@ HttpReply::Headers cross_origin_headers(const std::string& origin) {
 
 Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, ApiOptions options, Answering::Log log)
     : text_(text),
+      families_{family_of(text.chat_template(false)), family_of(text.chat_template(true))},
       scheduler_(scheduler),
       machine_(machine),
       options_(std::move(options)),
@@ -85,8 +97,7 @@ Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, Api
 
 bool Api::is_known_host(std::string_view host) const {
   host = without_port(host);
-  for (const std::string_view known : {"localhost", "127.0.0.1", "[::1]"})
-    if (host == known) return true;
+  if (means_this_machine(host) || host == options_.host) return true;
   // Where a key is needed, a page of a stranger that was sent here by a false name can do nothing without it.
   return !options_.api_key.empty();
 }
@@ -225,11 +236,6 @@ size_t Api::answer_begin(std::string_view text, std::span<const ChatMessage> mes
 }
 
 Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
-  if (const auto* ids = std::get_if<std::vector<uint32_t>>(&request.prompt)) return Prompt{.tokens = *ids};
-  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
-    TRY_ASSIGN(std::vector<uint32_t> tokens, text_.encode_raw(*text));
-    return Prompt{.tokens = std::move(tokens)};
-  }
   const auto& conversation = std::get<Conversation>(request.prompt);
   TRY_ASSIGN(const RenderOptions options, render_options(conversation, request.thinking));
   TRY_ASSIGN(const std::string text, text_.render_chat(conversation.messages, options));
@@ -250,6 +256,35 @@ Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
   return prompt;
 }
 
+Result<std::vector<Api::Prompt>> Api::prompts_of(const AnswerRequest& request) const {
+  std::vector<Prompt> prompts;
+  const auto* texts = std::get_if<std::vector<TextPrompt>>(&request.prompt);
+  if (texts == nullptr) {
+    TRY_ASSIGN(prompts.emplace_back(), prompt_of(request));
+    return prompts;
+  }
+  uint64_t tokens = 0;
+  for (const TextPrompt& each : *texts) {
+    Prompt& prompt = prompts.emplace_back();
+    if (const auto* text = std::get_if<std::string>(&each)) {
+      TRY_ASSIGN(prompt.tokens, text_.encode_raw(*text));
+    } else {
+      prompt.tokens = std::get<std::vector<uint32_t>>(each);
+    }
+    tokens += prompt.tokens.size() * request.choices;
+  }
+  const auto refuse = [](uint64_t count, std::string_view of, uint64_t most) {
+    return invalid(
+        fmt::format("the prompts of this request, once for each answer, have {} {}, of {} at most; send fewer "
+                    "in a request",
+                    count, of, most));
+  };
+  if (tokens > kMostPromptTokens) return refuse(tokens, "tokens", kMostPromptTokens);
+  const uint64_t likelihoods = request.scores_prompt() ? tokens * (1 + *request.top_logprobs) : 0;
+  if (likelihoods > kMostLikelihoods) return refuse(likelihoods, "logprobs", kMostLikelihoods);
+  return prompts;
+}
+
 void Api::fail(HttpReply& reply, Dialect dialect, const Error& error) {
   fail(reply, dialect, api_error(error));
 }
@@ -262,7 +297,7 @@ void Api::say(const std::vector<std::string>& remarks) {
   for (const std::string& line : remarks) {
     {
       const std::lock_guard lock(mutex_);
-      if (said_.size() >= kMostRemarks || !said_.insert(line).second) continue;
+      if (said_.size() >= kMostSaid || !said_.insert(line).second) continue;
     }
     log_({ErrorKind::unsupported, line});
   }
@@ -271,18 +306,23 @@ void Api::say(const std::vector<std::string>& remarks) {
 void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
   if (!request) return fail(*reply, dialect, request.error());
   say(request->remarks);
-  auto prompt = prompt_of(*request);
-  if (!prompt) return fail(*reply, dialect, prompt.error());
-  if (prompt->tokens.size() > options_.context) {
-    return fail(*reply, dialect, context_exceeded(prompt->tokens.size(), options_.context));
+  auto prompts = prompts_of(*request);
+  if (!prompts) return fail(*reply, dialect, prompts.error());
+  for (const Prompt& each : *prompts) {
+    if (each.tokens.size() > options_.context)
+      return fail(*reply, dialect, context_exceeded(each.tokens.size(), options_.context));
   }
   const auto* conversation = std::get_if<Conversation>(&request->prompt);
   const bool has_tools = conversation != nullptr && !conversation->tools.is_null();
-  const auto form = compose_form(request->form, prompt->reasoning, text_.chat_template(has_tools), text_.tokenizer());
+  const auto form =
+      compose_form(request->form, prompts->front().reasoning, text_.chat_template(has_tools), text_.tokenizer());
   if (!form) return fail(*reply, dialect, form.error());
   // What the model may do by itself, it does without xgrammar as well.
   const bool can_be_free = request->form.kind == AnswerForm::Kind::strict_calls && !constraints_;
-  if (form->is_null() || can_be_free) return begin(*request, *prompt, nullptr, reply, dialect);
+  if (form->is_null() || can_be_free) {
+    auto answers = make_answers(*std::move(request), *prompts, reply, dialect);
+    return answers ? begin(*std::move(answers), nullptr) : fail(*reply, dialect, answers.error());
+  }
   if (request->ignores_end_tokens || request->min_tokens > 0) {
     return fail(
         *reply, dialect,
@@ -297,59 +337,73 @@ void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>
                       "what it begins with is not looked at"});
   }
   if (!constraints_) return fail(*reply, dialect, constraints_.error());
+  // A form may take seconds, in which the clients of streams are told that they are not forgotten.
+  auto answers = make_answers(*std::move(request), *prompts, reply, dialect);
+  if (!answers) return fail(*reply, dialect, answers.error());
   (*constraints_)
-      ->compile(json_text(*form), [this, request = *std::move(request), prompt = *std::move(prompt), reply,
-                                   dialect](Result<std::unique_ptr<TokenConstraint>> constraint) {
-        if (!constraint) return fail(*reply, dialect, constraint.error());
-        begin(request, prompt, constraint->get(), reply, dialect);
-      });
+      ->compile(
+          json_text(*form),
+          [this, answers = *std::move(answers)](const Result<std::unique_ptr<TokenConstraint>>& constraint) {
+            if (constraint) return begin(answers, constraint->get());
+            for (const auto& each : answers.listeners)
+              each->refuse(constraint.error());
+          },
+          reply->gone());
 }
 
-void Api::begin(AnswerRequest request, const Prompt& prompt, const TokenConstraint* constraint,
-                const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
+Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Prompt> prompts,
+                                       const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
   std::vector<uint32_t> end_tokens = request.stop_tokens;
   if (!request.ignores_end_tokens) std::ranges::copy(options_.end_tokens, std::back_inserter(end_tokens));
   request.sampling.min_tokens = request.min_tokens;
   request.sampling.end_tokens = end_tokens;
-  auto sampler = Sampler::make(request.sampling);
-  if (!sampler) return fail(*reply, dialect, sampler.error());
   const std::string model = request.model.empty() ? options_.model : request.model;
   const bool converses = std::holds_alternative<Conversation>(request.prompt);
-  const auto count = static_cast<uint32_t>(prompt.tokens.size());
   AnswerWriters writers;
   if (dialect == Dialect::openai) {
     writers = converses ? make_chat_writers(reply, request, model) : make_text_writers(reply, request, model);
   } else {
-    writers.push_back(dialect == Dialect::anthropic ? make_messages_writer(reply, request, model, count)
-                                                    : make_responses_writer(reply, request, model));
+    writers.push_back(
+        dialect == Dialect::anthropic
+            ? make_messages_writer(reply, request, model, static_cast<uint32_t>(prompts.front().tokens.size()))
+            : make_responses_writer(reply, request, model));
   }
-  std::vector<Generation> generations;
-  std::vector<std::shared_ptr<Answering>> answers;
-  for (std::unique_ptr<AnswerWriter>& writer : writers) {
-    if (request.echoes) {
-      const std::string text = text_.tokenizer().decode(prompt.tokens, SpecialOutput::skip);
-      writer->part({.text = text}, {});
-    }
-    const auto answering =
-        std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, std::move(writer), log_);
+  const auto* conversation = std::get_if<Conversation>(&request.prompt);
+  const auto family = families_[conversation != nullptr && !conversation->tools.is_null() ? 1 : 0];
+  const uint64_t first_seed = request.sampling.seed;
+  Answers answers;
+  for (size_t index = 0; index < writers.size(); ++index) {
+    const Prompt& prompt = prompts[index / request.choices];
+    const auto count = static_cast<uint32_t>(prompt.tokens.size());
+    request.sampling.seed = first_seed + index % request.choices;  // of each prompt as if it were alone
+    TRY_ASSIGN(Sampler sampler, Sampler::make(request.sampling));
+    const auto answering = std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, family,
+                                                       std::move(writers[index]), log_);
+    if (request.echoes && !request.scores_prompt()) answering->echo(prompt.tokens);
     {
       const std::lock_guard lock(mutex_);
       waiting_.push_back(answering);
     }
-    if (constraint) sampler->constrain(constraint->restart());
-    answers.push_back(answering);
-    generations.push_back({.prompt = prompt.tokens,
-                           .max_tokens = request.max_tokens.value_or(UINT32_MAX),
-                           .end_tokens = end_tokens,
-                           .sampler = *sampler,
-                           .listener = answering,
-                           .gone = reply->gone()});
-    ++request.sampling.seed;  // of the next choice
-    sampler = Sampler::make(request.sampling);
+    answers.listeners.push_back(answering);
+    answers.generations.push_back({.prompt = prompt.tokens,
+                                   .max_tokens = request.max_tokens.value_or(UINT32_MAX),
+                                   .end_tokens = end_tokens,
+                                   .sampler = std::move(sampler),
+                                   .listener = answering,
+                                   .gone = reply->gone(),
+                                   .scores_prompt = request.scores_prompt()});
   }
-  const auto submitted = scheduler_.submit(std::move(generations));
+  return answers;
+}
+
+void Api::begin(Answers answers, const TokenConstraint* constraint) {
+  if (constraint != nullptr) {
+    for (Generation& each : answers.generations)
+      each.sampler.constrain(constraint->restart());
+  }
+  const auto submitted = scheduler_.submit(std::move(answers.generations));
   if (submitted) return;
-  for (const auto& each : answers)
+  for (const auto& each : answers.listeners)
     each->refuse(submitted.error());
 }
 
@@ -433,7 +487,8 @@ void Api::ping(const std::stop_token& stop) {
     changed_.wait_for(lock, stop, kPingInterval, [] { return false; });
     waiting_.remove_if([](const std::weak_ptr<Answering>& each) { return each.expired(); });
     for (const auto& each : waiting_)
-      if (const auto answering = each.lock()) answering->ping(scheduler_.layers_begun(), options_.layers);
+      if (const auto answering = each.lock())
+        answering->ping(Answering::Clock::now(), scheduler_.layers_begun(), options_.layers);
   }
 }
 

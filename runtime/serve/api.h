@@ -4,9 +4,11 @@
 // its own pings those who wait. Lifetime: borrows text, scheduler, machine and options. Errors: told to the client.
 #pragma once
 
+#include <array>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -18,11 +20,13 @@
 #include "runtime/serve/answering.h"
 #include "runtime/serve/machine_watch.h"
 #include "runtime/serve/web_page.h"
+#include "runtime/text/tools.h"
 
 namespace dspack::runtime {
 
 struct ApiOptions {
   std::string api_key;       // empty: none is needed
+  std::string host;          // the name or address by which it is served
   std::string allow_origin;  // of pages that may ask, or "*"; empty: this server's own alone
   std::string model;         // its name
   uint32_t context = 0;      // positions of a conversation
@@ -50,15 +54,21 @@ class Api {
     Answering::Form form = Answering::Form::text;
     Reasoning reasoning = Reasoning::none;
   };
+  /// To one request, and who tells each to the client.
+  struct Answers {
+    std::vector<Generation> generations;
+    std::vector<std::shared_ptr<Answering>> listeners;
+  };
   [[nodiscard]] bool is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const;
   [[nodiscard]] bool is_known_host(std::string_view host) const;
   void get(const HttpRequest& request, HttpReply& reply);
   /// Says each line once, of so many different ones as nobody minds in a log.
   void say(const std::vector<std::string>& remarks);
   void answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect);
-  /// Of a request whose form has become a constraint; null: its answer is free.
-  void begin(AnswerRequest request, const Prompt& prompt, const TokenConstraint* constraint,
-             const std::shared_ptr<HttpReply>& reply, Dialect dialect);
+  [[nodiscard]] Result<Answers> make_answers(AnswerRequest request, std::span<const Prompt> prompts,
+                                             const std::shared_ptr<HttpReply>& reply, Dialect dialect);
+  /// `constraint`: what the request's form has become; null: its answers are free.
+  void begin(Answers answers, const TokenConstraint* constraint);
   static void fail(HttpReply& reply, Dialect dialect, const Error& error);
   static void fail(HttpReply& reply, Dialect dialect, const ApiError& error);
   [[nodiscard]] Result<RenderOptions> render_options(const Conversation& conversation,
@@ -66,7 +76,9 @@ class Api {
   /// Where the answer begins in a prompt that goes on with a conversation's last message.
   [[nodiscard]] size_t answer_begin(std::string_view text, std::span<const ChatMessage> messages,
                                     RenderOptions options) const;
+  /// Of a conversation.
   [[nodiscard]] Result<Prompt> prompt_of(const AnswerRequest& request) const;
+  [[nodiscard]] Result<std::vector<Prompt>> prompts_of(const AnswerRequest& request) const;
   [[nodiscard]] Result<OrderedJson> tokenize(std::string_view body) const;
   [[nodiscard]] Result<OrderedJson> detokenize(std::string_view body) const;
   [[nodiscard]] Result<OrderedJson> apply_template(std::string_view body) const;
@@ -75,6 +87,8 @@ class Api {
   void ping(const std::stop_token& stop);
 
   const TextModel& text_;
+  // How the templates write calls: without tools, and with them. Absent: in no known form.
+  std::array<std::optional<ToolFamily>, 2> families_;
   Scheduler& scheduler_;
   MachineWatch& machine_;
   const WebPage page_ = make_web_page();

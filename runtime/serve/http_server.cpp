@@ -13,7 +13,8 @@
 #include <sstream>
 #include <thread>
 
-#include "format/base/foreign_text.h"
+#include "runtime/serve/http_message.h"
+#include "runtime/serve/listeners.h"
 
 namespace dspack::runtime {
 namespace {
@@ -30,6 +31,12 @@ constexpr size_t kWorkers = 2;  // threads that read requests: a prompt of a meg
 // client would not see why.
 constexpr std::chrono::seconds kDiscardTime{3};
 constexpr size_t kDiscardBytes = 64U << 10U;  // at once
+// A client that has ended its sending side may wait for its answer or be gone: TCP tells no difference, until something
+// is sent, which one that is gone answers by a reset. Every answer begins with these bytes, so that one of them at a
+// time can be sent ahead: after kProbeAfter, then after kProbeFactor times as long, and so on.
+constexpr std::string_view kFirstBytes = "HTTP/1.";
+constexpr std::chrono::milliseconds kProbeAfter{200};  // most answers that are short come sooner
+constexpr int kProbeFactor = 4;
 
 class Server;
 
@@ -37,7 +44,8 @@ class Server;
 /// server's thread; the methods of HttpReply post there.
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Server& server, tcp::socket socket) : server_(server), stream_(std::move(socket)) {}
+  Connection(Server& server, tcp::socket socket)
+      : server_(server), stream_(std::move(socket)), probe_(stream_.get_executor()) {}
 
   void read();
   void close();
@@ -68,6 +76,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void refuse(unsigned status, std::string_view reason);
   void watch();
   void on_readable(ErrorCode error);
+  void probe_after(std::chrono::milliseconds time);
+  void begin_answer(std::string bytes, bool is_last);
   void send_next();
   void on_sent(ErrorCode error, bool was_last);
   void next_request();
@@ -81,8 +91,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   State state_ = State::waiting;
   bool keeps_alive_ = false;
   bool is_chunked_ = false;
-  bool wants_body_ = true;  // the request was no HEAD
-  bool is_watching_ = false;
+  bool wants_body_ = true;    // the request was no HEAD
+  bool is_watching_ = false;  // for bytes, or the end of them
+  bool is_watching_for_reset_ = false;
   bool refused_ = false;
   std::chrono::steady_clock::time_point refused_until_;
   uint64_t request_ = 0;  // its number; an answer to an earlier one is nobody's
@@ -96,6 +107,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   uint64_t unsent_bytes_ = 0;
   uint64_t arrived_ = 0;
   bool is_sending_ = false;
+  asio::steady_timer probe_;
+  size_t probed_ = 0;  // bytes of kFirstBytes that were sent ahead
 };
 
 /// Finishes what its owner forgot: a reply that nobody holds any more and that was not answered ends the connection.
@@ -141,11 +154,11 @@ class Reply final : public HttpReply {
 class Server final : public HttpServer {
  public:
   Server(const HttpLimits& limits, HttpReply::Headers headers, HttpHandler handler)
-      : limits_(limits), headers_(std::move(headers)), handler_(std::move(handler)), acceptor_(context_) {}
+      : limits_(limits), headers_(std::move(headers)), handler_(std::move(handler)) {}
 
   ~Server() override {
     asio::post(context_, [this] {
-      stop_accepting();
+      listeners_.close();
       for (auto all = connections_; const auto& connection : all)
         connection->close();
     });
@@ -154,30 +167,18 @@ class Server final : public HttpServer {
     if (thread_.joinable()) thread_.join();
   }
 
-  Result<void> open(const std::string& host, uint16_t port) {
-    ErrorCode error;
-    const auto address = asio::ip::make_address(host, error);
-    if (error) {
-      return Error{ErrorKind::invalid,
-                   fmt::format("{} is no IP address; 127.0.0.1 is this machine alone, 0.0.0.0 all", quote(host))};
-    }
-    const tcp::endpoint endpoint(address, port);
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-    if (error) return Error{ErrorKind::io, fmt::format("cannot listen at {}:{}: {}", host, port, error.message())};
-    port_ = acceptor_.local_endpoint(error).port();
-    accept();
+  Result<void> open(const std::vector<std::string>& addresses, uint16_t port) {
+    TRY(listeners_.open(addresses, port));
+    listeners_.start([this](tcp::socket socket) { accept(std::move(socket)); }, [this] { return close_silent(); });
     thread_ = std::thread([this] { context_.run(); });
     return {};
   }
 
-  [[nodiscard]] uint16_t port() const override { return port_; }
+  [[nodiscard]] uint16_t port() const override { return listeners_.port(); }
   [[nodiscard]] uint32_t connections() const override { return count_; }
   void drain() override {
     asio::post(context_, [this] {
-      stop_accepting();
+      listeners_.close();
       for (auto all = connections_; const auto& connection : all)
         if (connection->is_waiting()) connection->close();
     });
@@ -188,7 +189,7 @@ class Server final : public HttpServer {
   [[nodiscard]] const HttpHandler& handler() const { return handler_; }
   [[nodiscard]] asio::io_context& context() { return context_; }
   [[nodiscard]] asio::thread_pool& workers() { return workers_; }
-  [[nodiscard]] bool is_draining() const { return !acceptor_.is_open(); }
+  [[nodiscard]] bool is_draining() const { return !listeners_.is_open(); }
 
   void remove(const Connection& connection) {
     connections_.erase(connection.place);
@@ -207,28 +208,12 @@ class Server final : public HttpServer {
   void touch(const Connection& connection) { connections_.splice(connections_.end(), connections_, connection.place); }
 
  private:
-  void stop_accepting() {
-    ErrorCode ignored;
-    acceptor_.close(ignored);
-  }
-
-  void accept() {
-    acceptor_.async_accept([this](ErrorCode error, tcp::socket socket) {
-      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
-      if (error) {  // no file descriptor is left, say: what is silent makes room
-        if (!close_silent()) {
-          pause_.expires_after(std::chrono::milliseconds(100));
-          pause_.async_wait([this](ErrorCode) { accept(); });
-          return;
-        }
-      } else if (connections_.size() < limits_.connections || close_silent()) {
-        auto connection = std::make_shared<Connection>(*this, std::move(socket));
-        connection->place = connections_.insert(connections_.end(), connection);
-        count_ = static_cast<uint32_t>(connections_.size());
-        connection->read();
-      }  // else all are being answered, and this one is closed
-      accept();
-    });
+  void accept(tcp::socket socket) {
+    if (connections_.size() >= limits_.connections && !close_silent()) return;  // all are being answered
+    auto connection = std::make_shared<Connection>(*this, std::move(socket));
+    connection->place = connections_.insert(connections_.end(), connection);
+    count_ = static_cast<uint32_t>(connections_.size());
+    connection->read();
   }
 
   /// Closes the connection without a request that has been silent for longest; false if all have one.
@@ -246,12 +231,10 @@ class Server final : public HttpServer {
   asio::io_context context_{1};
   asio::thread_pool workers_{kWorkers};
   asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
-  tcp::acceptor acceptor_;
-  asio::steady_timer pause_{context_};
+  Listeners listeners_{context_};
   std::list<std::shared_ptr<Connection>> connections_;  // longest silent first
   std::atomic<uint32_t> count_ = 0;
   uint64_t body_bytes_ = 0;  // of requests that arrive or wait to be read
-  uint16_t port_ = 0;
   std::thread thread_;
 };
 
@@ -278,8 +261,14 @@ void Connection::on_header(ErrorCode error) {
     return close();
   }
   if (error) return refuse(400, "this is no HTTP request");
-  const auto expectation = parser_->get().find(http::field::expect);
-  if (expectation != parser_->get().end()) {
+  // HTTP/1.0 knows no expectations (RFC 9110, 10.1.1).
+  const auto [expectation, end] = parser_->get().equal_range(http::field::expect);
+  const bool is_expected = expectation != end && parser_->get().version() >= 11;
+  if (is_expected &&
+      std::any_of(expectation, end, [](const auto& each) { return !beast::iequals(each.value(), "100-continue"); })) {
+    return refuse(417, "of expectations only 100-continue can be met");
+  }
+  if (is_expected) {
     // Sent as it is: a client that asked for it waits for it.
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     asio::async_write(stream_, asio::buffer(kContinue.data(), kContinue.size()),
@@ -318,18 +307,7 @@ void Connection::on_request(ErrorCode error) {
   state_ = State::answering;
   gone_ = std::stop_source();
   ++request_;
-  HttpRequest request{
-      .method = std::string(message.method_string()), .path = {}, .query = {}, .body = {}, .headers = {}};
-  const std::string_view target(message.target().data(), message.target().size());
-  request.path = std::string(target.substr(0, target.find('?')));
-  if (request.path.size() < target.size()) request.query = std::string(target.substr(request.path.size() + 1));
-  for (const auto& field : message) {
-    std::string name(field.name_string());
-    std::ranges::transform(name, name.begin(),
-                           [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
-    request.headers.emplace_back(std::move(name), std::string(field.value()));
-  }
-  request.body = std::move(message.body());
+  HttpRequest request = request_of(std::move(message));
   const uint64_t held = std::exchange(arrived_, 0);  // until the request has been read
   watch();
   auto reply = std::make_shared<Reply>(shared_from_this(), request_, gone_.get_token());
@@ -352,8 +330,16 @@ void Connection::refuse(unsigned status, std::string_view reason) {
   send(request_, status, "text/plain", std::string(reason) + "\n", {});
 }
 
-// A client that leaves becomes readable without a byte; one that sends its next request early is no longer watched.
+// A client that resets its connection is gone. One that has ended its sending side becomes readable without a byte, and
+// may be. One that sends its next request early is watched for resets alone.
 void Connection::watch() {
+  if (!is_watching_for_reset_) {
+    is_watching_for_reset_ = true;
+    stream_.socket().async_wait(tcp::socket::wait_error, [self = shared_from_this()](ErrorCode error) {
+      self->is_watching_for_reset_ = false;
+      if (!error) self->close();
+    });
+  }
   if (is_watching_ || buffer_.size() > 0) return;
   is_watching_ = true;
   stream_.socket().async_wait(tcp::socket::wait_read,
@@ -366,7 +352,29 @@ void Connection::on_readable(ErrorCode error) {
   char byte = 0;
   ErrorCode failure;
   const size_t got = stream_.socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, failure);
-  if (failure || got == 0) close();
+  if (failure == asio::error::eof || (!failure && got == 0)) return probe_after(kProbeAfter);
+  if (failure) close();
+}
+
+// An answer that has begun needs no probe: streams are never silent for long.
+void Connection::probe_after(std::chrono::milliseconds time) {
+  if (state_ != State::answering || probed_ == kFirstBytes.size()) return;
+  probe_.expires_after(time);
+  probe_.async_wait([self = shared_from_this(), request = request_, time](ErrorCode error) {
+    if (error || !self->is_of(request) || self->state_ != State::answering) return;
+    self->unsent_.push_back({.bytes = std::string(1, kFirstBytes[self->probed_++])});
+    self->send_next();
+    self->probe_after(kProbeFactor * time);
+  });
+}
+
+/// `bytes`: from the status line on.
+void Connection::begin_answer(std::string bytes, bool is_last) {
+  probe_.cancel();
+  bytes.erase(0, std::exchange(probed_, 0));
+  state_ = State::streaming;
+  unsent_.push_back({.bytes = std::move(bytes), .is_last = is_last});
+  send_next();
 }
 
 void Connection::send(uint64_t request, unsigned status, const std::string& type, std::string body,
@@ -383,9 +391,7 @@ void Connection::send(uint64_t request, unsigned status, const std::string& type
   if (wants_body_) message.body() = std::move(body);
   std::ostringstream bytes;
   bytes << message;
-  state_ = State::streaming;
-  unsent_.push_back({.bytes = std::move(bytes).str(), .is_last = true});
-  send_next();
+  begin_answer(std::move(bytes).str(), true);
 }
 
 void Connection::begin_stream(uint64_t request, const std::string& type) {
@@ -401,9 +407,7 @@ void Connection::begin_stream(uint64_t request, const std::string& type) {
   message.keep_alive(keeps_alive_);
   std::ostringstream bytes;
   bytes << message.base();
-  state_ = State::streaming;
-  unsent_.push_back({.bytes = std::move(bytes).str()});
-  send_next();
+  begin_answer(std::move(bytes).str(), false);
 }
 
 void Connection::write(uint64_t request, std::string data) {
@@ -473,6 +477,7 @@ void Connection::close() {
   state_ = State::closed;
   server_.release_body(std::exchange(arrived_, 0));
   gone_.request_stop();
+  probe_.cancel();
   ErrorCode ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
   stream_.close();
@@ -481,15 +486,11 @@ void Connection::close() {
 
 }  // namespace
 
-std::string_view HttpRequest::header(std::string_view name) const {
-  const auto found = std::ranges::find(headers, name, [](const auto& each) { return std::string_view(each.first); });
-  return found == headers.end() ? std::string_view() : std::string_view(found->second);
-}
-
-Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::string& host, uint16_t port, const HttpLimits& limits,
-                                                       HttpReply::Headers headers, HttpHandler handler) {
+Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::vector<std::string>& addresses, uint16_t port,
+                                                       const HttpLimits& limits, HttpReply::Headers headers,
+                                                       HttpHandler handler) {
   auto server = std::make_unique<Server>(limits, std::move(headers), std::move(handler));
-  TRY(server->open(host, port));
+  TRY(server->open(addresses, port));
   return std::unique_ptr<HttpServer>(std::move(server));
 }
 

@@ -1,10 +1,11 @@
 // An HTTP/1.1 server for a few clients whose answers take long: one thread does all input and output, answers may come
 // from any other thread, at once or as a stream. A client that leaves is noticed while its answer is made, and one that
-// does not read is let go.
+// does not read is let go; one that has only ended its sending side (shutdown, `nc -N`) gets its answer.
 // Boost.Beast rather than cpp-httplib, which keeps a thread for each connection: slow and silent clients would fill its
 // pool.
 // Threads: the handler is called on threads of the server, two at a time; HttpReply is thread-safe. Lifetime: the
-// server ends its connections and joins its thread. Errors: io (the address cannot be bound).
+// server ends its connections and joins its thread. Errors: those of resolving the host; io (an address cannot be
+// bound).
 #pragma once
 
 #include <chrono>
@@ -59,11 +60,12 @@ using HttpHandler = std::function<void(HttpRequest request, std::shared_ptr<Http
 
 class HttpServer {
  public:
-  /// Begins to listen at `host` (an address) and `port`; 0 chooses a free one.
+  /// Begins to listen at all `addresses` (at least one, in digits) and one `port`; 0 chooses a free one. Of several,
+  /// those that this machine lacks are left out: a name may stand for an IPv6 address where there is no IPv6.
   /// `headers`: of every answer.
-  [[nodiscard]] static Result<std::unique_ptr<HttpServer>> listen(const std::string& host, uint16_t port,
-                                                                  const HttpLimits& limits, HttpReply::Headers headers,
-                                                                  HttpHandler handler);
+  [[nodiscard]] static Result<std::unique_ptr<HttpServer>> listen(const std::vector<std::string>& addresses,
+                                                                  uint16_t port, const HttpLimits& limits,
+                                                                  HttpReply::Headers headers, HttpHandler handler);
   virtual ~HttpServer() = default;
   [[nodiscard]] virtual uint16_t port() const = 0;
   /// Takes no new connections or requests; answers under way go on.

@@ -8,6 +8,7 @@
 
 #include "runtime/serve/answer_writer.h"
 #include "runtime/serve/json_fields.h"
+#include "runtime/serve/text_logprobs.h"
 
 namespace dspack::runtime {
 namespace {
@@ -19,7 +20,9 @@ int64_t unix_time() {
 std::string finish_reason(const AnswerEnd& end) {
   switch (end.reason) {
     case StopReason::end_token:
-    case StopReason::stopped: return end.calls ? "tool_calls" : "stop";
+    case StopReason::stopped:
+      if (end.calls == ReplyCalls::broken) break;
+      return end.calls == ReplyCalls::whole ? "tool_calls" : "stop";
     case StopReason::max_tokens:
     case StopReason::context_full:
     case StopReason::interrupted: break;
@@ -82,16 +85,17 @@ class OpenAiReply {
         form_(std::move(form)),
         model_(std::move(model)),
         created_(unix_time()),
-        left_(request.choices),
-        choices_(request.choices) {}
+        left_(size_t{request.prompts()} * request.choices),
+        choices_(left_),
+        counts_(request.prompts()) {}
 
   [[nodiscard]] bool streams() const { return streams_; }
 
-  void wait(const ReadingProgress& progress) {
+  void wait(const AnswerProgress& progress) {
     const std::lock_guard lock(mutex_);
     if (!streams_ || left_ == 0) return;
     begin();
-    reply_->write(reading_comment(progress));
+    reply_->write(progress_comment(progress));
   }
 
   void fail(const Error& error) {
@@ -116,25 +120,26 @@ class OpenAiReply {
   void end(OrderedJson choice, const AnswerCounts& counts) {
     const std::lock_guard lock(mutex_);
     if (left_ == 0) return;
-    counts_ = sum_of(counts_, counts);
+    const auto index = choice["index"].get<size_t>();
+    AnswerCounts& of_prompt = counts_[index / (choices_.size() / counts_.size())];
+    of_prompt = sum_of(of_prompt, counts);
     const bool is_last = --left_ == 0;
     if (!streams_) {
-      const auto index = choice["index"].get<size_t>();
       choices_[index] = std::move(choice);
       if (!is_last) return;
       OrderedJson body = frame(form_.whole);
       body["choices"] = std::move(choices_);
-      body["usage"] = openai_usage(counts_);
-      body["timings"] = timings(counts_);
+      body["usage"] = openai_usage(total());
+      body["timings"] = timings(total());
       return reply_->send(200, "application/json", json_text(body));
     }
     begin();
-    write(std::move(choice), is_last ? timings(counts_) : OrderedJson());
+    write(std::move(choice), is_last ? timings(total()) : OrderedJson());
     if (!is_last) return;
     if (includes_usage_) {
       OrderedJson last = frame(form_.chunk);
       last["choices"] = OrderedJson::array();
-      last["usage"] = openai_usage(counts_);
+      last["usage"] = openai_usage(total());
       reply_->write(fmt::format("data: {}\n\n", json_text(last)));
     }
     reply_->write("data: [DONE]\n\n");
@@ -142,7 +147,7 @@ class OpenAiReply {
   }
 
  private:
-  /// The prompt counts once.
+  /// Of choices of one prompt, which counts once.
   static AnswerCounts sum_of(const AnswerCounts& sum, const AnswerCounts& next) {
     if (sum.prompt_tokens == 0) return next;
     AnswerCounts both = sum;
@@ -153,6 +158,20 @@ class OpenAiReply {
     both.prompt_seconds = std::max(sum.prompt_seconds, next.prompt_seconds);
     both.answer_seconds = std::max(sum.answer_seconds, next.answer_seconds);
     return both;
+  }
+
+  [[nodiscard]] AnswerCounts total() const {
+    AnswerCounts all;
+    for (const AnswerCounts& each : counts_) {
+      all.prompt_tokens += each.prompt_tokens;
+      all.kept_tokens += each.kept_tokens;
+      all.answer_tokens += each.answer_tokens;
+      all.drafted_tokens += each.drafted_tokens;
+      all.accepted_drafts += each.accepted_drafts;
+      all.prompt_seconds = std::max(all.prompt_seconds, each.prompt_seconds);
+      all.answer_seconds = std::max(all.answer_seconds, each.answer_seconds);
+    }
+    return all;
   }
 
   [[nodiscard]] OrderedJson frame(std::string_view object) const {
@@ -185,7 +204,7 @@ class OpenAiReply {
   int64_t created_;
   size_t left_;  // choices that have not ended
   std::vector<OrderedJson> choices_;
-  AnswerCounts counts_;
+  std::vector<AnswerCounts> counts_;  // by prompt
 };
 
 /// What both forms of a choice share.
@@ -194,7 +213,7 @@ class ChoiceWriter : public AnswerWriter {
   ChoiceWriter(std::shared_ptr<OpenAiReply> reply, const AnswerRequest& request, uint32_t index)
       : reply_(std::move(reply)), index_(index), tells_logprobs_(request.top_logprobs.has_value()) {}
 
-  void waiting(const ReadingProgress& progress) override { reply_->wait(progress); }
+  void waiting(const AnswerProgress& progress) override { reply_->wait(progress); }
   void fail(const Error& error) override { reply_->fail(error); }
 
  protected:
@@ -279,7 +298,7 @@ class TextWriter final : public ChoiceWriter {
   void part(const ReplyPart& part, std::vector<TokenLikelihood> tokens) override {
     if (reply().streams()) {
       OrderedJson choice = {{"index", index()}, {"text", part.text}, {"finish_reason", nullptr}};
-      if (tells_logprobs()) choice["logprobs"] = logprobs(tokens);
+      if (tells_logprobs()) choice["logprobs"] = text_logprobs(tokens);
       return reply().chunk(std::move(choice));
     }
     text_ += part.text;
@@ -292,29 +311,12 @@ class TextWriter final : public ChoiceWriter {
       choice["finish_reason"] = finish_reason(end);
       return reply().end(std::move(choice), end.counts);
     }
-    if (tells_logprobs()) choice["logprobs"] = logprobs(tokens_);
+    if (tells_logprobs()) choice["logprobs"] = text_logprobs(tokens_);
     choice["finish_reason"] = finish_reason(end);
     reply().end(std::move(choice), end.counts);
   }
 
  private:
-  /// In the older form, of completions.
-  static OrderedJson logprobs(const std::vector<TokenLikelihood>& tokens) {
-    OrderedJson texts = OrderedJson::array();
-    OrderedJson values = OrderedJson::array();
-    OrderedJson likeliest = OrderedJson::array();
-    for (const TokenLikelihood& token : tokens) {
-      texts.push_back(token.text);
-      values.push_back(token.logprob);
-      OrderedJson others = OrderedJson::object();
-      for (const auto& [text, logprob] : token.likeliest)
-        others[text] = logprob;
-      likeliest.push_back(std::move(others));
-    }
-    return {
-        {"tokens", std::move(texts)}, {"token_logprobs", std::move(values)}, {"top_logprobs", std::move(likeliest)}};
-  }
-
   std::string text_;
   std::vector<TokenLikelihood> tokens_;
 };
@@ -322,7 +324,7 @@ class TextWriter final : public ChoiceWriter {
 template <class Writer>
 AnswerWriters make_writers(const std::shared_ptr<OpenAiReply>& reply, const AnswerRequest& request) {
   AnswerWriters writers;
-  for (uint32_t index = 0; index < request.choices; ++index)
+  for (uint32_t index = 0; index < request.prompts() * request.choices; ++index)
     writers.push_back(std::make_unique<Writer>(reply, request, index));
   return writers;
 }

@@ -123,9 +123,10 @@ Result<void> read_sampling(const JsonFields& fields, AnswerRequest& request) {
   return read_ends(fields, request);
 }
 
-Result<void> read_length(const JsonFields& fields, std::initializer_list<const char*> names, AnswerRequest& request) {
+Result<void> read_length(const JsonFields& fields, std::initializer_list<const char*> names, uint64_t least,
+                         AnswerRequest& request) {
   for (const char* name : names) {
-    TRY_ASSIGN(const auto most, fields.limit(name, 1, kMostTokens));
+    TRY_ASSIGN(const auto most, fields.limit(name, least, kMostTokens));
     if (!most) continue;
     request.max_tokens = *most == JsonFields::kUnlimited ? UINT32_MAX : static_cast<uint32_t>(*most);
     if (request.min_tokens <= *request.max_tokens) return {};

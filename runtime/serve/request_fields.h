@@ -21,9 +21,9 @@ inline constexpr uint64_t kMostTokens = 1U << 24U;  // of an answer
 [[nodiscard]] Result<std::vector<std::string>> read_stops(const OrderedJson* field, const char* name);
 /// Temperature and the like, seed, "model" and "stream", and which tokens end the answer. Without a seed one is drawn.
 [[nodiscard]] Result<void> read_sampling(const JsonFields& fields, AnswerRequest& request);
-/// The length that the first of these names gives.
+/// The length that the first of these names gives, `least` tokens or more.
 [[nodiscard]] Result<void> read_length(const JsonFields& fields, std::initializer_list<const char*> names,
-                                       AnswerRequest& request);
+                                       uint64_t least, AnswerRequest& request);
 /// "thinking" of Anthropic's and DeepSeek's APIs: {"type": "enabled"}, "disabled", or "adaptive", where the model
 /// thinks as much as it wants.
 [[nodiscard]] Result<void> read_thinking(const JsonFields& fields, std::optional<bool>& thinking);

@@ -111,7 +111,7 @@ Result<AnswerRequest> parse_responses_request(std::string_view body, const Sampl
   TRY(check_fields(root, kResponses, request.remarks));
   request.sampling = defaults;
   TRY(read_sampling(fields, request));
-  TRY(read_length(fields, {"max_output_tokens"}, request));
+  TRY(read_length(fields, {"max_output_tokens"}, 1, request));
   TRY_ASSIGN(request.stop, read_stops(fields.find("stop"), "stop"));
   Conversation conversation;
   TRY_ASSIGN(const auto instructions, fields.text("instructions"));
@@ -121,6 +121,7 @@ Result<AnswerRequest> parse_responses_request(std::string_view body, const Sampl
   if (input->is_string()) {
     conversation.messages.push_back({.role = Role::user, .content = input->get<std::string>()});
   } else if (input->is_array()) {
+    if (input->empty()) return invalid("\"input\" is empty");
     std::string reasoning;
     for (const OrderedJson& item : *input)
       TRY(read_item(item, conversation.messages, reasoning));

@@ -6,6 +6,7 @@
 
 #include "runtime/serve/answer_writer.h"
 #include "runtime/serve/json_fields.h"
+#include "runtime/text/call_arguments.h"
 
 namespace dspack::runtime {
 namespace {
@@ -20,10 +21,10 @@ class ResponsesWriter final : public AnswerWriter {
         created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                      .count()) {}
 
-  void waiting(const ReadingProgress& progress) override {
+  void waiting(const AnswerProgress& progress) override {
     if (!streams_) return;
     begin();
-    reply_->write(reading_comment(progress));
+    reply_->write(progress_comment(progress));
   }
 
   void part(const ReplyPart& part, std::vector<TokenLikelihood> /*tokens*/) override {
@@ -42,7 +43,8 @@ class ResponsesWriter final : public AnswerWriter {
 
   void end(const AnswerEnd& end) override {
     close();
-    const bool is_whole = end.reason == StopReason::end_token || end.reason == StopReason::stopped;
+    const bool is_whole =
+        (end.reason == StopReason::end_token || end.reason == StopReason::stopped) && end.calls != ReplyCalls::broken;
     OrderedJson body = response(is_whole ? "completed" : "incomplete");
     if (!is_whole) body["incomplete_details"] = {{"reason", "max_output_tokens"}};
     const AnswerCounts& counts = end.counts;
@@ -154,6 +156,7 @@ class ResponsesWriter final : public AnswerWriter {
     OrderedJson& item = items_.back();
     item["status"] = "completed";
     if (item["type"] == "function_call") {
+      if (!is_json_object(text_)) item["status"] = "incomplete";
       item["arguments"] = text_;
       event("response.function_call_arguments.done", with_place({{"arguments", text_}, {"name", item["name"]}}));
     } else {

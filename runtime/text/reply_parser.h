@@ -1,26 +1,22 @@
-// Divides a model's answer, as its text arrives, into reasoning, content and calls of tools, in the forms that the chat
-// templates of these models teach:
+// Divides a model's answer, as its text arrives, into reasoning, content and calls of tools. Calls are read only where
+// tools are offered, in the marks of the template's family (tools.h), and of offered tools alone; within reasoning only
+// if they are whole. All other text is content or reasoning to the byte, whatever marks are in it; but white space
+// around
+// </think> and in front of a call, and between calls, belongs to the form.
 //
-//   reasoning       <think> ... </think>
-//   DeepSeek-V3, R1 <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n{..}\n```
-//                   <｜tool▁call▁end｜> .. <｜tool▁calls▁end｜>
-//   DeepSeek-V3.1   the same with <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{..}<｜tool▁call▁end｜>
-//   DeepSeek-V3.2   <｜DSML｜function_calls><｜DSML｜invoke name="NAME"><｜DSML｜parameter name="a" string="true">text
-//                   </｜DSML｜parameter> .. </｜DSML｜invoke> .. </｜DSML｜function_calls>, also within <think>
-//   GLM-4           <tool_call>NAME<arg_key>a</arg_key><arg_value>text</arg_value> .. </tool_call>
-//   others          <tool_call>{"name": "NAME", "arguments": {..}}</tool_call>
-//   Kimi-K2         <|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{..}
-//                   <|tool_call_end|> .. <|tool_calls_section_end|>
-//
-// What comes out does not depend on how the text is cut into pieces. Text that may begin a mark is held back until that
-// is decided. Threads: belongs to one thread. Lifetime: owns its text. Errors: none; a form that is left unfinished is
-// delivered as far as it came.
+// What comes out does not depend on how the text is cut into pieces. Text that may begin a mark or a call is held back
+// until that is decided. Threads: belongs to one thread. Lifetime: owns its text. Errors: none; arguments that are cut
+// are delivered as far as they came, unless their form is told only as a whole, and then its text is.
 #pragma once
 
-#include <span>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "runtime/text/call_reader.h"
+#include "runtime/text/tools.h"
 
 namespace dspack::runtime {
 
@@ -37,49 +33,61 @@ struct ReplyPart {
   [[nodiscard]] bool operator==(const ReplyPart&) const = default;
 };
 
+/// What a reply may consist of.
+struct ReplyForm {
+  bool reasons = false;                   // the prompt has ended within <think>
+  std::vector<CallableTool> tools = {};   // that may be called; none: what looks like a call is text
+  std::optional<ToolFamily> family = {};  // in which the template writes calls; absent: any form is read
+};
+
+enum class ReplyCalls {
+  none,
+  whole,
+  broken,  // of one at least the arguments are no object: they were cut, or are no JSON
+};
+
 class ReplyParser {
  public:
-  enum class Calls { read, none };  // none: what looks like a call is content
-  /// `reasons`: the prompt has ended within <think>.
-  explicit ReplyParser(bool reasons, Calls calls = Calls::read)
-      : state_(reasons ? State::reasoning : State::begin), reads_calls_(calls == Calls::read) {}
+  explicit ReplyParser(ReplyForm form);
 
   [[nodiscard]] std::vector<ReplyPart> push(std::string_view text);
   /// The text has ended.
   [[nodiscard]] std::vector<ReplyPart> finish();
-  /// Whether a call has begun.
-  [[nodiscard]] bool calls() const { return calls_; }
-
-  /// Whether a token of this text means something here, though it may be flagged special.
-  [[nodiscard]] static bool is_mark(std::string_view token);
+  /// Calls so far; one that is under way is broken.
+  [[nodiscard]] ReplyCalls calls() const;
 
  private:
   enum class State {
-    begin,      // nothing has come yet but white space
-    reasoning,  // within <think>
-    after,      // </think> has come, and white space since
-    content,
-    calls,  // between calls
-    head,   // of a call, up to the mark after it
-    name,   // of DeepSeek-V3's form
-    fence,  // "```json" of the same
-    arguments,
-    block,  // of a form that is read as a whole, up to end_
+    begin,  // nothing has come yet but white space
+    after,  // </think> has come, and white space since
+    text,
+    call,  // a mark has come that may begin one
+    after_call,
   };
   [[nodiscard]] bool step(bool is_end);
-  bool take_until(std::span<const std::string_view> marks, ReplyPart::Kind kind, bool is_end, size_t& found);
-  bool begin_call(bool is_end);
-  bool end_arguments(bool is_end);
-  bool end_block(bool is_end);
-  void emit(ReplyPart::Kind kind, std::string text, std::string id = {});
+  bool begin(bool is_end);
+  bool read_text(bool is_end);
+  bool read_call(bool is_end);
+  bool give_up_call();
+  bool follow_call(bool is_end);
+  void tell_call();
+  void emit(ReplyPart::Kind kind, std::string_view text);
+  [[nodiscard]] ReplyPart::Kind kind() const {
+    return is_reasoning_ ? ReplyPart::Kind::reasoning : ReplyPart::Kind::content;
+  }
 
+  std::vector<CallableTool> tools_;
+  std::vector<std::string_view> openings_;  // of calls
   State state_;
+  bool is_reasoning_;
   std::string held_;
-  std::string head_;
-  std::string_view end_;  // the mark that ends the block
-  bool is_fenced_ = false;
-  bool calls_ = false;
-  bool reads_calls_ = true;
+  size_t space_ = 0;          // bytes of white space in front of the call
+  std::string_view opening_;  // its mark
+  std::unique_ptr<CallReader> reader_;
+  bool is_told_ = false;             // the call that is under way
+  std::string_view block_end_ = {};  // that ends the calls
+  bool has_calls_ = false;
+  bool has_broken_call_ = false;
   std::vector<ReplyPart> parts_;
 };
 

@@ -9,8 +9,8 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr std::string_view kReasoningBegin = "<think>";
-constexpr std::string_view kReasoningEnd = "</think>";
+using namespace marks;
+
 constexpr char kProbe[] = "probe_function";
 constexpr uint32_t kMostSpaces = 12;  // in a row, where JSON allows any: a model that likes them would never end
 
@@ -47,8 +47,7 @@ OrderedJson pattern_form(std::string_view pattern) {
 }  // namespace
 
 bool is_spelled(std::string_view added_token) {
-  constexpr std::array<std::string_view, 5> kSpelled = {"｜DSML｜", "<arg_key>", "</arg_key>", "<arg_value>",
-                                                        "</arg_value>"};
+  constexpr std::array<std::string_view, 5> kSpelled = {"｜DSML｜", kKey, kEndKey, kValue, kEndValue};
   return std::ranges::find(kSpelled, added_token) != kSpelled.end();
 }
 
@@ -86,14 +85,14 @@ OrderedJson constant_form(std::string_view text, const Tokenizer& tokenizer) {
 }
 
 OrderedJson reasoned_form(OrderedJson answer, bool is_optional, const Tokenizer& tokenizer) {
-  const OrderedJson end = constant_form(kReasoningEnd, tokenizer);
+  const OrderedJson end = constant_form(kEndThink, tokenizer);
   std::vector<OrderedJson> parts;
-  if (is_optional) parts.push_back(sequence_form({pattern_form("\\n?"), constant_form(kReasoningBegin, tokenizer)}));
+  if (is_optional) parts.push_back(sequence_form({pattern_form("\\n?"), constant_form(kThink, tokenizer)}));
   if (end["type"] == "token") {
     parts.push_back({{"type", "any_text"}});
     parts.push_back(end);
   } else {
-    parts.push_back({{"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}, {"end", kReasoningEnd}});
+    parts.push_back({{"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}, {"end", kEndThink}});
   }
   parts.push_back(pattern_form("[ \\n]{0,4}"));
   OrderedJson reasoning = sequence_form(std::move(parts));
@@ -105,13 +104,11 @@ Result<ToolSyntax> ToolSyntax::of(const ChatTemplate& chat) {
   const auto text = probe_text(chat);
   if (!text) return Error{ErrorKind::unsupported, "the chat template writes no calls: " + text.error().message};
   const auto has = [&text](std::string_view mark) { return text->find(mark) != std::string::npos; };
-  if (has("<｜DSML｜invoke")) {
-    return ToolSyntax(Family::dsml, has("<｜DSML｜tool_calls>") ? "tool_calls" : "function_calls");
-  }
-  if (has("<|tool_call_argument_begin|>")) return ToolSyntax(Family::kimi);
-  if (has(fmt::format("<｜tool▁sep｜>{}", kProbe))) return ToolSyntax(Family::v3);
-  if (has(fmt::format("{}<｜tool▁sep｜>", kProbe))) return ToolSyntax(Family::v31);
-  if (has("<tool_call>")) return ToolSyntax(has("<arg_key>") ? Family::glm : Family::json);
+  if (has(kInvoke)) return ToolSyntax(ToolFamily::dsml, has(kDsml[1]) ? 1 : 0);
+  if (has(kHead[1])) return ToolSyntax(ToolFamily::kimi);
+  if (has(fmt::format("{}{}", kHead[0], kProbe))) return ToolSyntax(ToolFamily::v3);
+  if (has(fmt::format("{}{}", kProbe, kHead[0]))) return ToolSyntax(ToolFamily::v31);
+  if (has(kToolCall)) return ToolSyntax(has(kKey) ? ToolFamily::glm : ToolFamily::json);
   return Error{ErrorKind::unsupported, "the chat template writes calls in a form that is not known"};
 }
 
@@ -121,66 +118,70 @@ OrderedJson ToolSyntax::calls(const std::vector<CallableTool>& tools, bool is_pa
   std::vector<OrderedJson> each;
   for (const auto& [name, parameters] : tools) {
     switch (family_) {
-      case Family::v3:
+      case ToolFamily::v3:
+        each.push_back(sequence_form({constant(fmt::format("{}function{}{}\n```json\n", kCall[0], kHead[0], name)),
+                                      schema_form(parameters), constant(fmt::format("\n```{}", kEndCall[0]))}));
+        break;
+      case ToolFamily::v31:
+        each.push_back(sequence_form({constant(fmt::format("{}{}{}", kCall[0], name, kHead[0])),
+                                      schema_form(parameters), constant(kEndCall[0])}));
+        break;
+      case ToolFamily::dsml:
         each.push_back(
-            sequence_form({constant(fmt::format("<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n", name)),
-                           schema_form(parameters), constant("\n```<｜tool▁call▁end｜>")}));
+            sequence_form({constant(fmt::format("{} name=\"{}\">\n", kInvoke, name)),
+                           schema_form(parameters, "deepseek_xml"), constant(fmt::format("{}\n", kEndInvoke))}));
         break;
-      case Family::v31:
-        each.push_back(sequence_form({constant(fmt::format("<｜tool▁call▁begin｜>{}<｜tool▁sep｜>", name)),
-                                      schema_form(parameters), constant("<｜tool▁call▁end｜>")}));
+      case ToolFamily::kimi:
+        each.push_back(
+            sequence_form({constant(fmt::format("{}functions.{}:", kCall[1], name)), pattern_form("[0-9]{1,4}"),
+                           constant(kHead[1]), schema_form(parameters), constant(kEndCall[1])}));
         break;
-      case Family::dsml:
-        each.push_back(sequence_form({constant(fmt::format("<｜DSML｜invoke name=\"{}\">\n", name)),
-                                      schema_form(parameters, "deepseek_xml"), constant("</｜DSML｜invoke>\n")}));
+      case ToolFamily::glm:
+        each.push_back(sequence_form({constant(fmt::format("{}{}\n", kToolCall, name)),
+                                      schema_form(parameters, "glm_xml"), constant(kEndToolCall)}));
         break;
-      case Family::kimi:
-        each.push_back(sequence_form({constant(fmt::format("<|tool_call_begin|>functions.{}:", name)),
-                                      pattern_form("[0-9]{1,4}"), constant("<|tool_call_argument_begin|>"),
-                                      schema_form(parameters), constant("<|tool_call_end|>")}));
-        break;
-      case Family::glm:
-        each.push_back(sequence_form({constant(fmt::format("<tool_call>{}\n", name)),
-                                      schema_form(parameters, "glm_xml"), constant("</tool_call>")}));
-        break;
-      case Family::json:
+      case ToolFamily::json:
         each.push_back(sequence_form(
-            {constant(fmt::format("<tool_call>\n{{\"name\": {}, \"arguments\": ", OrderedJson(name).dump())),
-             schema_form(parameters), constant("}\n</tool_call>")}));
+            {constant(fmt::format("{}\n{{\"name\": {}, \"arguments\": ", kToolCall, OrderedJson(name).dump())),
+             schema_form(parameters), constant(fmt::format("}}\n{}", kEndToolCall))}));
         break;
     }
   }
   const OrderedJson call = choice_form(std::move(each));
-  std::string separator;
-  std::string end;
-  switch (family_) {
-    case Family::v3: separator = "\n"; [[fallthrough]];
-    case Family::v31: end = "<｜tool▁calls▁end｜>"; break;
-    case Family::kimi: end = "<|tool_calls_section_end|>"; break;
-    case Family::dsml: end = fmt::format("</｜DSML｜{}>", dsml_name_); break;
-    case Family::glm:
-    case Family::json: separator = "\n"; break;
-  }
   std::vector<OrderedJson> parts;
   if (!begin().empty()) parts.push_back(constant(begin()));
   parts.push_back(call);
   if (is_parallel) {
-    const OrderedJson next = separator.empty() ? call : sequence_form({constant(separator), call});
+    const bool are_lines = family_ == ToolFamily::v3 || family_ == ToolFamily::glm || family_ == ToolFamily::json;
+    const OrderedJson next = are_lines ? sequence_form({constant("\n"), call}) : call;
     parts.push_back({{"type", "star"}, {"content", next}});
   }
-  if (!end.empty()) parts.push_back(constant(end));
+  if (!end().empty()) parts.push_back(constant(end()));
   return sequence_form(std::move(parts));
 }
 
 /// What all calls together begin with; empty where each call begins alone.
 std::string ToolSyntax::begin() const {
   switch (family_) {
-    case Family::v3:
-    case Family::v31: return "<｜tool▁calls▁begin｜>";
-    case Family::kimi: return "<|tool_calls_section_begin|>";
-    case Family::dsml: return fmt::format("<｜DSML｜{}>\n", dsml_name_);
-    case Family::glm:
-    case Family::json: break;
+    case ToolFamily::v3:
+    case ToolFamily::v31: return std::string(kCalls[0]);
+    case ToolFamily::kimi: return std::string(kCalls[1]);
+    case ToolFamily::dsml: return fmt::format("{}\n", kDsml[dsml_form_]);
+    case ToolFamily::glm:
+    case ToolFamily::json: break;
+  }
+  return "";
+}
+
+/// What they end with, likewise.
+std::string_view ToolSyntax::end() const {
+  switch (family_) {
+    case ToolFamily::v3:
+    case ToolFamily::v31: return kEndCalls[0];
+    case ToolFamily::kimi: return kEndCalls[1];
+    case ToolFamily::dsml: return kEndDsml[dsml_form_];
+    case ToolFamily::glm:
+    case ToolFamily::json: break;
   }
   return "";
 }
@@ -189,7 +190,7 @@ OrderedJson ToolSyntax::text_with_calls(const std::vector<CallableTool>& tools, 
                                         const Tokenizer& tokenizer) const {
   // A mark that is a token ends the text by itself, as no text holds it.
   OrderedJson text = {{"type", "any_text"}};
-  std::string mark = begin().empty() ? "<tool_call>" : begin();
+  std::string mark = begin().empty() ? std::string(kToolCall) : begin();
   if (mark.ends_with('\n')) mark.pop_back();
   if (constant_form(mark, tokenizer)["type"] == "const_string") text["excludes"] = {mark};
   return sequence_form({std::move(text), {{"type", "optional"}, {"content", calls(tools, is_parallel, tokenizer)}}});

@@ -1,30 +1,24 @@
-// How the calls of a chat template's family are written (reply_parser.h lists the forms), as the form of an answer in
-// xgrammar's language of structural tags: so a model can be held to a call that the parser then finds.
-// Threads: plain values, pure functions. Errors: unsupported (a template that writes no calls, or in no known form).
+// How the calls of a chat template's family are written (tools.h lists the forms), as the form of an answer in
+// xgrammar's language of structural tags: so a model can be held to a call that the parser then finds. Threads: plain
+// values, pure functions. Errors: unsupported (a template that writes no calls, or in no known form).
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer.h"
+#include "runtime/text/tools.h"
 
 namespace dspack::runtime {
-
-/// A function that may be called, and the JSON schema of its arguments.
-struct CallableTool {
-  std::string name;
-  OrderedJson parameters;
-};
 
 class ToolSyntax {
  public:
   /// Found out by a conversation with a call, which the template writes.
   [[nodiscard]] static Result<ToolSyntax> of(const ChatTemplate& chat);
+
+  [[nodiscard]] ToolFamily family() const { return family_; }
 
   /// Calls of these tools, one at least; `is_parallel`: more may follow it.
   [[nodiscard]] OrderedJson calls(const std::vector<CallableTool>& tools, bool is_parallel,
@@ -34,11 +28,11 @@ class ToolSyntax {
                                             const Tokenizer& tokenizer) const;
 
  private:
-  enum class Family { v3, v31, dsml, kimi, glm, json };
-  explicit ToolSyntax(Family family, std::string dsml_name = {}) : family_(family), dsml_name_(std::move(dsml_name)) {}
+  explicit ToolSyntax(ToolFamily family, size_t dsml_form = 0) : family_(family), dsml_form_(dsml_form) {}
   [[nodiscard]] std::string begin() const;
-  Family family_;
-  std::string dsml_name_;  // of the block around the calls
+  [[nodiscard]] std::string_view end() const;
+  ToolFamily family_;
+  size_t dsml_form_;  // which of marks::kDsml is around the calls
 };
 
 /// Whether a form spells this token's text, though it is an added token: marks within calls of GLM and DSML. All other

@@ -1,4 +1,4 @@
-// Unicode 16.0 as written out by tests/tools/text/make_unicode_table.py; codepoint_set.h asks it.
+// Unicode 16.0 as written out by tests/tools/text/make_unicode_table.py; codepoint_set.h and letter_case.h ask it.
 // Threads: constants.
 #pragma once
 
@@ -19,5 +19,10 @@ extern const std::array<uint32_t, 4099> kCategoryRuns;
 
 /// The script Han, ascending.
 extern const std::array<CodepointRange, 22> kHan;
+
+/// Characters with the numeric type Digit that are no decimal digits (category Nd), and those with a numeric value that
+/// are of none of the categories N.
+extern const std::array<CodepointRange, 20> kOtherDigits;
+extern const std::array<CodepointRange, 82> kOtherNumerics;
 
 }  // namespace dspack::runtime

@@ -7,8 +7,8 @@
 // "chat_template_kwargs": {...}, "add_generation_prompt": true, "bos_token": "...", "eos_token": "..."}. For each it
 // prints a line: {"text": "..."} or {"error": "..."}, with the template's steps and bytes (jinja/budget.h), and the
 // microseconds that compiling it and rendering took. A template is compiled once. Another case is an answer:
-// {"reply": "...", "reasons": true}, where the prompt has begun its reasoning, or false. It becomes
-// {"reasoning": "...", "content": "...", "calls": [["NAME", "ARGUMENTS"], ...]}.
+// {"reply": "...", "reasons": true, "tools": ["NAME", ...]}: whether the prompt has begun its reasoning, and what may
+// be called. It becomes {"reasoning": "...", "content": "...", "calls": [["NAME", "ARGUMENTS"], ...]}.
 #include <chrono>
 #include <ctime>
 #include <fstream>
@@ -63,9 +63,12 @@ Result<std::string> render(const Compiled& compiled, const OrderedJson& each, ru
                                &cost);
 }
 
-OrderedJson read_reply(const std::string& reply, bool reasons) {
-  runtime::ReplyParser parser(reasons);
-  std::vector<runtime::ReplyPart> parts = parser.push(reply);
+OrderedJson read_reply(const OrderedJson& each) {
+  runtime::ReplyForm form{.reasons = each.value("reasons", false)};
+  for (const OrderedJson& name : each.value("tools", OrderedJson::array()))
+    form.tools.push_back({.name = name, .parameters = nullptr});
+  runtime::ReplyParser parser(std::move(form));
+  std::vector<runtime::ReplyPart> parts = parser.push(each.at("reply").get<std::string>());
   for (runtime::ReplyPart& part : parser.finish())
     parts.push_back(std::move(part));
   OrderedJson told = {{"reasoning", ""}, {"content", ""}, {"calls", OrderedJson::array()}};
@@ -89,7 +92,7 @@ int main() {
   for (std::string line; std::getline(std::cin, line);) {
     const OrderedJson each = OrderedJson::parse(line);
     if (each.contains("reply")) {
-      std::cout << read_reply(each.at("reply"), each.value("reasons", false)).dump() << '\n';
+      std::cout << read_reply(each).dump() << '\n';
       continue;
     }
     const std::string file = each.at("template");

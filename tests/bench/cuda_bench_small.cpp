@@ -3,6 +3,7 @@
 // row.
 #include <fmt/format.h>
 
+#include "kernels/sample_noise.h"
 #include "tests/bench/cuda_bench.h"
 
 namespace dspack::bench {
@@ -83,10 +84,10 @@ class Small {
   }
   void sample(uint32_t rows, std::string_view how, const kernels::SampleSettings& settings) {
     const auto vocab = bench_.sized<uint32_t>(129280, 300);
-    const std::vector<double> uniforms(rows, 0.6);
+    const std::vector<kernels::NoiseKey> keys(rows);
     const kernels::SampleArgs args{.logits = memory_.rows(rows, vocab),
                                    .settings = memory_.upload(std::as_bytes(std::span(&settings, 1))),
-                                   .uniforms = memory_.upload(std::as_bytes(std::span(uniforms))),
+                                   .keys = memory_.upload(std::as_bytes(std::span(keys))),
                                    .ids = memory_.uninitialised(uint64_t{rows} * 4)};
     time(fmt::format("sample [{}], {}: three launches", vocab, how), rows, 4.0 * rows * vocab,
          [&] { queue().sample(args); });

@@ -125,9 +125,10 @@ class EndToEnd(unittest.TestCase):
 
     # Running ----------------------------------------------------------------------------------------------------
 
-    def start(self, *arguments, env=None, program="DSPACK_RESHARD", before=None, cwd=None, **options):
+    def start(self, *arguments, env=None, program="DSPACK_RESHARD", before=None, cwd=None, stdin=subprocess.DEVNULL,
+              **options):
         command = [path_from_environment(program), *map(str, arguments)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    env=clean_environment(self.scratch, env), preexec_fn=before, cwd=cwd, **options)
         process.command = command
         self.addCleanup(self.stop, process)

@@ -3,11 +3,14 @@
 
 Run by CTest with DSPACK_CMAKE and DSPACK_BUILD besides what all end-to-end tests have."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 from common import EndToEnd, clean_environment, main
@@ -52,6 +55,27 @@ class Install(EndToEnd):
             self.assertRegex(said, r"^%s \(dspack\) \d+\.\d+\.\d+\ncommit  +\S.*\ncompiler  +\S+ \d+\.\d.*\n"
                                    r"instruction sets  .*scalar; this machine uses \w+\nCUDA library  +\S.*\n%s$"
                              % (program, r"structured output +\S.*\n" if program == "dsrun" else ""))
+
+    def test_answers_are_held_to_a_form(self):
+        """Unless the build was told to leave it out."""
+        cache = (Path(os.environ["DSPACK_BUILD"]) / "CMakeCache.txt").read_text(encoding="utf-8")
+        if re.search(r"^DSPACK_XGRAMMAR:\w+=(OFF|NO|FALSE|0)$", cache, re.M):
+            self.assertIn("structured output not in this build", self.run_installed("dsrun", "--version"))
+            self.skipTest("SKIPPED: this build was made without xgrammar (DSPACK_XGRAMMAR=OFF)")
+        self.assertIn("structured output by xgrammar\n", self.run_installed("dsrun", "--version"))
+        self.assertTrue((self.prefix / "share/doc/dspack/licenses/xgrammar").is_file())
+        server = subprocess.Popen([self.prefix / "bin/dsrun", "serve", self.data(), "--port", "0", "--device", "cpu"],
+                                  stderr=subprocess.PIPE, text=True, env=clean_environment(self.scratch))
+        self.addCleanup(self.stop, server)
+        url = re.search(r"http://[0-9.:]+/v1", server.stderr.readline())[0]
+        schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+        body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+        request = urllib.request.Request(url + "/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=120) as response:
+            content = json.load(response)["choices"][0]["message"]["content"]
+        self.assertIn(json.loads(content), ({"city": "Paris"}, {"city": "Rome"}))
 
     def test_the_cuda_library_is_looked_for_beside_the_programs(self):
         library = self.prefix / "lib" / "dspack" / "libdspack_cuda.so"

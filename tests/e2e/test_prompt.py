@@ -1,6 +1,8 @@
 """How a conversation becomes a prompt, and how an answer ends: chat templates, thinking, stop strings, logit bias."""
 
 import json
+import os
+import socket
 import subprocess
 
 from checkpoints import packed_tiny
@@ -22,6 +24,45 @@ class Prompt(EndToEnd):
 
     def assert_dsrun_refuses(self, result, *needles, **more):
         self.assert_refused(result, *needles, program="dsrun", **more)
+
+
+class Piped(Prompt):
+    """Text on standard input beside a prompt follows it."""
+
+    def answer(self, *arguments, text=None, kind="pipe"):
+        if kind == "file":
+            (self.scratch / "text").write_bytes(text)
+            with open(self.scratch / "text", "rb") as stdin:
+                return self.assert_ok(self.dsrun(self.data(), *arguments, "-n", "12", stdin=stdin)).stdout
+        if text is None:
+            return self.assert_ok(self.dsrun(self.data(), *arguments, "-n", "12")).stdout
+        out, into = os.pipe()
+        os.write(into, text)
+        os.close(into)
+        with open(out, "rb") as stdin:
+            return self.assert_ok(self.dsrun(self.data(), *arguments, "-n", "12", stdin=stdin)).stdout
+
+    def test_piped_text_follows_the_prompt(self):
+        whole = self.answer("-p", "My name is Anna.\n\nWhat is my name?")
+        self.assertNotEqual(whole, self.answer("-p", "My name is Anna."), "a test that cannot fail")
+        for asked in (("-p", "My name is Anna."), ("My name is Anna.",)):
+            for kind in ("pipe", "file"):
+                self.assertEqual(self.answer(*asked, text=b"What is my name?\n", kind=kind), whole, (asked, kind))
+        self.assertEqual(self.answer("-p", "-", text=b"My name is Anna.\n\nWhat is my name?"), whole)
+        self.assertEqual(self.answer("-p", "", text=b"My name is Anna.\n\nWhat is my name?"), whole)
+        self.assertEqual(self.answer("-p", "My name is Anna.", text=b" \n"), self.answer("-p", "My name is Anna."))
+        self.assertEqual(self.answer("--raw", "-p", "Once upon", text=b" a time"),
+                         self.answer("--raw", "-p", "Once upon a time"))
+
+    def test_what_nobody_has_piped_is_not_waited_for(self):
+        ours, theirs = socket.socketpair()  # as programs in Node.js give it to their children, open
+        with ours, theirs:
+            said = self.assert_ok(self.dsrun(self.data(), "-p", QUESTION, stdin=theirs, timeout=60))
+        self.assertEqual(said.stdout, "The capital of France is Paris.\n")
+        # Ids and conversations come from where they are said to be.
+        out, into = os.pipe()
+        with open(out, "rb") as stdin, open(into, "wb"):
+            self.assert_ok(self.dsrun(self.data(), "--tokens", "1,2", "-n", "1", stdin=stdin, timeout=60))
 
 
 class Templates(Prompt):

@@ -8,9 +8,11 @@ restart_under(["openai", "anthropic"], {})
 import json  # noqa: E402
 import threading  # noqa: E402
 import time  # noqa: E402
+from typing import Literal  # noqa: E402
 
 import anthropic  # noqa: E402
 import openai  # noqa: E402
+import pydantic  # noqa: E402
 
 from common import main  # noqa: E402
 from test_serve import QUESTIONS, Serving  # noqa: E402
@@ -20,6 +22,12 @@ ASK = [{"role": "user", "content": QUESTIONS[0]}]
 LONG = {"logit_bias": {"1": -100}, "max_tokens": 900}  # the end token never comes
 TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather", "parameters": {
     "type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}}}
+
+
+class Place(pydantic.BaseModel):
+    """What the clients make of an answer by themselves: they send the class as a schema."""
+    city: Literal["Paris", "Rome"]
+    sure: bool
 
 
 class OpenAi(Serving):
@@ -99,6 +107,28 @@ class OpenAi(Serving):
         calls = [each for part in parts for choice in part.choices for each in choice.delta.tool_calls or []]
         self.assertEqual("".join(each.function.arguments or "" for each in calls), call.function.arguments)
 
+    def test_classes(self):
+        """Where the program has xgrammar."""
+        client = self.client()
+        options = {"model": "m", "messages": ASK, "temperature": 0, "max_tokens": 200}
+        try:
+            answer = client.chat.completions.parse(**options, response_format=Place)
+        except openai.BadRequestError as error:
+            self.assertIn("without xgrammar", str(error))
+            self.skipTest("this dsrun has no xgrammar")
+        parsed = [answer.choices[0].message.parsed]
+        with client.chat.completions.stream(**options, response_format=Place) as stream:
+            parsed.append(stream.get_final_completion().choices[0].message.parsed)
+        parsed.append(client.responses.parse(model="m", input=ASK, temperature=0, text_format=Place).output_parsed)
+        tool = openai.pydantic_function_tool(Place, name="place")
+        for choice in ({"type": "function", "function": {"name": "place"}}, "required"):
+            answer = client.chat.completions.parse(**options, tools=[tool], tool_choice=choice,
+                                                   **({"parallel_tool_calls": False} if choice == "required" else {}))
+            call, = answer.choices[0].message.tool_calls
+            parsed.append(call.function.parsed_arguments)
+        for each in parsed:
+            self.assertIsInstance(each, Place)
+
     def test_leaving(self):
         client = self.client()
         with client.chat.completions.create(model="m", messages=ASK, stream=True, **LONG) as stream:
@@ -173,6 +203,22 @@ class Anthropic(Serving):
         block = answer.content[-1]
         self.assertEqual((answer.stop_reason, block.type, block.name), ("tool_use", "tool_use", "weather"))
         self.assertIsInstance(block.input["city"], str)
+        options = {"model": "m", "max_tokens": 200, "messages": ASK, "tools": [tool], "extra_body": {"temperature": 0},
+                   "tool_choice": {"type": "tool", "name": "weather"}}
+        block, = client.messages.create(**options).content
+        with client.messages.stream(**options) as stream:
+            streamed, = stream.get_final_message().content
+        self.assertEqual((streamed.name, streamed.input), (block.name, block.input))
+
+    def test_classes(self):
+        """Where the program has xgrammar."""
+        client = self.client()
+        try:
+            answer = client.messages.parse(model="m", max_tokens=200, messages=ASK, output_format=Place)
+        except anthropic.BadRequestError as error:
+            self.assertIn("without xgrammar", str(error))
+            self.skipTest("this dsrun has no xgrammar")
+        self.assertIsInstance(answer.parsed_output, Place)
 
     def test_mistakes(self):
         client = self.client("--api-key", "secret", key="secret")

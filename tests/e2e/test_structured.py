@@ -163,6 +163,23 @@ class Held(Asking):
         self.assertIn(choice["message"].get("content"), (None, ""))
         return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in choice["message"]["tool_calls"]]
 
+    def streamed_calls(self, **body):
+        """Names and arguments of a stream's calls, all its content, and why it ended."""
+        status, text = self.ask("/v1/chat/completions", {"messages": QUESTION, "temperature": 0, "max_tokens": 400, "stream": True, **body})
+        self.assertEqual(status, 200, text)
+        called, content, reason = {}, "", None
+        for line in text.split("\n"):
+            if not line.startswith("data: {"):
+                continue
+            choice, = json.loads(line[6:])["choices"]
+            content += choice["delta"].get("content") or ""
+            reason = choice["finish_reason"] or reason
+            for each in choice["delta"].get("tool_calls") or []:
+                part = called.setdefault(each["index"], ["", ""])
+                part[0] += each["function"].get("name") or ""
+                part[1] += each["function"].get("arguments") or ""
+        return [(name, json.loads(arguments)) for name, arguments in called.values()], content, reason
+
     def test_forced_calls_of_every_family(self):
         for name in ("", "deepseek-v3", "deepseek-v3.1", "deepseek-r1", "kimi-k2", "glm", "json", "dsml"):
             template = [] if not name else ["--chat-template", name]
@@ -178,6 +195,7 @@ class Held(Asking):
                     (called, arguments), = self.calls(self.chat(tools=TOOLS, tool_choice=named, parallel_tool_calls=False, **thought))
                     self.assertEqual(called, "get_weather")
                     self.assertTrue(fits(arguments, WEATHER), arguments)
+                    self.check_that_named_calls_end(called, arguments, tools=TOOLS, tool_choice=named, **thought)
                     for seed in range(3):
                         choice = self.chat(tools=TOOLS, tool_choice="required", parallel_tool_calls=False, temperature=2,
                                            seed=seed, **thought)
@@ -191,17 +209,51 @@ class Held(Asking):
                 self.process.terminate()
                 self.finish(self.process, 60)
 
+    def check_that_named_calls_end(self, called, arguments, **request):
+        """Once, though several calls are allowed; and with the call's last token, whatever else the model is asked for."""
+        self.assertEqual(self.calls(self.chat(**request)), [(called, arguments)])
+        self.assertEqual(self.streamed_calls(**request), ([(called, arguments)], "", "tool_calls"))
+        answer = self.answer("/v1/chat/completions", messages=QUESTION, temperature=0, **request)
+        exactly = self.chat(**{**request, "max_tokens": answer["usage"]["completion_tokens"]})
+        self.assertEqual((self.calls(exactly), exactly["finish_reason"]), ([(called, arguments)], "tool_calls"))
+
+    def test_whole_json_ends_with_its_last_token(self):
+        self.start_server()
+        form = {"type": "json_schema", "json_schema": {"name": "w", "schema": WEATHER}}
+        answer = self.answer("/v1/chat/completions", messages=QUESTION, temperature=0, response_format=form)
+        tokens, text = answer["usage"]["completion_tokens"], answer["choices"][0]["message"]["content"]
+        for most, reason in ((tokens, "stop"), (tokens - 1, "length")):
+            choice = self.chat(response_format=form, max_tokens=most)
+            self.assertEqual((choice["finish_reason"], choice["message"]["content"] == text), (reason, most == tokens))
+        before = self.passes()
+        self.chat(response_format=form)
+        self.assertEqual(self.passes() - before, tokens)  # one for the prompt's last token, none for an end that must come
+
+    def passes(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return int(re.search(r"^dspack_passes_total (\d+)$", text, re.M)[1])
+
     def test_the_other_apis_force_calls_too(self):
         self.start_server()
         tools = [{"name": "get_weather", "input_schema": WEATHER}]
-        for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}):
-            message = self.answer("/v1/messages", messages=QUESTION, max_tokens=400, temperature=0, tools=tools, tool_choice=choice)
-            self.assertEqual((message["stop_reason"], message["content"][0]["type"]), ("tool_use", "tool_use"))
+        for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True},
+                       {"type": "tool", "name": "get_weather"}, {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": False}):
+            body = {"messages": QUESTION, "max_tokens": 400, "temperature": 0, "tools": tools, "tool_choice": choice}
+            message = self.answer("/v1/messages", **body)
+            self.assertEqual((message["stop_reason"], [block["type"] for block in message["content"]]), ("tool_use", ["tool_use"]))
+            _, text = self.ask("/v1/messages", {**body, "stream": True})
+            self.assertEqual(re.findall(r'"content_block":{"type":"(\w+)"', text), ["tool_use"])
             self.assertTrue(fits(message["content"][0]["input"], WEATHER), message)
         tools = [{"type": "function", "name": "get_weather", "parameters": WEATHER, "strict": True}]
-        for choice in ("required", {"type": "function", "name": "get_weather"}):
-            response = self.answer("/v1/responses", input="x", temperature=0, tools=tools, tool_choice=choice,
-                                   parallel_tool_calls=False)
+        named = {"type": "function", "name": "get_weather"}
+        for choice, several in (("required", False), (named, False), (named, True), (named, None)):
+            body = {"input": "x", "temperature": 0, "tools": tools, "tool_choice": choice, "parallel_tool_calls": several}
+            response = self.answer("/v1/responses", **body)
+            _, text = self.ask("/v1/responses", {**body, "stream": True})
+            self.assertEqual(text.count("event: response.output_item.done"), 1)
             call, = [item for item in response["output"] if item["type"] == "function_call"]
             self.assertTrue(fits(json.loads(call["arguments"]), WEATHER), call)
 

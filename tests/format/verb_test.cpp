@@ -49,6 +49,7 @@ Program program() {
                              "measure", "Measures it", [](OptionTable&, NoOptions&) {},
                              [](const NoOptions&, Process&) -> Result<int> { return 0; })},
                .when_interrupted = {}};
+  made.peer_options = {{{"-c", "--total"}, "--count"}, {{"-ngl"}, "", "leave it out"}, {{"-m", "--note"}, "--dev"}};
   made.verbs.front().aliases = {"work"};
   return made;
 }
@@ -233,6 +234,25 @@ TEST_CASE("verb: no text of a table becomes a request or a word of the shell") {
   CHECK(completion(sheet, "zsh").value().find("\\[a\\]\\: $(b)") != std::string::npos);
   CHECK(completion(sheet, "bash").value().find("run:--x) COMPREPLY=($(compgen -W \"on off\" -- \"$word\"))") !=
         std::string::npos);
+}
+
+TEST_CASE("command line: an option of other programs is known, and what it is here") {
+  const auto mistake = [](std::vector<std::string> arguments) {
+    const CommandLine command = parse_command_line(program(), std::move(arguments));
+    CHECK(command.status == 2);
+    return command.text;
+  };
+  CHECK(mistake({"x", "-c", "4"}) == "tool: there is no option \"-c\"; here it is --count (tool --help explains)\n");
+  CHECK(mistake({"x", "--total=4"}).find("\"--total\"; here it is --count (") != std::string::npos);
+  CHECK(mistake({"x", "-c4"}).find("\"-c\"; here it is --count (") != std::string::npos);
+  CHECK(mistake({"x", "-ngl", "9"}).find("no option \"-ngl\"; leave it out (") != std::string::npos);
+  CHECK(mistake({"-m", "x"}).find("here it is --dev (") != std::string::npos);
+  CHECK(mistake({"measure", "-c", "4"}).find("here it is --count, an option of tool (tool measure") !=
+        std::string::npos);
+  // A value is no option, a name that this program has is its own, and help is help.
+  CHECK(options_of({"x", "--note", "-c"}).notes == std::vector<std::string>{"-c"});
+  CHECK(options_of({"--", "-c"}).place == "-c");
+  CHECK(parse_command_line(program(), {"-h", "-c"}).status == 0);
 }
 
 }  // namespace

@@ -12,14 +12,16 @@ namespace {
 
 // What was accepted can be carried out.
 void check_request(const AnswerRequest& request) {
-  DSPACK_CHECK(request.max_tokens.value_or(1) > 0, "an answer without tokens");
+  const auto* conversation = std::get_if<runtime::Conversation>(&request.prompt);
+  DSPACK_CHECK(conversation == nullptr || request.max_tokens.value_or(1) > 0, "an answer without tokens");
   DSPACK_CHECK(request.choices >= 1 && request.choices <= 128, "a number of choices that nobody may ask for");
+  const uint64_t answers = uint64_t{request.prompts()} * request.choices;
+  DSPACK_CHECK(answers >= 1 && answers <= runtime::kMostAnswers, "a number of answers that nobody may ask for");
   DSPACK_CHECK(request.top_logprobs.value_or(0) <= 20, "more logprobs than may be");
   for (const std::string& stop : request.stop)
     DSPACK_CHECK(!stop.empty(), "an empty stop string");
   const auto sampler = runtime::Sampler::make(request.sampling);
   if (!sampler) fuzz::check_refusal(sampler.error());
-  const auto* conversation = std::get_if<runtime::Conversation>(&request.prompt);
   if (conversation == nullptr) return;
   runtime::RenderOptions options{.bos_token = "<bos>", .eos_token = "<eos>"};
   options.tools = conversation->tools;

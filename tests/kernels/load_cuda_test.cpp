@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <random>
+
 #include "dspack_cuda_build.h"
 
 namespace dspack::test::load_cuda_test {
@@ -51,6 +55,21 @@ TEST_CASE("cuda library: what it says itself comes through, and again when it is
     const Error error = refusal_of(DSPACK_LIBRARY_WITHOUT_GPU, {.index = index});
     CHECK(error.kind == ErrorKind::not_found);
     CHECK(error.message == "no GPU " + std::to_string(index));
+  }
+}
+
+TEST_CASE("cuda library: a driver leaves traces in the file system") {
+  const std::filesystem::path root =
+      std::filesystem::temp_directory_path() / ("dspack-driver-" + std::to_string(std::random_device()()));
+  CHECK_FALSE(kernels::has_nvidia_driver(root.string()));
+  for (const char* trace : {"proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg"}) {
+    CAPTURE(trace);
+    std::filesystem::create_directories((root / trace).parent_path());
+    CHECK_FALSE(kernels::has_nvidia_driver((root / "dev").string()));
+    std::ofstream(root / trace) << "x";
+    CHECK(kernels::has_nvidia_driver(root.string()));
+    std::filesystem::remove_all(root);
+    CHECK_FALSE(kernels::has_nvidia_driver(root.string()));
   }
 }
 

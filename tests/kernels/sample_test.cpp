@@ -1,19 +1,21 @@
-// Drawing a token: every device takes the one that a plain sort and exact sums name, whatever the logits are.
+// Drawing a token: every device takes the one that a plain sort, exact sums and the noise name, whatever the logits
+// are.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "kernels/sample_noise.h"
 #include "kernels/sample_weights.h"
 #include "tests/kernels/lab.h"
 
 namespace dspack::test::sample_test {
 namespace {
 
+using kernels::NoiseKey;
 using kernels::SampleSettings;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr double kLastUniform = 0x1.fffffffffffffp-1;
 __extension__ typedef unsigned __int128 Wide;  // NOLINT(modernize-use-using): __extension__ wants it
 
 /// share * 2^53, cut off.
@@ -22,7 +24,7 @@ Wide in_53_bits(double share) {
 }
 
 /// The steps in their order, each by itself and over everything.
-uint32_t plainly_drawn(std::span<const float> logits, const SampleSettings& settings, double uniform) {
+uint32_t plainly_drawn(std::span<const float> logits, const SampleSettings& settings, const NoiseKey& key) {
   for (const float logit : logits)
     if (std::isnan(logit) || logit == kInfinity) return kernels::kNoToken;
   const float highest = *std::ranges::max_element(logits);
@@ -53,23 +55,23 @@ uint32_t plainly_drawn(std::span<const float> logits, const SampleSettings& sett
   }
   const double least = settings.min_p * std::ldexp(1.0, kernels::kUnitBits);
   std::erase_if(sorted, [&](uint32_t token) { return static_cast<double>(weight(token)) < least; });
-  if (settings.top_p == 1) std::ranges::sort(sorted);
-  const Wide place = in_53_bits(uniform) * sum();
-  size_t index = 0;
-  for (Wide so_far = weight(sorted[0]); so_far << 53U <= place;)
-    so_far += weight(sorted[++index]);
-  return sorted[index];
+  std::erase_if(sorted, [&](uint32_t token) { return weight(token) == 0; });
+  const auto arrival = [&](uint32_t token) {
+    return kernels::exponential_of(kernels::noise_of(key, token)) / static_cast<double>(weight(token));
+  };
+  std::ranges::sort(sorted);
+  return *std::ranges::min_element(sorted, {}, arrival);
 }
 
 struct Draws {
   std::vector<float> logits;  // of one row; every row has the same
   SampleSettings settings;
-  std::vector<double> uniforms = {};  // a row each
+  std::vector<NoiseKey> keys = {};  // a row each
 };
 
 void check_draws(Lab& lab, const Draws& draws) {
   const auto cols = static_cast<uint32_t>(draws.logits.size());
-  const auto rows = static_cast<uint32_t>(draws.uniforms.size());
+  const auto rows = static_cast<uint32_t>(draws.keys.size());
   const uint32_t stride = cols + 3;
   std::vector<float> logits(size_t{rows} * stride, kInfinity);  // which nobody may see
   for (size_t row = 0; row < rows; ++row)
@@ -78,7 +80,7 @@ void check_draws(Lab& lab, const Draws& draws) {
   const kernels::Slice ids = lab.poisoned(rows);
   lab.queue().sample({.logits = {.data = lab.put(logits), .rows = rows, .cols = cols, .stride = stride},
                       .settings = lab.put(std::vector{draws.settings}),
-                      .uniforms = lab.put(draws.uniforms),
+                      .keys = lab.put(draws.keys),
                       .ids = ids});
   const auto found = lab.get<uint32_t>(ids, rows);
   CAPTURE(cols);
@@ -87,8 +89,9 @@ void check_draws(Lab& lab, const Draws& draws) {
   CAPTURE(draws.settings.top_p);
   CAPTURE(draws.settings.min_p);
   for (size_t row = 0; row < rows; ++row) {
-    CAPTURE(draws.uniforms[row]);
-    CHECK(found[row] == plainly_drawn(draws.logits, draws.settings, draws.uniforms[row]));
+    CAPTURE(draws.keys[row].seed);
+    CAPTURE(draws.keys[row].position);
+    CHECK(found[row] == plainly_drawn(draws.logits, draws.settings, draws.keys[row]));
   }
 }
 
@@ -124,18 +127,21 @@ SampleSettings any_settings(uint32_t cols, Random& random) {
           .top_k = any_of(counts, random)};
 }
 
-KERNEL_CASE("sample: any logits, any settings, the token that a sort and exact sums name") {
+std::vector<NoiseKey> any_keys(size_t count, Random& random) {
+  std::vector<NoiseKey> keys = {{.seed = 0, .position = 0}, {.seed = UINT64_MAX, .position = UINT64_MAX}};
+  while (keys.size() < count)
+    keys.push_back({.seed = random.below(UINT32_MAX), .position = random.below(1U << 20U)});
+  return keys;
+}
+
+KERNEL_CASE("sample: any logits, any settings, the token that a sort, exact sums and the noise name") {
   SKIP_UNLESS_SET_RUNS();
   Random random;
   INFO("seed ", random.seed());
   Lab lab(Set::kName);
   for (const uint32_t cols : {1U, 2U, 31U, 127U, 128U, 129U, 300U, 700U}) {
     for (const Kind kind : kKinds) {
-      Draws draws{.logits = logits_of(kind, cols, random), .settings = any_settings(cols, random)};
-      draws.uniforms = {0, kLastUniform, 0.5};
-      for (int i = 0; i < 5; ++i)
-        draws.uniforms.push_back(static_cast<double>(random.uniform(0, 1)) * 0.99999999);
-      check_draws(lab, draws);
+      check_draws(lab, {logits_of(kind, cols, random), any_settings(cols, random), any_keys(8, random)});
     }
   }
 }
@@ -146,28 +152,24 @@ KERNEL_CASE("sample: each step alone, where it cuts") {
   INFO("seed ", random.seed());
   Lab lab(Set::kName);
   const auto logits = logits_of(Kind::tied, 260, random);
-  std::vector<double> uniforms;
-  for (int i = 0; i < 16; ++i)
-    uniforms.push_back((i + 0.5) / 16);
+  const std::vector<NoiseKey> keys = any_keys(16, random);
   for (const uint32_t top_k : {1U, 2U, 3U, 4U, 50U, 259U, 260U})  // around the number of chunks, too
-    check_draws(lab, {logits, {.top_k = top_k}, uniforms});
+    check_draws(lab, {logits, {.top_k = top_k}, keys});
   for (const double top_p : {1e-300, 0.01, 0.25, 0.5, 0.75, 0.99, 1 - 0x1p-53})
-    check_draws(lab, {logits, {.top_p = top_p}, uniforms});
+    check_draws(lab, {logits, {.top_p = top_p}, keys});
   for (const double min_p : {1e-6, 0.1, std::exp(-1.0), 0.99, 1.0})
-    check_draws(lab, {logits, {.min_p = min_p}, uniforms});
-  check_draws(lab, {logits, {.top_p = 0.9, .min_p = 0.1, .top_k = 70}, uniforms});
+    check_draws(lab, {logits, {.min_p = min_p}, keys});
+  check_draws(lab, {logits, {.top_p = 0.9, .min_p = 0.1, .top_k = 70}, keys});
 }
 
-KERNEL_CASE("sample: among equals a sum of exactly the share is enough, and numbers at a boundary name the next") {
+KERNEL_CASE("sample: among equals a sum of exactly the share is enough") {
   SKIP_UNLESS_SET_RUNS();
   Random random;
   Lab lab(Set::kName);
   const std::vector<float> logits(256, -2.5F);
-  std::vector<double> uniforms;
-  for (const uint32_t i : {0U, 1U, 63U, 64U, 127U, 128U, 254U, 255U})
-    uniforms.push_back(i / 256.0);
+  const std::vector<NoiseKey> keys = any_keys(8, random);
   for (const double top_p : {1.0, 0.5, 0.25, 1.0 / 256, 0.3})
-    check_draws(lab, {logits, {.temperature = 0.7, .top_p = top_p}, uniforms});
+    check_draws(lab, {logits, {.temperature = 0.7, .top_p = top_p}, keys});
 }
 
 KERNEL_CASE("sample: NaN, infinity and nothing possible have no token, whatever the other rows have") {
@@ -187,7 +189,7 @@ KERNEL_CASE("sample: NaN, infinity and nothing possible have no token, whatever 
     const kernels::Slice ids = lab.poisoned(6);
     lab.queue().sample({.logits = {.data = lab.put(logits), .rows = 6, .cols = kCols, .stride = kCols},
                         .settings = lab.put(std::vector{SampleSettings{.top_p = top_p, .top_k = 20}}),
-                        .uniforms = lab.put(std::vector<double>(6, 0.25)),
+                        .keys = lab.put(std::vector<NoiseKey>(6)),
                         .ids = ids});
     constexpr uint32_t kNone = kernels::kNoToken;
     CHECK(lab.get<uint32_t>(ids, 6) == std::vector<uint32_t>{kNone, kNone, kNone, kNone, 140, 7});
@@ -220,7 +222,6 @@ TEST_CASE("sample: places of shares are exact") {
     const uint64_t sum = (uint64_t{random.below(UINT32_MAX)} << 32U | random.below(UINT32_MAX)) >> random.below(64);
     const double share = i % 3 == 0 ? random.below(8) / 8.0 : static_cast<double>(random.uniform(0, 0.999F));
     const Wide exact = in_53_bits(share) * sum;
-    CHECK(kernels::place_of(share, sum) == static_cast<uint64_t>(exact >> 53U));
     CHECK(kernels::last_place_of(share, sum) == (exact == 0 ? 0 : static_cast<uint64_t>((exact - 1) >> 53U)));
   }
 }

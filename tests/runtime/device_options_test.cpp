@@ -139,5 +139,24 @@ TEST_CASE("command line: every verb that loads a model knows devices") {
   CHECK(device(PlanOptions(), {"plan", "d", "--device", "cuda:1"}).gpus == std::vector<unsigned>{1});
 }
 
+TEST_CASE("device: that no GPU computes is a remark where there is a driver") {
+  for (const bool has_driver : {false, true}) {
+    DeviceOptions options;
+    options.kind = DeviceKind::automatic;
+    options.open_gpu = [](size_t) -> Result<std::unique_ptr<kernels::Device>> {
+      return Error{ErrorKind::not_found, "the driver is too old"};
+    };
+    options.has_driver = [has_driver] { return has_driver; };
+    const auto chosen = choose_device(options, {.threads = 1, .instruction_set = {}});
+    REQUIRE(chosen.has_value());
+    CHECK_FALSE(chosen->is_gpu());
+    CHECK((chosen->note().find("no GPU: the driver is too old") != std::string::npos) == has_driver);
+    CHECK(chosen->note().empty() != has_driver);
+    options.kind = DeviceKind::cuda;  // by name
+    CHECK(choose_device(options, {.threads = 1, .instruction_set = {}}).error().message.find("too old") !=
+          std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace dspack::runtime::device_options_test

@@ -329,5 +329,39 @@ TEST_CASE("command line: recorded routes") {
   CHECK(replay.policy == "lru");
 }
 
+TEST_CASE("command line: flags of llama.cpp and vLLM are told apart from mistakes, and lead to options that exist") {
+  const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+      {{"-m", "model.gguf", "-p", "x"}, "dsrun DIR"},
+      {{"d", "-c", "4096"}, "--ctx"},
+      {{"serve", "d", "-c", "4096"}, "--ctx"},
+      {{"d", "-t", "8"}, "--threads"},
+      {{"d", "-t8"}, "--threads"},
+      {{"d", "-f", "prompt.txt"}, "-p - < FILE"},
+      {{"d", "-ngl", "99"}, "--device cuda"},
+      {{"d", "--n-gpu-layers=99"}, "--device cuda"},
+      {{"d", "-p", "x", "--max-tokens", "9"}, "here it is -n"},
+      {{"-hf", "org/name"}, "hf://org/name"},
+      {{"d", "-np", "4"}, "--parallel, an option of dsrun serve"},
+      {{"serve", "d", "--max-model-len", "32k"}, "--ctx"},
+      {{"serve", "d", "--served-model-name", "m"}, "--model-name"},
+      {{"serve", "d", "--tensor-parallel-size", "2"}, "cuda:0,1"},
+      {{"d", "-p", "x", "--repeat-penalty", "1.1"}, "--repetition-penalty"}};
+  for (const auto& [arguments, part] : cases) {
+    CAPTURE(part);
+    const format::CommandLine command = command_line(arguments);
+    CHECK_FALSE(command.verb);
+    CHECK(command.status == 2);
+    CHECK_MESSAGE(command.text.find(part) != std::string::npos, command.text);
+  }
+  CHECK(parsed<RunOptions>({"d", "-p", "-c"}).prompt == "-c");
+  std::string help;
+  for (const format::Verb& verb : dsrun_program().verbs)
+    help += command_line({"help", verb.name}).text;
+  for (const format::PeerOption& peer : peer_options()) {
+    CAPTURE(peer.names.front());
+    CHECK((peer.own.empty() ? !peer.advice.empty() : help.find(peer.own) != std::string::npos));
+  }
+}
+
 }  // namespace
 }  // namespace dspack::runtime::options_test

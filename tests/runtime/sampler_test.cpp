@@ -2,10 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
 
+#include "kernels/sample_noise.h"
+#include "kernels/sample_weights.h"
 #include "tests/runtime/text/golden.h"
 
 namespace dspack::sampler_test {
@@ -31,12 +34,19 @@ std::vector<float> logits_of(const std::vector<double>& probabilities) {
   return logits;
 }
 
-std::vector<uint32_t> tokens_of(const Result<std::vector<Candidate>>& candidates) {
+/// What is drawn from.
+std::vector<uint32_t> candidates_of(const SamplerOptions& options, const std::vector<float>& logits) {
+  const auto candidates = sampler(options).candidates(logits, {});
   REQUIRE(candidates.has_value());
   std::vector<uint32_t> tokens;
-  for (const Candidate& candidate : *candidates)
-    tokens.push_back(candidate.token);
+  for (const kernels::LikelyToken& candidate : *candidates)
+    if (candidate.weight > 0) tokens.push_back(candidate.token);
   return tokens;
+}
+
+/// A context of so many tokens, each with noise of its own.
+std::vector<uint32_t> context_of(size_t tokens) {
+  return std::vector<uint32_t>(tokens, 1);
 }
 
 }  // namespace
@@ -78,9 +88,7 @@ TEST_CASE("sampler: options out of range are refused") {
 
 TEST_CASE("sampler: the nucleus is the smallest set that reaches top-p") {
   const auto logits = logits_of({0.1, 0.4, 0.2, 0.3});
-  const auto nucleus = [&](double top_p) {
-    return tokens_of(sampler({.temperature = 1, .top_p = top_p}).distribution(logits, {}));
-  };
+  const auto nucleus = [&](double top_p) { return candidates_of({.temperature = 1, .top_p = top_p}, logits); };
   using Tokens = std::vector<uint32_t>;
   CHECK(nucleus(1e-9) == Tokens{1});
   CHECK(nucleus(0.39) == Tokens{1});
@@ -92,48 +100,54 @@ TEST_CASE("sampler: the nucleus is the smallest set that reaches top-p") {
 
 TEST_CASE("sampler: equal probabilities enter the nucleus by index, and a sum of exactly top-p is enough") {
   const std::vector<float> logits(4, 0.5f);
-  CHECK(tokens_of(sampler({.temperature = 1, .top_p = 0.5}).distribution(logits, {})) == std::vector<uint32_t>{0, 1});
-  CHECK(tokens_of(sampler({.temperature = 1, .top_p = 0.51}).distribution(logits, {})) ==
-        std::vector<uint32_t>{0, 1, 2});
+  CHECK(candidates_of({.temperature = 1, .top_p = 0.5}, logits) == std::vector<uint32_t>{0, 1});
+  CHECK(candidates_of({.temperature = 1, .top_p = 0.51}, logits) == std::vector<uint32_t>{0, 1, 2});
 }
 
-TEST_CASE("sampler: probabilities sum to one and follow the temperature") {
-  const auto candidates = sampler({.temperature = 0.5}).distribution(logits_of({0.2, 0.8}), {});
+TEST_CASE("sampler: weights follow the temperature") {
+  const auto candidates = sampler({.temperature = 0.5}).candidates(logits_of({0.2, 0.8}), {});
   REQUIRE(candidates.has_value());
-  CHECK((*candidates)[0].probability == doctest::Approx(0.04 / 0.68));
-  CHECK((*candidates)[1].probability == doctest::Approx(0.64 / 0.68));
-  CHECK(tokens_of(sampler({.temperature = 1e-300}).distribution(std::vector<float>{1, 2, 1}, {})) ==
-        std::vector<uint32_t>{1});
+  CHECK((*candidates)[1].weight == kernels::kHeaviest);
+  CHECK(static_cast<double>((*candidates)[0].weight) ==
+        doctest::Approx(0.04 / 0.64 * static_cast<double>(kernels::kHeaviest)));
+  CHECK(candidates_of({.temperature = 1e-300}, {1, 2, 1}) == std::vector<uint32_t>{1});
 }
 
 TEST_CASE("sampler: excluded tokens are never drawn") {
-  Sampler random = sampler({.temperature = 1, .seed = 1});
-  for (int i = 0; i < 1000; ++i)
-    CHECK(*random.sample(std::vector<float>{-kInfinity, 0, -kInfinity, 0}, {}) % 2 == 1);
+  const Sampler random = sampler({.temperature = 1, .seed = 1});
+  for (size_t i = 0; i < 1000; ++i)
+    CHECK(*random.sample(std::vector<float>{-kInfinity, 0, -kInfinity, 0}, context_of(i)) % 2 == 1);
 }
 
-TEST_CASE("sampler: one seed gives one sequence, on every platform") {
+TEST_CASE("sampler: seed and position alone choose among equals, on every platform") {
   const std::vector<float> logits(10, 0);
   const auto draw = [&](uint64_t seed) {
-    Sampler random = sampler({.temperature = 1, .seed = seed});
+    const Sampler random = sampler({.temperature = 1, .seed = seed});
     std::vector<uint32_t> tokens;
-    for (int i = 0; i < 12; ++i)
-      tokens.push_back(*random.sample(logits, {}));
+    for (size_t i = 0; i < 12; ++i)
+      tokens.push_back(*random.sample(logits, context_of(i)));
     return tokens;
   };
-  CHECK(draw(42) == draw(42));
-  CHECK(draw(42) != draw(43));
-  // floor(10 * uniform) of std::mt19937_64(42), whose first outputs the standard fixes.
-  CHECK(draw(42) == std::vector<uint32_t>{7, 6, 7, 1, 9, 0, 5, 3, 2, 3, 0, 5});
+  // Of equals the one that arrives first: whose number of Philox4x32-10 is the highest, computed apart in Python.
+  CHECK(draw(42) == std::vector<uint32_t>{4, 1, 4, 2, 4, 2, 0, 2, 5, 6, 1, 4});
+  CHECK(draw(43) == std::vector<uint32_t>{9, 1, 2, 2, 3, 5, 4, 0, 3, 1, 7, 7});
+  // Whoever asks, in whatever order.
+  const Sampler random = sampler({.temperature = 1, .seed = 42});
+  for (size_t i = 12; i-- > 0;)
+    CHECK(*random.sample(logits, context_of(i)) == draw(42)[i]);
 }
 
-TEST_CASE("sampler: frequencies follow the probabilities") {
-  Sampler random = sampler({.temperature = 1, .top_p = 0.95, .seed = 7});
+TEST_CASE("sampler: frequencies follow the probabilities, over positions and over seeds") {
   const auto logits = logits_of({0.5, 0.3, 0.17, 0.03});
+  constexpr size_t kSeeds = 100;
+  constexpr size_t kPositions = 1000;
   std::vector<double> counts(4);
-  constexpr int kDraws = 100'000;
-  for (int i = 0; i < kDraws; ++i)
-    counts[*random.sample(logits, {})] += 1.0 / kDraws;
+  const std::vector<uint32_t> context = context_of(kPositions);
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const Sampler random = sampler({.temperature = 1, .top_p = 0.95, .seed = seed});
+    for (size_t i = 0; i < kPositions; ++i)
+      counts[*random.sample(logits, std::span(context).first(i))] += 1.0 / (kSeeds * kPositions);
+  }
   // Five standard deviations of a frequency are at most 5 * sqrt(0.25 / 100000) = 0.008.
   CHECK(std::abs(counts[0] - 0.5 / 0.97) < 0.008);
   CHECK(std::abs(counts[1] - 0.3 / 0.97) < 0.008);
@@ -154,15 +168,28 @@ TEST_CASE("sampler: bias, penalty, temperature, top-k, top-p and min-p leave wha
                            .repetition_penalty = wanted.at("repetition_penalty")};
     for (const auto& [token, bias] : wanted.at("logit_bias").items())
       options.logit_bias[static_cast<uint32_t>(std::stoul(token))] = bias.is_string() ? -kInfinity : bias.get<double>();
-    const auto candidates = sampler(options).distribution(each.at("logits").get<std::vector<float>>(),
-                                                          each.at("context").get<std::vector<uint32_t>>());
+    const auto candidates = sampler(options).candidates(each.at("logits").get<std::vector<float>>(),
+                                                        each.at("context").get<std::vector<uint32_t>>());
     REQUIRE(candidates.has_value());
     const auto& probabilities = each.at("probabilities");
     CHECK(candidates->size() == probabilities.size());
-    for (const Candidate& candidate : *candidates) {
+    const double highest = std::ranges::max_element(*candidates, {}, &kernels::LikelyToken::logit)->logit;
+    const auto exact = [&](const kernels::LikelyToken& one) {
+      return std::exp((one.logit - highest) / options.temperature);
+    };
+    double sum = 0;
+    uint64_t units = 0;
+    for (const kernels::LikelyToken& candidate : *candidates) {
+      sum += exact(candidate);
+      units += candidate.weight;
+    }
+    for (const kernels::LikelyToken& candidate : *candidates) {
       REQUIRE(probabilities.contains(std::to_string(candidate.token)));
+      const double probability = probabilities.at(std::to_string(candidate.token));
       // Both compute in double precision; sums of a dozen numbers round differently.
-      CHECK(candidate.probability == doctest::Approx(probabilities.at(std::to_string(candidate.token))).epsilon(1e-13));
+      CHECK(exact(candidate) / sum == doctest::Approx(probability).epsilon(1e-13));
+      // What is drawn by is rounded to a unit, 2^-44 of the likeliest.
+      CHECK(std::abs(static_cast<double>(candidate.weight) / static_cast<double>(units) - probability) < 1e-12);
     }
   }
 }
@@ -215,7 +242,7 @@ TEST_CASE("sampler: end tokens are not chosen before an answer has its least len
 
 TEST_CASE("sampler: a bias for a token that does not exist, and excluding all of them, are errors") {
   const std::vector<float> logits{0, 0};
-  Sampler far = sampler({.logit_bias = {{2, 1.0}}});
+  const Sampler far = sampler({.logit_bias = {{2, 1.0}}});
   CHECK(far.check_vocab(3).has_value());
   CHECK_FALSE(far.check_vocab(2).has_value());
   CHECK_FALSE(far.sample(logits, {}).has_value());
@@ -227,45 +254,37 @@ TEST_CASE("sampler: a bias for a token that does not exist, and excluding all of
 
 TEST_CASE("sampler: equals of the k-th highest stay") {
   const std::vector<float> logits{1, 2, 3, 2, 0};
-  CHECK(tokens_of(sampler({.temperature = 1, .top_k = 2}).distribution(logits, {})) == std::vector<uint32_t>{1, 2, 3});
-  CHECK(tokens_of(sampler({.temperature = 1, .top_k = 1}).distribution(logits, {})) == std::vector<uint32_t>{2});
+  CHECK(candidates_of({.temperature = 1, .top_k = 2}, logits) == std::vector<uint32_t>{1, 2, 3});
+  CHECK(candidates_of({.temperature = 1, .top_k = 1}, logits) == std::vector<uint32_t>{2});
 }
 
-TEST_CASE("sampler: what is drawn is what sums in double precision name, but for their rounding") {
+TEST_CASE("sampler: what is drawn is what the Gumbel-max trick names with the C library's logarithm") {
   std::mt19937_64 engine(11);
   std::normal_distribution<float> normal;
+  int close = 0;
   for (const double top_p : {1.0, 0.9}) {
-    for (int i = 0; i < 2000; ++i) {
+    for (uint64_t i = 0; i < 2000; ++i) {
       std::vector<float> logits(200);
       for (float& logit : logits)
         logit = 4 * normal(engine);
-      const SamplerOptions options{.temperature = 0.9, .top_k = 50, .top_p = top_p, .seed = static_cast<uint64_t>(i)};
-      const auto candidates = sampler(options).distribution(logits, {});
+      const Sampler random = sampler({.temperature = 0.9, .top_k = 50, .top_p = top_p, .seed = i});
+      const auto candidates = random.candidates(logits, context_of(i % 7));
       REQUIRE(candidates.has_value());
-      const double uniform = sampler(options).next_uniform();
-      const uint32_t drawn = *sampler(options).sample(logits, {});
-      double before = 0;
-      for (const Candidate& candidate : *candidates) {
-        if (candidate.token == drawn) {
-          CHECK(uniform >= before - 1e-12);
-          CHECK(uniform < before + candidate.probability + 1e-12);
-        }
-        before += candidate.probability;
+      std::vector<std::pair<double, uint32_t>> scores;  // logit / temperature + Gumbel noise
+      for (const kernels::LikelyToken& one : *candidates) {
+        const uint64_t bits = kernels::noise_of({.seed = i, .position = i % 7}, one.token);
+        const double u = std::ldexp(static_cast<double>(bits), -64);
+        scores.emplace_back(one.logit / 0.9 - std::log(-std::log(u)), one.token);
       }
-      CHECK(before == doctest::Approx(1));
+      std::ranges::sort(scores, std::greater{});
+      const uint32_t drawn = *random.sample(logits, context_of(i % 7));
+      if (scores[0].first - scores[1].first < 1e-9)
+        ++close;  // rounding may decide
+      else
+        CHECK(drawn == scores[0].second);
     }
   }
-}
-
-TEST_CASE("sampler: a number that was looked at is the one that is drawn next") {
-  Sampler a = sampler({.temperature = 1, .seed = 4});
-  Sampler b = sampler({.temperature = 1, .seed = 4});
-  for (int i = 0; i < 5; ++i) {
-    const double next = a.next_uniform();
-    CHECK(a.next_uniform() == next);
-    CHECK(a.uniform() == next);
-    CHECK(b.uniform() == next);
-  }
+  CHECK(close < 5);
 }
 
 TEST_CASE("sampler: only settings that need neither context nor bias are drawn from the logits as they stand") {

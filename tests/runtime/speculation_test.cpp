@@ -1,4 +1,4 @@
-// Decoding with drafts says what decoding without them says: at temperature 0 token by token, however it ends.
+// Decoding with drafts says what decoding without them says, token by token, however it ends.
 #include "runtime/generate/speculator.h"
 
 #include <doctest/doctest.h>
@@ -191,16 +191,48 @@ TEST_CASE("speculation: a conversation of several turns, forth and back") {
   both(prompts[0].tokens);
 }
 
-TEST_CASE("speculation: one seed and number of drafts give one text above temperature 0") {
-  const GoldenPrompt prompt = test::golden_prompts().back();
+TEST_CASE("speculation: a seed's text is that without drafts, whatever their number, and so is its continuation") {
+  const auto prompts = test::golden_prompts();
+  const std::vector<SamplerOptions> samplings = {{.temperature = 0.7, .seed = 3},
+                                                 {.temperature = 1.5, .seed = 4},
+                                                 {.temperature = 3, .top_k = 40, .top_p = 0.9, .seed = 5},
+                                                 {.temperature = 2, .min_p = 0.02, .seed = 6},
+                                                 {.temperature = 1.5, .presence_penalty = 0.5, .seed = 7},
+                                                 {.temperature = 1.5, .repetition_penalty = 1.2, .seed = 8}};
+  test::RecordingModel plain_rig(test::tiny_folder());
   test::RecordingModel rig(test::tiny_folder());
-  const auto text = [&](uint64_t seed) {
-    Session session = rig.session(SpeculationOptions{.drafts = 2});
-    Sampler sampler = sampler_of({.temperature = 1.5, .seed = seed});
-    return say(session, {.prompt = prompt.tokens, .options = {.max_tokens = 25, .end_tokens = {}}}, sampler).tokens;
-  };
-  CHECK(text(3) == text(3));
-  CHECK(text(3) != text(4));
+  Session plain = plain_rig.session();
+  std::vector<Said> wanted;
+  std::vector<Ask> asks;
+  for (size_t i = 0; i < samplings.size(); ++i) {
+    asks.push_back({.prompt = prompts[i % prompts.size()].tokens, .options = {.max_tokens = 16, .end_tokens = {}}});
+    Sampler sampler = sampler_of(samplings[i]);
+    wanted.push_back(say(plain, asks.back(), sampler));
+  }
+  for (const std::optional<uint32_t> drafts : {std::optional(1U), std::optional(4U), std::optional<uint32_t>()}) {
+    CAPTURE(drafts.value_or(0));
+    Session session = rig.session(SpeculationOptions{.drafts = drafts});
+    for (size_t i = 0; i < samplings.size(); ++i) {
+      CAPTURE(i);
+      Sampler sampler = sampler_of(samplings[i]);
+      CHECK(say(session, asks[i], sampler) == wanted[i]);
+      // Continued from its middle: the penalties of presence and frequency alone know where the answer began.
+      if (samplings[i].presence_penalty != 0) continue;
+      Ask rest = asks[i];
+      rest.prompt.insert(rest.prompt.end(), wanted[i].tokens.begin(), wanted[i].tokens.begin() + 7);
+      rest.options.max_tokens = 9;
+      Sampler other = sampler_of(samplings[i]);
+      CHECK(say(session, rest, other).tokens ==
+            std::vector<uint32_t>(wanted[i].tokens.begin() + 7, wanted[i].tokens.end()));
+    }
+    const SpeculationStats& stats = session.speculator()->stats();
+    if (!drafts) continue;
+    CHECK(stats.accepted > 20);
+    CHECK(stats.drafted - stats.accepted > 20);
+  }
+  // Another seed, another text.
+  Sampler other = sampler_of({.temperature = 1.5, .seed = 5});
+  CHECK(say(plain, asks[1], other) != wanted[1]);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <future>
 #include <iterator>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -39,7 +40,7 @@ struct Lab {
 
   [[nodiscard]] Result<std::unique_ptr<TokenConstraint>> compile(const OrderedJson& form) const {
     std::promise<Result<std::unique_ptr<TokenConstraint>>> promise;
-    (*compiler)->compile(form.dump(), [&](auto made) { promise.set_value(std::move(made)); });
+    (*compiler)->compile(form.dump(), [&](auto made) { promise.set_value(std::move(made)); }, {});
     return promise.get_future().get();
   }
   [[nodiscard]] std::unique_ptr<TokenConstraint> constraint(const OrderedJson& form) const {
@@ -217,7 +218,9 @@ TEST_CASE("constraint: calls in the form of each family are what the reply parse
         REQUIRE(answer.back() == kEnd);
         const std::string text = lab.text(answer);
         CAPTURE(text);
-        ReplyParser parser(false);
+        const auto syntax = ToolSyntax::of(*chat);
+        REQUIRE(syntax);
+        ReplyParser parser({.tools = tools, .family = syntax->family()});
         std::vector<ReplyPart> parts = parser.push(text);
         std::ranges::move(parser.finish(), std::back_inserter(parts));
         std::vector<std::string> arguments;
@@ -287,6 +290,65 @@ TEST_CASE("constraint: with strict tools the text is free, and calls are held to
       other.replace(other.find(right), std::string_view(right).size(), wrong);
       CHECK_FALSE(fits(lab, *constraint, other));
     }
+  }
+}
+
+TEST_CASE("constraint: an answer is complete where nothing but its end may follow") {
+  if (!is_there()) return;
+  const Lab lab;
+  const std::vector<CallableTool> tools = {{.name = "get_weather", .parameters = accepted(R"({"type": "object",
+      "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]})")}};
+  std::vector<OrderedJson> forms = {schema_form(accepted(R"({"enum": [1, 12, "x"]})")),
+                                    schema_form({{"type", "object"}})};
+  for (const auto& [name, chat] : templates()) {
+    for (const bool is_parallel : {true, false}) {
+      for (const AnswerForm::Kind kind : {AnswerForm::Kind::calls, AnswerForm::Kind::strict_calls}) {
+        const AnswerForm form{.kind = kind, .tools = tools, .is_parallel = is_parallel};
+        const auto composed = compose_form(form, Reasoning::none, chat, lab.tokenizer);
+        REQUIRE(composed);
+        forms.push_back(*composed);
+      }
+    }
+  }
+  std::mt19937 random(11);
+  size_t ends = 0;
+  for (const OrderedJson& form : forms) {
+    CAPTURE(form.dump());
+    const auto constraint = lab.constraint(form);
+    for (int round = 0; round < 3; ++round) {
+      const std::vector<uint32_t> answer = lab.walk(*constraint, random, 200);
+      const auto other = constraint->restart();
+      for (size_t count = 0; count <= answer.size(); ++count) {
+        const std::span part = std::span(answer).first(count);
+        const auto complete = constraint->is_complete(part);
+        REQUIRE(complete);
+        CHECK(*complete == (lab.allowed(*other, part) == std::vector<uint32_t>{kEnd}));
+        CHECK(lab.allowed(*constraint, part) == lab.allowed(*other, part));
+        ends += *complete ? 1 : 0;
+      }
+    }
+  }
+  CHECK(ends > forms.size());
+}
+
+TEST_CASE("constraint: a whole answer ends, though no end token may be chosen, with drafts and without") {
+  if (!is_there()) return;
+  test::RecordingModel rig(test::tiny_folder());
+  const Lab lab;
+  const OrderedJson form = schema_form(accepted(R"({"enum": ["Paris", "Rome", "Oslo"]})"));
+  const std::vector<uint32_t> prompt = *lab.tokenizer.encode("What is the capital of France? ", SpecialTokens::parse);
+  for (const std::optional<uint32_t> drafts : {std::optional<uint32_t>(), std::optional(3U)}) {
+    std::optional<SpeculationOptions> way;
+    if (drafts) way = SpeculationOptions{.drafts = drafts};
+    Session session = rig.session(way);
+    auto sampler = Sampler::make({.logit_bias = {{kEnd, -std::numeric_limits<double>::infinity()}}});
+    REQUIRE(sampler);
+    sampler->constrain(lab.constraint(form));
+    const auto answer =
+        session.generate(prompt, {.max_tokens = 50, .end_tokens = {kEnd}}, *sampler, [](uint32_t) { return true; }, {});
+    REQUIRE_MESSAGE(answer, (answer ? "" : answer.error().message));
+    CHECK(answer->reason == StopReason::end_token);
+    CHECK(lab.text(answer->tokens).ends_with('"'));
   }
 }
 

@@ -353,7 +353,7 @@ class DeferredQueue final : public Queue {
     SampleArgs mine = args;
     mine.logits = inner(args.logits);
     mine.settings = inner(args.settings);
-    mine.uniforms = inner(args.uniforms);
+    mine.keys = inner(args.keys);
     mine.ids = inner(args.ids);
     enqueue(inner, [mine](Queue& queue) { queue.sample(mine); });
   }

@@ -1,11 +1,13 @@
-// What drawing a token is made of: sums of whole numbers, and the place of a sum in a list. Weights are whole numbers,
-// so sums know no order. Threads: all lanes of a warp, or all threads of a block, together.
+// What drawing a token is made of: sums of whole numbers, the place of a sum in a list, and the token that arrives
+// first. Weights are whole numbers, so sums know no order. Threads: all lanes of a warp, or all threads of a block,
+// together.
 #pragma once
 
 #include <dspack_gpu.h>
 
 #include "kernels/cuda/device/order.cuh"
 #include "kernels/cuda/sample.h"
+#include "kernels/sample_noise.h"
 
 namespace dspack::kernels::cuda::device {
 
@@ -227,51 +229,28 @@ __device__ __forceinline__ Selected select_at(SelectMemory& memory, uint32_t beg
 }
 static_assert(kDigits == kSampleThreads, "a thread empties one sum");
 
-/// The first index at which the sum of weights, in the order of index, reaches beyond `place`, which is below the sum
-/// of all; one lane stores it. sum_of_chunk(chunk) is called with chunks that there are, weight_at(i) with indices.
-template <class SumOfChunk, class WeightAt>
-__device__ __forceinline__ void store_index_at(uint32_t cols, uint32_t chunks, uint64_t place, uint64_t* of_warps,
-                                               uint32_t* id, SumOfChunk sum_of_chunk, WeightAt weight_at) {
-  const uint32_t of_warp = (chunks + kSampleWarps - 1) / kSampleWarps;
-  const uint32_t begin = gpu::warp_index() * of_warp;
-  const uint32_t end = begin + of_warp < chunks ? begin + of_warp : chunks;
-  const auto sum_of = [&](uint32_t chunk) { return chunk < end ? sum_of_chunk(chunk) : 0; };
-  uint64_t sum = 0;
-  for (uint32_t first = begin; first < end; first += gpu::kWarpThreads)
-    sum += sum_of(first + gpu::lane_index());
-  sum = sum_of_warp(sum);
-  gpu::block_barrier();  // earlier sums have been read
-  if (gpu::lane_index() == 0) of_warps[gpu::warp_index()] = sum;
-  gpu::block_barrier();  // the warps' sums are there
-  uint64_t before = 0;
-  for (unsigned warp = 0; warp < gpu::warp_index(); ++warp)
-    before += of_warps[warp];
-  if (place < before || place - before >= sum) return;  // one warp continues
-  place -= before;
-  uint32_t chunk = begin;
-  for (;; chunk += gpu::kWarpThreads) {
-    const uint64_t so_far = sum_so_far(sum_of(chunk + gpu::lane_index()));
-    const unsigned beyond = gpu::ballot(so_far > place);
-    const uint64_t all = shuffle_wide(so_far, gpu::kWarpThreads - 1);
-    if (beyond == 0) {
-      place -= all;
-      continue;
-    }
-    const unsigned lane = gpu::lowest_bit(beyond);
-    const uint64_t less = shuffle_wide(so_far, (lane + gpu::kWarpThreads - 1) % gpu::kWarpThreads);
-    if (lane > 0) place -= less;
-    chunk += lane;
-    break;
+// The token that arrives first.
+
+/// Of all lanes, in every lane.
+__device__ __forceinline__ Arrival first_of_warp(Arrival mine) {
+#pragma unroll
+  for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2) {
+    const Arrival other{.time = gpu::shuffle_xor(mine.time, apart), .token = gpu::shuffle_xor(mine.token, apart)};
+    if (is_before(other, mine)) mine = other;
   }
-  for (uint32_t i = chunk * kSampleChunk + gpu::lane_index();; i += gpu::kWarpThreads) {
-    const uint64_t so_far = sum_so_far(i < cols ? weight_at(i) : 0);
-    const unsigned beyond = gpu::ballot(so_far > place);
-    if (beyond != 0) {
-      if (gpu::lane_index() == gpu::lowest_bit(beyond)) *id = i;
-      return;
-    }
-    place -= shuffle_wide(so_far, gpu::kWarpThreads - 1);
-  }
+  return mine;
+}
+
+/// In every thread; `of_warps` has a place for each warp.
+__device__ __forceinline__ Arrival first_of_block(Arrival mine, Arrival* of_warps) {
+  mine = first_of_warp(mine);
+  gpu::block_barrier();  // earlier ones have been read
+  if (gpu::lane_index() == 0) of_warps[gpu::warp_index()] = mine;
+  gpu::block_barrier();  // the warps' are there
+#pragma unroll
+  for (unsigned warp = 0; warp < kSampleWarps; ++warp)
+    if (is_before(of_warps[warp], mine)) mine = of_warps[warp];
+  return mine;
 }
 
 }  // namespace dspack::kernels::cuda::device

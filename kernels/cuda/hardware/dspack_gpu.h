@@ -113,6 +113,9 @@ __device__ inline float shuffle_xor(float value, unsigned mask) {
 __device__ inline unsigned shuffle_xor(unsigned value, unsigned mask) {
   return __shfl_xor_sync(0xffffffffU, value, static_cast<int>(mask));
 }
+__device__ inline double shuffle_xor(double value, unsigned mask) {
+  return __shfl_xor_sync(0xffffffffU, value, static_cast<int>(mask));
+}
 __device__ inline float shuffle(float value, unsigned lane) {
   return __shfl_sync(0xffffffffU, value, static_cast<int>(lane));
 }

@@ -10,8 +10,10 @@
 #include "format/base/foreign_text.h"
 #include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/operators.h"
+#include "runtime/text/jinja/percent_format.h"
 #include "runtime/text/jinja/printing.h"
 #include "runtime/text/jinja/sorting.h"
+#include "runtime/text/jinja/text_filters.h"
 #include "runtime/text/jinja/value_tests.h"
 #include "runtime/text/unicode.h"
 
@@ -114,40 +116,11 @@ Result<Value> json(const Value& value, const Arguments& args, Heap& heap) {
     style.comma = *list->items[0].text();
     style.colon = *list->items[1].text();
   } else if (style.indent) {
-    style.comma = std::string(",");
+    style.comma.assign(1, ',');  // g++ 12 warns of an assigned literal (-Wrestrict)
   }
   style.sort_keys = args.truth(3, "sort_keys", false);
   TRY_ASSIGN(std::string text, to_json(value, style, heap.budget()));
   return heap.text(std::move(text));
-}
-
-Result<Value> indent(const Value& value, const Arguments& args, Heap& heap) {
-  if (value.text() == nullptr) return invalid(fmt::format("indent: not a str but {}", value.type()));
-  const std::string& text = *value.text();
-  const Value* width = args.get(0, "width");
-  constexpr int64_t kMostIndent = 1000;
-  std::string mark(4, ' ');
-  if (width != nullptr && width->text() != nullptr) {
-    mark = *width->text();
-  } else if (width != nullptr) {
-    TRY_ASSIGN(const int64_t count, args.integer(0, "width", 4));
-    mark = std::string(static_cast<size_t>(std::clamp<int64_t>(count, 0, kMostIndent)), ' ');
-  }
-  const bool first = args.truth(1, "first", false);
-  const bool blank = args.truth(2, "blank", false);
-  std::string out;
-  std::string_view rest = text;
-  for (bool is_first = true;; is_first = false) {
-    const size_t end = rest.find('\n');
-    const std::string_view line = rest.substr(0, end);
-    TRY(heap.budget().produce(mark.size() + line.size() + 1));
-    if (is_first ? first : (blank || !line.empty())) out += mark;
-    out += line;
-    if (end == std::string_view::npos) break;
-    out += '\n';
-    rest.remove_prefix(end + 1);
-  }
-  return heap.text(std::move(out));
 }
 
 constexpr double kFirstTooLong = 9223372036854775808.0;
@@ -219,34 +192,6 @@ Result<Value> unique(const Value& value, const Arguments& args, Heap& heap) {
   return heap.generator(std::move(kept));
 }
 
-/// Runs of Python's \w.
-int64_t count_words(std::string_view text) {
-  int64_t count = 0;
-  bool inside = false;
-  for (; !text.empty(); text.remove_prefix(first_character(text).size())) {
-    const std::string_view unit = first_character(text);
-    const bool of_word = unit == "_" || is_letter(unit) || is_numeral(unit);
-    count += of_word && !inside ? 1 : 0;
-    inside = of_word;
-  }
-  return count;
-}
-
-/// Words begin after white space, '-' and opening brackets; other than str.title has it.
-Result<Value> title(const Value& value, Heap& heap) {
-  TRY_ASSIGN(const Value lower, method_of_text("lower", value, {}, heap));
-  std::string text = *lower.text();
-  bool begins = true;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (begins && text[i] >= 'a' && text[i] <= 'z') text[i] = static_cast<char>(text[i] - 'a' + 'A');
-    const std::string_view rest = std::string_view(text).substr(i);
-    const size_t space = is_continuation(text[i]) ? 0 : leading_white_space(rest);
-    begins = space > 0 || std::string_view("-({[<").find(text[i]) != std::string_view::npos;
-    if (space > 0) i += space - 1;
-  }
-  return heap.text(std::move(text));
-}
-
 Result<Value> replace(const Value& value, const Arguments& args, Heap& heap) {
   Arguments as_texts = args;
   for (size_t i = 0; i < std::min<size_t>(as_texts.positional.size(), 2); ++i) {
@@ -254,27 +199,6 @@ Result<Value> replace(const Value& value, const Arguments& args, Heap& heap) {
     TRY_ASSIGN(as_texts.positional[i], heap.text(std::move(text)));
   }
   return method_of_text("replace", value, as_texts, heap);
-}
-
-Result<Value> escape(const Value& value, Heap& heap) {
-  TRY_ASSIGN(const std::string text, to_text(value, heap.budget()));
-  std::string out;
-  for (const char c : text) {
-    TRY(heap.budget().produce(5));
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '"')
-      out += "&#34;";
-    else if (c == '\'')
-      out += "&#39;";
-    else
-      out += c;
-  }
-  return heap.text(std::move(out));
 }
 
 Result<Value> extreme(const Value& value, const Arguments& args, bool greatest, Heap& heap) {
@@ -322,6 +246,7 @@ const std::map<std::string_view, Filter>& filters() {
       {"upper", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("upper", v, a, h); }},
       {"lower", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("lower", v, a, h); }},
       {"title", [](const Value& v, const Arguments&, Heap& h) { return title(v, h); }},
+      {"truncate", &truncate},
       {"capitalize", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("capitalize", v, a, h); }},
       {"replace", &replace},
       {"string",
@@ -329,7 +254,12 @@ const std::map<std::string_view, Filter>& filters() {
          TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
          return heap.text(std::move(text));
        }},
-      {"safe", [](const Value& value, const Arguments&, Heap&) -> Result<Value> { return value; }},
+      // Markup(value), which is str(value) where nothing is escaped.
+      {"safe",
+       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
+         TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
+         return heap.text(std::move(text));
+       }},
       {"escape", [](const Value& value, const Arguments&, Heap& heap) { return escape(value, heap); }},
       {"join", &join},
       {"tojson", &json},
@@ -411,7 +341,18 @@ const std::map<std::string_view, Filter>& filters() {
       {"format",
        [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
          TRY_ASSIGN(const std::string text, to_text(value, heap.budget()));
-         return format_percent(text, args.positional, heap);
+         if (args.named.empty()) {
+           TRY_ASSIGN(const Value values, heap.list(args.positional, true));
+           return format_percent(text, values, heap);
+         }
+         if (!args.positional.empty()) return invalid("can't handle positional and keyword arguments at the same time");
+         Dict fields;
+         for (const auto& [name, field] : args.named) {
+           TRY_ASSIGN(Value key, heap.text(name));
+           TRY(fields.set(std::move(key), field));
+         }
+         TRY_ASSIGN(const Value values, heap.dict(std::move(fields)));
+         return format_percent(text, values, heap);
        }},
       {"attr",
        [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {

@@ -4,23 +4,24 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <optional>
 
 #include "format/base/foreign_text.h"
 #include "runtime/text/jinja/operators.h"
 #include "runtime/text/jinja/printing.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/text/unicode.h"
 
 namespace dspack::runtime::jinja {
 namespace {
 
-constexpr std::array<std::string_view, 29> kTextMethods = {
-    "strip",        "lstrip",       "rstrip",    "split",   "rsplit",     "splitlines", "startswith", "endswith",
-    "replace",      "upper",        "lower",     "title",   "capitalize", "find",       "rfind",      "index",
-    "count",        "join",         "isdigit",   "isalpha", "isalnum",    "isspace",    "isupper",    "islower",
-    "removeprefix", "removesuffix", "partition", "zfill",   "format"};
+constexpr std::array<std::string_view, 34> kTextMethods = {
+    "strip",     "lstrip",       "rstrip",       "split",     "rsplit",  "splitlines", "startswith",
+    "endswith",  "replace",      "upper",        "lower",     "title",   "capitalize", "swapcase",
+    "find",      "rfind",        "index",        "count",     "join",    "isdigit",    "isdecimal",
+    "isnumeric", "isalpha",      "isalnum",      "isascii",   "isspace", "isupper",    "islower",
+    "istitle",   "removeprefix", "removesuffix", "partition", "zfill",   "format"};
 constexpr std::array<std::string_view, 5> kDictMethods = {"items", "keys", "values", "get", "copy"};
 constexpr std::array<std::string_view, 3> kListMethods = {"index", "count", "copy"};
 
@@ -157,18 +158,11 @@ Result<Value> replace(std::string_view text, const Arguments& args, Heap& heap) 
   return heap.text(std::move(out));
 }
 
-// Cases of ASCII letters only: templates apply them to names of roles and types.
 std::string cased(std::string_view text, std::string_view how) {
-  std::string out(text);
-  bool in_word = false;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const auto c = static_cast<unsigned char>(out[i]);
-    const bool letter = c < 0x80 && std::isalpha(c) != 0;
-    const bool up = how == "upper" || (how == "capitalize" && i == 0) || (how == "title" && !in_word);
-    if (letter) out[i] = static_cast<char>(up ? std::toupper(c) : std::tolower(c));
-    in_word = letter || c >= 0x80;
-  }
-  return out;
+  if (how == "upper") return upper_case(text);
+  if (how == "lower") return lower_case(text);
+  if (how == "title") return title_case(text);
+  return how == "capitalize" ? capitalized(text) : swapped_case(text);
 }
 
 template <typename Test>
@@ -178,6 +172,27 @@ bool all_are(std::string_view text, Test test) {
     if (!test(first_character(text))) return false;
   }
   return true;
+}
+
+/// What isalpha and its like say; nothing for other methods.
+std::optional<bool> answer(std::string_view text, std::string_view name) {
+  const auto by_codepoint = [text](bool (*test)(uint32_t)) {
+    return all_are(text, [test](std::string_view unit) {
+      return first_utf8_unit(unit).kind == Utf8Unit::Kind::character && test(decode_utf8_character(unit));
+    });
+  };
+  if (name == "isalpha") return all_are(text, &is_letter);
+  if (name == "isalnum") return all_are(text, &is_letter_or_number);
+  if (name == "isdecimal") return by_codepoint(&is_decimal);
+  if (name == "isdigit") return by_codepoint(&is_digit);
+  if (name == "isnumeric") return by_codepoint(&is_numeric);
+  if (name == "isspace") return by_codepoint(&is_python_space);
+  if (name == "isascii")
+    return std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
+  if (name == "isupper") return is_upper_case(text);
+  if (name == "islower") return is_lower_case(text);
+  if (name == "istitle") return is_title_case(text);
+  return std::nullopt;
 }
 
 /// The value that a field of str.format names: by its place, by the next place if it says none, or by a name.
@@ -243,16 +258,9 @@ Result<Value> text_method(const std::string& text, std::string_view name, const 
   if (name == "startswith" || name == "endswith") return begins_or_ends(text, args, name == "startswith");
   if (name == "replace") return replace(text, args, heap);
   if (name == "format") return format_fields(text, args, heap);
-  if (name == "upper" || name == "lower" || name == "title" || name == "capitalize") {
-    return heap.text(cased(text, name));
-  }
-  if (name == "isdigit") return Value(all_are(text, &is_digit));
-  if (name == "isalpha") return Value(all_are(text, &is_letter));
-  if (name == "isalnum")
-    return Value(all_are(text, [](std::string_view unit) { return is_letter(unit) || is_numeral(unit); }));
-  if (name == "isspace") return Value(!text.empty() && leading_white_space(text) == text.size());
-  if (name == "isupper") return Value(cased(text, "upper") == text && cased(text, "lower") != text);
-  if (name == "islower") return Value(cased(text, "lower") == text && cased(text, "upper") != text);
+  static constexpr std::array<std::string_view, 5> kCases = {"upper", "lower", "title", "capitalize", "swapcase"};
+  if (std::ranges::find(kCases, name) != kCases.end()) return heap.text(cased(text, name));
+  if (const auto holds = answer(text, name)) return Value(*holds);
   if (name == "join") {
     if (args.positional.size() != 1) return invalid("join() takes exactly one argument");
     TRY_ASSIGN(const Values items, iterate(args.positional.front(), heap));

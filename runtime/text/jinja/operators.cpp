@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "runtime/text/codepoint_set.h"
+#include "runtime/text/jinja/percent_format.h"
 #include "runtime/text/jinja/printing.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/text/unicode.h"
 
 namespace dspack::runtime::jinja {
@@ -115,44 +117,11 @@ Result<Value> binary(std::string_view sign, const Value& a, const Value& b, Heap
   const auto count = [](const Value& value) { return value.is_bool() || value.is_integer(); };
   if (sign == "*" && repeatable(a) && count(b)) return repeat(a, b.integer(), heap);
   if (sign == "*" && repeatable(b) && count(a)) return repeat(b, a.integer(), heap);
-  if (sign == "%" && a.text() != nullptr) {
-    const List* values = b.list();
-    return format_percent(*a.text(), values != nullptr && values->tuple ? values->items : Values{b}, heap);
-  }
+  if (sign == "%" && a.text() != nullptr) return format_percent(*a.text(), b, heap);
   if (a.digits() != nullptr || b.digits() != nullptr) {
     return Error{ErrorKind::unsupported, fmt::format("{} of a whole number beyond 63 bits", sign)};
   }
   return no_operation(sign, a, b);
-}
-
-Result<Value> format_percent(std::string_view format, const Values& values, Heap& heap) {
-  std::string out;
-  size_t used = 0;
-  for (size_t i = 0; i < format.size(); ++i) {
-    TRY(heap.budget().produce(1));
-    if (format[i] != '%') {
-      out += format[i];
-      continue;
-    }
-    const char type = i + 1 < format.size() ? format[i + 1] : ' ';
-    ++i;
-    if (type == '%') {
-      out += '%';
-      continue;
-    }
-    if (used == values.size()) return invalid("not enough arguments for format string");
-    const Value& value = values[used++];
-    if (type == 's' || type == 'r') {
-      TRY_ASSIGN(const std::string text, type == 's' ? to_text(value, heap.budget()) : to_repr(value, heap.budget()));
-      out += text;
-    } else if (type == 'd' && value.is_number() && std::abs(value.real()) < 9e18) {
-      out += fmt::format("{}", value.is_float() ? static_cast<int64_t>(value.real()) : value.integer());
-    } else {
-      return Error{ErrorKind::unsupported, "a format other than %s, %r and %d (of a number)"};
-    }
-  }
-  if (used != values.size()) return invalid("not all arguments converted during string formatting");
-  return heap.text(std::move(out));
 }
 
 Result<bool> compare_by(std::string_view sign, const Value& a, const Value& b, Heap& heap) {
@@ -207,14 +176,9 @@ bool is_letter(std::string_view character) {
   return has_property(character, kSet);
 }
 
-bool is_digit(std::string_view character) {
-  static const CodepointSet kSet = unicode_property("Nd").value_or(CodepointSet());
-  return has_property(character, kSet);
-}
-
-bool is_numeral(std::string_view character) {
-  static const CodepointSet kSet = unicode_property("N").value_or(CodepointSet());
-  return has_property(character, kSet);
+bool is_letter_or_number(std::string_view character) {
+  return is_letter(character) ||
+         (first_utf8_unit(character).kind == Utf8Unit::Kind::character && is_numeric(decode_utf8_character(character)));
 }
 
 std::string_view first_character(std::string_view text) {

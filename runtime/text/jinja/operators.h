@@ -22,14 +22,11 @@ namespace dspack::runtime::jinja {
 [[nodiscard]] Result<Value> item_of(const Value& object, const Value& key, Heap& heap);
 [[nodiscard]] Result<Value> slice(const Value& object, const Value& start, const Value& end, const Value& step,
                                   Heap& heap);
-/// Of one character, as Python's isalpha, and its isdigit without superscripts and the like; numerals have these too.
+/// Of one character, as Python's isalpha and isalnum.
 [[nodiscard]] bool is_letter(std::string_view character);
-[[nodiscard]] bool is_digit(std::string_view character);
-[[nodiscard]] bool is_numeral(std::string_view character);
+[[nodiscard]] bool is_letter_or_number(std::string_view character);
 /// The first character of a text that is not empty.
 [[nodiscard]] std::string_view first_character(std::string_view text);
 [[nodiscard]] int64_t count_characters(std::string_view text);
-/// "%s" % values.
-[[nodiscard]] Result<Value> format_percent(std::string_view format, const Values& values, Heap& heap);
 
 }  // namespace dspack::runtime::jinja

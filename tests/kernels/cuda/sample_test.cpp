@@ -42,13 +42,13 @@ void check(const std::vector<float>& values, uint32_t rows, uint32_t cols, uint3
 
 /// Draws one token of each row by run_sample; scratch memory has no byte more than it asks for.
 std::vector<uint32_t> drawn(const std::vector<float>& logits, uint32_t cols, const kernels::SampleSettings& settings,
-                            const std::vector<double>& uniforms, Random& random) {
+                            const std::vector<kernels::NoiseKey>& keys, Random& random) {
   GpuLab lab(random.below(1000));
-  const auto rows = static_cast<uint32_t>(uniforms.size());
+  const auto rows = static_cast<uint32_t>(keys.size());
   const std::vector<std::byte> scratch(cuda::sample_scratch_bytes(rows, cols), std::byte{0xff});
   const cuda::SampleTask task{.logits = {.data = lab.put(logits, random.below(4) * sizeof(float)), .stride = cols},
                               .settings = lab.put(std::vector{settings}),
-                              .uniforms = lab.put(uniforms),
+                              .keys = lab.put(keys),
                               .ids = lab.put(std::vector<uint32_t>(rows, 0xdeadbeef)),
                               .rows = rows,
                               .cols = cols,
@@ -108,9 +108,10 @@ TEST_CASE("cuda: of vocabularies the token is drawn that the host draws") {
     std::vector<float> logits = random.normals(cols);
     for (float& logit : logits)
       logit *= 3;
-    const double uniform = static_cast<double>(random.uniform(0, 0.9999F));
-    CAPTURE(uniform);
-    CHECK(drawn(logits, cols, settings, {uniform}, random).front() == kernels::sample_row(logits, settings, uniform));
+    const kernels::NoiseKey key{.seed = random.below(1000), .position = random.below(1000)};
+    CAPTURE(key.seed);
+    CAPTURE(key.position);
+    CHECK(drawn(logits, cols, settings, {key}, random).front() == kernels::sample_row(logits, settings, key));
   };
   check_one(129'280, {.temperature = 0.8, .top_p = 0.9, .top_k = 40});  // 32 warps
   check_one(17'001, {.temperature = 0.8});
@@ -119,7 +120,14 @@ TEST_CASE("cuda: of vocabularies the token is drawn that the host draws") {
   check_one(17'001, {.top_k = 3000});  // more than there are chunks
   check_one(17'001, {.top_p = 0.5, .min_p = 0.02});
   const std::vector<float> flat(10'000, 1.0F);
-  CHECK(drawn(flat, 10'000, {.top_p = 0.5}, {0.99999}, random).front() == 4'999);
+  std::vector<kernels::NoiseKey> keys;
+  for (uint64_t position = 0; position < 8; ++position)
+    keys.push_back({.seed = 1, .position = position});
+  std::vector<float> flat_rows;
+  for (size_t row = 0; row < keys.size(); ++row)
+    flat_rows.insert(flat_rows.end(), flat.begin(), flat.end());
+  for (const uint32_t id : drawn(flat_rows, 10'000, {.top_p = 0.5}, keys, random))
+    CHECK(id < 5'000);
 }
 
 TEST_CASE("cuda: thousands of draws of one distribution are the host's") {
@@ -129,17 +137,17 @@ TEST_CASE("cuda: thousands of draws of one distribution are the host's") {
   constexpr uint32_t kRows = 700;
   const std::vector<float> of_row = random.normals(kCols);
   std::vector<float> logits;
-  std::vector<double> uniforms;
+  std::vector<kernels::NoiseKey> keys;
   for (uint32_t row = 0; row < kRows; ++row) {
     logits.insert(logits.end(), of_row.begin(), of_row.end());
-    uniforms.push_back(static_cast<double>(random.below(UINT32_MAX)) / 0x1p32);
+    keys.push_back({.seed = random.below(UINT32_MAX), .position = row});
   }
   for (const kernels::SampleSettings& settings :
        {kernels::SampleSettings{.temperature = 0.8}, kernels::SampleSettings{.temperature = 0.8, .top_p = 0.9}}) {
-    const auto found = drawn(logits, kCols, settings, uniforms, random);
+    const auto found = drawn(logits, kCols, settings, keys, random);
     uint32_t differing = 0;
     for (uint32_t row = 0; row < kRows; ++row)
-      differing += found[row] == kernels::sample_row(of_row, settings, uniforms[row]) ? 0 : 1;
+      differing += found[row] == kernels::sample_row(of_row, settings, keys[row]) ? 0 : 1;
     CHECK(differing == 0);
   }
 }

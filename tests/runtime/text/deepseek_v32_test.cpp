@@ -45,9 +45,10 @@ bool has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-/// An answer's parts, however its text is cut.
-OrderedJson read_reply(const std::string& reply, bool reasons, size_t most, std::mt19937& random) {
-  ReplyParser parser(reasons);
+/// An answer's parts, however its text is cut, where these functions are offered.
+OrderedJson read_reply(const std::string& reply, bool reasons, const std::vector<CallableTool>& tools, size_t most,
+                       std::mt19937& random) {
+  ReplyParser parser({.reasons = reasons, .tools = tools, .family = ToolFamily::dsml});
   std::string reasoning;
   std::string content;
   OrderedJson calls = OrderedJson::array();
@@ -99,8 +100,11 @@ TEST_CASE("deepseek v3.2: answers, as the published encoder reads them") {
   size_t calls = 0;
   for (const OrderedJson& each : cases().at("replies")) {
     CAPTURE(each.at("reply").get<std::string>());
+    std::vector<CallableTool> tools;
+    for (const OrderedJson& call : each.at("calls"))
+      tools.push_back({.name = call[0], .parameters = nullptr});
     for (const size_t most : {size_t{1}, size_t{9}, size_t{1} << 20}) {
-      const OrderedJson told = read_reply(each.at("reply"), each.at("reasons"), most, random);
+      const OrderedJson told = read_reply(each.at("reply"), each.at("reasons"), tools, most, random);
       CHECK(told == OrderedJson{{"reasoning", each.at("reasoning")},
                                 {"content", each.at("content")},
                                 {"calls", each.at("calls")}});
@@ -111,14 +115,14 @@ TEST_CASE("deepseek v3.2: answers, as the published encoder reads them") {
 }
 
 TEST_CASE("deepseek v3.2: a call's numbers keep their digits") {
-  ReplyParser parser(false);
+  ReplyParser parser({.tools = {{.name = "f", .parameters = nullptr}}});
   const std::string value = "[123456789012345678901234567890, 0.1000]";
   auto parts = parser.push(
       "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"false\">" + value +
-      "</｜DSML｜parameter>\n<｜DSML｜parameter name=\"b\" string=\"false\">no JSON</｜DSML｜parameter>\n"
+      "</｜DSML｜parameter>\n"
       "<｜DSML｜parameter name=\"a\\\" string=\"true\">x</｜DSML｜parameter>\n</｜DSML｜invoke>");
   REQUIRE(parts.size() == 2);
-  CHECK(parts[1].text == R"({"a":)" + value + R"(,"b":"no JSON","a\\":"x"})");
+  CHECK(parts[1].text == R"({"a":)" + value + R"(,"a\\":"x"})");
 }
 
 TEST_CASE("deepseek v3.2: reasoning is asked for under either name, and stays until the next question") {

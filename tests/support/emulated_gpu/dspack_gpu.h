@@ -143,6 +143,12 @@ inline unsigned shuffle_xor(unsigned value, unsigned mask, const Place& at = Pla
 inline float shuffle_xor(float value, unsigned mask, const Place& at = Place::current()) {
   return shuffle(value, lane_index() ^ mask, at);
 }
+inline double shuffle_xor(double value, unsigned mask, const Place& at = Place::current()) {
+  const auto bits = std::bit_cast<uint64_t>(value);
+  const auto& other = exchange_in_warp({static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32U)},
+                                       at)[(lane_index() ^ mask) % kWarpThreads];
+  return std::bit_cast<double>(uint64_t{other[1]} << 32U | other[0]);
+}
 /// One meeting of the lanes instead of five; each adds up in the order of the five.
 inline float sum_of_warp(float value, const Place& at = Place::current()) {
   const ExchangeWords* all = exchange_in_warp({std::bit_cast<uint32_t>(value)}, at);

@@ -173,7 +173,8 @@ def compare_published(encoder, options):
 
 def compare_replies(encoder, options):
     cases = list(replies(encoder, options.seed, options.count))
-    said = ask(options.program, [{"reply": text, "reasons": reasons} for text, reasons, _ in cases])
+    tools = lambda told: [name for name, _ in read(told)["calls"]]
+    said = ask(options.program, [{"reply": text, "reasons": reasons, "tools": tools(told)} for text, reasons, told in cases])
     counts = collections.Counter()
     for (text, reasons, told), got in zip(cases, said, strict=True):
         ours = normal(**got)

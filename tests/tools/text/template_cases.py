@@ -15,7 +15,8 @@ import re
 from transformers.utils.chat_template_utils import _compile_jinja_template as compile_template
 
 TEXTS = ["", "a", "user", "assistant", " x ", "a,b,,c", "Hello World", "one\n  two\n\nthree\n", "<think>x</think>y", "it's",
-         '"q"', "你好", "🙂 ok", "12", "3.5", "-7", "\t", "a\\b", "abcabc", "snake_case", "…"]
+         '"q"', "你好", "🙂 ok", "12", "3.5", "-7", "\t", "a\\b", "abcabc", "snake_case", "…", "straße ΑΣ (ǆ)", "ÉCOLE d'été", "٣²", "½一",
+         "a text of several words, to be cut somewhere"]
 ROLES = ["system", "user", "assistant", "tool"]
 CONTEXT_TYPES = {"text": ["bos_token", "name"], "number": ["count", "ratio"], "flag": ["add_generation_prompt", "thinking"],
                  "texts": ["words"], "numbers": ["nums"], "dicts": ["messages", "tools"], "dict": ["table", "messages[0]"],
@@ -24,7 +25,12 @@ CONTEXT_TYPES = {"text": ["bos_token", "name"], "number": ["count", "ratio"], "f
 ONE_OF = {
     "filters of a text": [
         "upper", "lower", "trim", "title", "capitalize", "string", "reverse", "first", "last", "length", "safe",
-        "tojson"],
+        "tojson", "safe | tojson", "truncate(9)", "truncate(12, true)", 'truncate(20, end="…", leeway=0)'],
+    "methods of cases": ["upper", "lower", "title", "capitalize", "swapcase"],
+    "formats of a number": [
+        "%s", "%d.", "%r", "%5.2f|", "%-7d|", "%+.3e", "%05d", "%x", "%#o", "%g", "%08.3f", "% d", "%.0f", "%i%%", "%c", "%#X"],
+    "formats of a text": [
+        "%s-%s", "%s %% %r", "<%r|%s>", "%9s|%-9s|", "%.2s|%a", "%*s"],
     "JSON": [
         "", "", "(indent=2)", "(ensure_ascii=true)", "(sort_keys=true)", '(separators=(",", ":"))'],
     "fields": [
@@ -149,7 +155,7 @@ class Writer:
             lambda: f"{t()}[{self.one('0', '-1')}]",
             lambda: f"{t()} | {self.of('filters of a text')}",
             lambda: f"{t()}.{self.one('strip', 'lstrip', 'rstrip')}({self.one('', quoted(self.one('a', ' x', 'ab', chr(10))))})",
-            lambda: f"{t()}.{self.one('upper', 'lower', 'title', 'capitalize')}()",
+            lambda: f"{t()}.{self.of('methods of cases')}()",
             lambda: f"{t()}.replace({quoted(self.one('a', ' ', 'b', ''))}, {t()}{self.one('', ', 1')})",
             lambda: f"{t()} | replace({quoted(self.one('a', ' ', 'x'))}, {quoted(self.one('', 'zz', '-'))}{self.one('', ', 1')})",
             lambda: f"{t()}.{self.one('removeprefix', 'removesuffix')}({quoted(self.one('a', '<', 'y', 'user'))})",
@@ -159,10 +165,13 @@ class Writer:
             lambda: f"{quoted(self.one(', ', '', '-'))}.join({self.sub('texts', depth)})",
             lambda: f"{self.sub(self.one('any', 'dict', 'numbers', 'dicts', 'texts', 'text'), depth)} | tojson{self.of('JSON')}",
             lambda: f"{self.sub('any', depth)} | default({t()}{self.one('', ', true')})",
-            lambda: f"{quoted(self.one('%s-%s', '%s %% %r', '<%r|%s>'))} | format({t()}, {self.sub('any', depth)})",
-            lambda: f"{quoted(self.one('%s', '%d.', '%r'))} % {n()}",
+            lambda: f"{quoted(self.of('formats of a text'))} | format({t()}, {self.sub('any', depth)})",
+            lambda: f"{quoted('%(k)s %(n)06.2f')} {self.one('%', '| format')} " + f"({{'k': {t()}, 'n': {n()}}})",
+            lambda: f"{quoted('%(k)s %(n)d')} | format(k={t()}, n={n()})",
+            lambda: f"{quoted(self.of('formats of a number'))} % {n()}",
             lambda: f"{quoted(self.of('fields'))}.format({t()}, {n()}, k={self.sub('any', depth)})",
             lambda: f"{self.sub('any', depth)} | string",
+            lambda: f"{self.sub(self.one('any', 'dict', 'numbers', 'flag'), depth)} | safe | tojson",
             lambda: f"{t()} * {self.one('0', '2', '3')}",
             lambda: f"{t()}.partition({quoted(self.one(',', 'b'))})[{self.one('0', '1', '2', '-1')}]",
             lambda: f"{t()}.zfill({self.one('0', '5')})",
@@ -211,7 +220,7 @@ class Writer:
             lambda: f"{n()} is {self.of('tests of a number')}",
             lambda: f"{t()} is {self.of('tests of a text')}",
             lambda: f"{t()}.{self.one('startswith', 'endswith')}({self.of('beginnings')})",
-            lambda: f"{t()}.{self.one('isdigit', 'isalpha', 'isalnum', 'isspace', 'isupper', 'islower')}()",
+            lambda: f"{t()}.{self.one('isdigit', 'isdecimal', 'isnumeric', 'isalpha', 'isalnum', 'isspace', 'isascii', 'isupper', 'islower', 'istitle')}()",
             lambda: f"{self.sub('texts', depth)} == {self.sub('texts', depth)}",
         ])()
 

@@ -1,0 +1,69 @@
+#include "runtime/serve/host_address.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
+#include "format/base/foreign_text.h"
+
+namespace dspack::runtime {
+namespace {
+
+namespace asio = boost::asio;
+using ErrorCode = boost::system::error_code;
+
+std::string_view without_brackets(std::string_view host) {
+  if (host.size() > 2 && host.starts_with('[') && host.ends_with(']')) return host.substr(1, host.size() - 2);
+  return host;
+}
+
+bool is_localhost(std::string_view host) {
+  constexpr std::string_view kName = "localhost";
+  return std::ranges::equal(host, kName,
+                            [](char c, char lower) { return (c >= 'A' && c <= 'Z' ? c | 0x20 : c) == lower; });
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> resolve_host(const std::string& host) {
+  const std::string name(without_brackets(host));
+  if (name.empty()) return invalid("it is empty; 127.0.0.1 is this machine alone, 0.0.0.0 every network of it");
+  if (is_localhost(name)) return std::vector<std::string>{"127.0.0.1", "::1"};
+  ErrorCode error;
+  const auto address = asio::ip::make_address(name, error);
+  if (!error) return std::vector<std::string>{address.to_string()};
+  asio::io_context context;
+  asio::ip::tcp::resolver resolver(context);
+  std::vector<std::string> addresses;
+  for (const auto& entry : resolver.resolve(name, "", error)) {
+    std::string text = entry.endpoint().address().to_string();
+    if (std::ranges::find(addresses, text) == addresses.end()) addresses.push_back(std::move(text));
+  }
+  if (addresses.empty()) {
+    return Error{ErrorKind::not_found,
+                 fmt::format("{} is no IP address and no name of one{}; 127.0.0.1 is this machine alone, 0.0.0.0 every "
+                             "network of it",
+                             quote(host), error ? fmt::format(" ({})", error.message()) : "")};
+  }
+  return addresses;
+}
+
+bool is_loopback(std::string_view address) {
+  ErrorCode error;
+  const auto parsed = asio::ip::make_address(std::string(address), error);
+  return !error && parsed.is_loopback();
+}
+
+bool means_this_machine(std::string_view host) {
+  return is_localhost(host) || is_loopback(without_brackets(host));
+}
+
+std::string host_and_port(std::string_view host, uint16_t port) {
+  host = without_brackets(host);
+  const bool is_v6 = host.find(':') != std::string_view::npos;
+  return is_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,44 @@
+// The sockets at which a server waits for connections, one for each of its addresses, all at one port.
+// Threads: single-thread, that of the context once it runs. Lifetime: borrows the context, and what it is started with
+// until it is closed. Errors: io (an address cannot be bound), with the remedy; invalid (no IP address).
+#pragma once
+
+#include <boost/asio.hpp>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "format/base/result.h"
+
+namespace dspack::runtime {
+
+class Listeners {
+ public:
+  explicit Listeners(boost::asio::io_context& context) : context_(context) {}
+
+  /// At all `addresses` (at least one, in digits); port 0 chooses a free one. Of several, those that this machine lacks
+  /// are left out.
+  [[nodiscard]] Result<void> open(const std::vector<std::string>& addresses, uint16_t port);
+  [[nodiscard]] uint16_t port() const { return port_; }
+
+  /// Every connection from now on; where none can be taken since no file descriptor is left, `make_room` closes one, or
+  /// says that there is none to close.
+  void start(std::function<void(boost::asio::ip::tcp::socket)> on_connection, std::function<bool()> make_room);
+  void close();
+  [[nodiscard]] bool is_open() const { return acceptors_.front().is_open(); }
+
+ private:
+  using Acceptor = boost::asio::ip::tcp::acceptor;
+  [[nodiscard]] Result<void> open_one(const std::string& text);
+  void accept(Acceptor& acceptor);
+
+  boost::asio::io_context& context_;
+  std::list<Acceptor> acceptors_;
+  uint16_t port_ = 0;
+  std::function<void(boost::asio::ip::tcp::socket)> on_connection_;
+  std::function<bool()> make_room_;
+};
+
+}  // namespace dspack::runtime

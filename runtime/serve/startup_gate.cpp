@@ -1,0 +1,93 @@
+#include "runtime/serve/startup_gate.h"
+
+#include <utility>
+
+#include "runtime/serve/answer_writer.h"
+#include "runtime/serve/api.h"
+#include "runtime/serve/json_fields.h"
+
+namespace dspack::runtime {
+namespace {
+
+constexpr uint64_t kMostWaitingBytes = 64U << 20U;
+
+void refuse(const HttpRequest& request, HttpReply& reply) {
+  const ApiError loading = api_error({ErrorKind::conflict, "the model is not loaded; /health says how far it is"});
+  request.path.starts_with("/v1/messages") ? send_anthropic_error(reply, loading) : send_openai_error(reply, loading);
+}
+
+}  // namespace
+
+class StartupGate::Watch final : public format::Progress {
+ public:
+  using Progress::note;
+  using Progress::started;
+  Watch(StartupGate& gate, std::shared_ptr<format::Progress> shown) : gate_(gate), shown_(std::move(shown)) {}
+
+  void started(const format::Work& work) override {
+    gate_.done_bytes_ = 0;
+    gate_.total_bytes_ = work.total_bytes;
+    shown_->started(work);
+  }
+  void advanced(uint64_t bytes) override {
+    gate_.done_bytes_ += bytes;
+    shown_->advanced(bytes);
+  }
+  void item_done() override { shown_->item_done(); }
+  void note(format::NoteKind kind, std::string_view text) override { shown_->note(kind, text); }
+  void finished() override { shown_->finished(); }
+
+ private:
+  StartupGate& gate_;
+  std::shared_ptr<format::Progress> shown_;
+};
+
+std::shared_ptr<format::Progress> StartupGate::watch(std::shared_ptr<format::Progress> shown) {
+  return std::make_shared<Watch>(*this, std::move(shown));
+}
+
+void StartupGate::handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
+  if (Api* const api = api_; api != nullptr) return api->handle(request, reply);
+  if (request.path == "/health" || request.path == "/v1/health") {
+    OrderedJson status = {{"status", "loading"}};
+    if (const uint64_t total = total_bytes_; total > 0) {
+      status["done_bytes"] = done_bytes_.load();
+      status["total_bytes"] = total;
+    }
+    return reply->send(503, "application/json", json_text(status), {{"Retry-After", "1"}});
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (api_ == nullptr && !is_closed_ && waiting_bytes_ + request.body.size() <= kMostWaitingBytes) {
+      waiting_bytes_ += request.body.size();
+      waiting_.emplace_back(std::move(request), reply);
+      return;
+    }
+  }
+  if (Api* const api = api_; api != nullptr) return api->handle(request, reply);  // which has come just now
+  refuse(request, *reply);
+}
+
+void StartupGate::open(Api& api) {
+  std::vector<Request> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    api_ = &api;
+    waiting.swap(waiting_);
+  }
+  for (const auto& [request, reply] : waiting)
+    api.handle(request, reply);
+}
+
+void StartupGate::close() {
+  std::vector<Request> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    waiting.swap(waiting_);
+  }
+  for (const auto& [request, reply] : waiting)
+    refuse(request, *reply);
+}
+
+}  // namespace dspack::runtime
