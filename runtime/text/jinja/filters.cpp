@@ -116,7 +116,7 @@ Result<Value> json(const Value& value, const Arguments& args, Heap& heap) {
     style.comma = *list->items[0].text();
     style.colon = *list->items[1].text();
   } else if (style.indent) {
-    style.comma = ",";
+    style.comma = std::string(",");
   }
   style.sort_keys = args.truth(3, "sort_keys", false);
   TRY_ASSIGN(std::string text, to_json(value, style, heap.budget()));
