@@ -63,10 +63,8 @@ Result<void> choose(Choice choice, const std::string& name, bool is_parallel, Or
       std::ranges::all_of(known, [](const NamedTool& each) { return is_plain(each.tool.name); });
   const bool is_held = is_forced || is_strict || (!known.empty() && !is_parallel && has_plain_names);
   if (!is_held) return {};
-  if (form.kind != AnswerForm::Kind::free) {
-    if (!is_forced) return {};  // the answer is JSON, no call
-    return Error{ErrorKind::unsupported, "\"tool_choice\" that forces a call, beside another form of the answer"};
-  }
+  // Another form is that of text: where it is asked for, the answer is JSON and no call, unless a call is forced.
+  if (form.kind != AnswerForm::Kind::free && !is_forced) return {};
   form.kind = is_forced ? AnswerForm::Kind::calls : AnswerForm::Kind::strict_calls;
   // A named function is forced once, as in OpenAI's API: its answers have one call, whatever parallel_tool_calls says.
   form.is_parallel = is_parallel && choice != Choice::named;

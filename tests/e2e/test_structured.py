@@ -257,6 +257,21 @@ class Held(Asking):
             call, = [item for item in response["output"] if item["type"] == "function_call"]
             self.assertTrue(fits(json.loads(call["arguments"]), WEATHER), call)
 
+    def test_a_forced_call_comes_before_a_form_of_text(self):
+        """Both together are what instructor sends to the Responses API."""
+        self.start_server()
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["fine"]}}}
+        for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+            (called, arguments), = self.calls(self.chat(tools=TOOLS[:1], tool_choice=choice, response_format=form, parallel_tool_calls=False))
+            self.assertEqual((called, fits(arguments, WEATHER)), ("get_weather", True))
+        for choice in ("auto", "none"):
+            self.assertEqual(self.chat(tools=TOOLS[:1], tool_choice=choice, response_format=form)["message"]["content"], '"fine"')
+        response = self.answer("/v1/responses", input="x", temperature=0, tools=[{"type": "function", **TOOLS[0]["function"]}],
+                               text={"format": {"type": "json_schema", "name": "x", "schema": {"enum": ["fine"]}}},
+                               tool_choice={"type": "function", "name": "get_weather"})
+        item, = response["output"]
+        self.assertTrue(fits(json.loads(item["arguments"]), WEATHER), response)
+
     def test_strict_tools_leave_the_model_free(self):
         self.start_server()
         strict = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}]
