@@ -66,7 +66,8 @@ const RequestField kFields[] = {
     {"system", kMessages, kObeyed, R"("Be brief.")", "in front of the conversation"},
     {"instructions", kResponses, kObeyed, R"("Be brief.")", "in front of the conversation"},
     {"input", kResponses, kObeyed, R"("Hello")", "the whole conversation: nothing is kept"},
-    {"prompt", kCompletions, kObeyed, R"("Once upon a time")", "the text that is continued, or its token ids"},
+    {"prompt", kCompletions, kObeyed, R"("Once upon a time")",
+     "the text that is continued, or its token ids, or a list of either"},
     {"model", kAll, kObeyed, R"("any")", "any name; the answer repeats it"},
     {"continue_final_message", kChat, kObeyed, "true",
      "the last message, an assistant's, is continued, and the answer holds what follows; so it is where the message "
@@ -75,11 +76,12 @@ const RequestField kFields[] = {
     {"add_generation_prompt", kChat, kObeyed, "false", "whether the template writes the beginning of an answer"},
     {"echo", kCompletions, kObeyed, "true", "the prompt comes first"},
     {"n", kOlder, kObeyed, "2",
-     "so many answers, the first as without it, the others with seeds that follow; the prompt is read once"},
+     "so many answers to each prompt, the first as without it, the others with seeds that follow; the prompt is read "
+     "once"},
     {"n_cmpl", kOlder, kObeyed, "2", "the same as `n`"},
     // How long it is.
     {"max_tokens", kOlder | kMessages, kObeyed, "3",
-     "without it (or with -1) an answer ends by itself or with the context; 16 in /v1/completions"},
+     "without it (or with -1) an answer ends by itself or with the context; 16 in /v1/completions, where 0 gives none"},
     {"max_completion_tokens", kOlder, kObeyed, "3", "the same as `max_tokens`"},
     {"n_predict", kOlder, kObeyed, "3", "the same as `max_tokens`"},
     {"max_output_tokens", kResponses, kObeyed, "3", "as `max_tokens`"},
@@ -98,7 +100,8 @@ const RequestField kFields[] = {
     {"presence_penalty", kAll, kObeyed, "2", ""},
     {"frequency_penalty", kAll, kObeyed, "2", ""},
     {"logit_bias", kAll, kObeyed, R"({"1": -100})", "of up to 1,024 tokens, by id"},
-    {"seed", kAll, kObeyed, "7", "without one, or with -1, one is drawn; numbers beyond 64 bits count modulo 2^64"},
+    {"seed", kAll, kObeyed, "7",
+     "a seed repeats its text; without one, or with -1, one is drawn; numbers beyond 64 bits count modulo 2^64"},
     // How it is told.
     {"stream", kAll, kObeyed, "true",
      "while a prompt is read, a comment says every five seconds how far: tokens, and the layer where the pass is"},
@@ -106,7 +109,8 @@ const RequestField kFields[] = {
     {"stream_options", kResponses, kHarmless, R"({"include_obfuscation": false})", "nothing is obfuscated"},
     {"logprobs", kChat, kObeyed, "true", "before temperature and the like"},
     {"top_logprobs", kChat, kObeyed, "2", "0 to 20 of each token, with `logprobs`"},
-    {"logprobs", kCompletions, kObeyed, "2", "0 to 20 of each token, before temperature and the like"},
+    {"logprobs", kCompletions, kObeyed, "2",
+     "0 to 20 of each token, before temperature and the like; with `echo`, of the prompt's tokens as well"},
     // Tools and forms.
     {"tools", kChat | kResponses | kMessages, kObeyed, "[]",
      "functions, as the template prints them; tools that a service would run, and those of type `custom`, are left "

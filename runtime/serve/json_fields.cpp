@@ -60,7 +60,7 @@ Result<std::optional<uint64_t>> JsonFields::whole(const char* name, uint64_t lea
 
 Result<std::optional<uint64_t>> JsonFields::limit(const char* name, uint64_t least, uint64_t most) const {
   const OrderedJson* field = find(name);
-  if (field != nullptr && field->is_number_integer() && *field == -1) return std::optional(kUnlimited);
+  if (field != nullptr && is_minus_one(*field)) return std::optional(kUnlimited);
   auto read = whole(name, least, most);
   if (!read) return invalid(read.error().message + ", or -1");
   return read;
@@ -78,6 +78,10 @@ Result<std::optional<std::string>> JsonFields::text(const char* name) const {
   if (field == nullptr) return std::optional<std::string>();
   if (!field->is_string()) return wrong(name, "a string");
   return std::optional(field->get<std::string>());
+}
+
+bool is_minus_one(const OrderedJson& value) {
+  return value.is_number_integer() && !value.is_number_unsigned() && value.get<int64_t>() == -1;
 }
 
 std::string json_text(const OrderedJson& value) {

@@ -30,6 +30,8 @@ class JsonFields {
   const OrderedJson& object_;
 };
 
+/// -1, as it stands; no number beyond 63 bits counts as it.
+[[nodiscard]] bool is_minus_one(const OrderedJson& value);
 /// In one line; broken UTF-8 as U+FFFD, long whole numbers (runtime/text/json.h) with all their digits.
 [[nodiscard]] std::string json_text(const OrderedJson& value);
 

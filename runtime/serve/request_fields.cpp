@@ -37,7 +37,7 @@ Result<void> read_bias(const JsonFields& fields, SamplerOptions& sampling) {
 /// A whole number of any size, of which the lowest 64 bits count; nullopt: absent or -1, one is to be drawn.
 Result<std::optional<uint64_t>> read_seed(const JsonFields& fields) {
   const OrderedJson* seed = fields.find("seed");
-  if (seed == nullptr || *seed == -1) return std::optional<uint64_t>();
+  if (seed == nullptr || is_minus_one(*seed)) return std::optional<uint64_t>();
   if (seed->is_number_unsigned()) return std::optional(seed->get<uint64_t>());
   if (seed->is_number_integer()) return std::optional(static_cast<uint64_t>(seed->get<int64_t>()));
   std::string_view digits = long_number(*seed);

@@ -41,6 +41,9 @@ TEST_CASE("requests: -1 is no limit, all tokens, a drawn seed; in every API") {
     CHECK(read(parse_completion_request(fmt::format(R"({{"prompt": "x", "{}": -1}})", name), {})).max_tokens ==
           UINT32_MAX);
     CHECK(refusal(parse_chat_request(chat(fmt::format(R"("{}": -2)", name)), {})).find("-1") != std::string::npos);
+    // 2^64 - 1, and more.
+    for (const char* large : {"18446744073709551615", "99999999999999999999999"})
+      CHECK_FALSE(parse_chat_request(chat(fmt::format(R"("{}": {})", name, large)), {}).has_value());
     CHECK(refusal(parse_chat_request(chat(fmt::format(R"("{}": 0)", name)), {})).find(name) != std::string::npos);
   }
   CHECK(read(parse_responses_request(R"({"input": "x", "max_output_tokens": -1})", {})).max_tokens == UINT32_MAX);

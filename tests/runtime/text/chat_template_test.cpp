@@ -119,8 +119,8 @@ TEST_CASE("chat json: the template's arguments come with the conversation or alo
   REQUIRE(read.has_value());
   CHECK(read->arguments.dump() == R"({"b":1,"a":[true]})");
   CHECK(parse_conversation("[]")->arguments.is_null());
-  CHECK(*parse_template_arguments(R"({"b": 1})") == OrderedJson({{"b", 1}}));
-  for (const char* wrong : {"", "3", "[]", "{", R"({"n": 1234567890123456789})"}) {
+  CHECK(*parse_template_arguments(R"({"b": 1234567890123456789})") == OrderedJson({{"b", 1234567890123456789}}));
+  for (const char* wrong : {"", "3", "[]", "{"}) {
     CAPTURE(wrong);
     CHECK_FALSE(parse_template_arguments(wrong).has_value());
   }
