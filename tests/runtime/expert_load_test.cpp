@@ -11,6 +11,7 @@
 
 #include "format/base/page_buffer.h"
 #include "format/base/page_range.h"
+#include "format/base/size.h"
 #include "format/json.h"
 #include "runtime/access/folder_tier.h"
 #include "tests/support/small_checkpoint.h"
