@@ -34,7 +34,10 @@ Result<void> read_bias(const JsonFields& fields, SamplerOptions& sampling) {
 }  // namespace
 
 Result<OrderedJson> parse_body(std::string_view body) {
-  TRY(format::parse_json(body, format::kConversationDocument));
+  const auto bounded = format::parse_json(body, format::kConversationDocument);
+  // A bound of the document is no lack of room now: the client would only send it again.
+  if (!bounded && bounded.error().kind == ErrorKind::budget) return invalid(bounded.error().message);
+  TRY(bounded);
   OrderedJson root = OrderedJson::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!root.is_object()) return invalid("the body is not a JSON object");
   return root;
