@@ -73,8 +73,11 @@ Result<void> read_ends(const JsonFields& fields, AnswerRequest& request) {
 }  // namespace
 
 Result<OrderedJson> parse_body(std::string_view body) {
-  TRY_ASSIGN(OrderedJson root, parse_ordered_json(body, format::kConversationDocument));
-  if (!root.is_object()) return invalid("the body is not a JSON object");
+  auto root = parse_ordered_json(body, format::kConversationDocument);
+  // A bound of the document is no lack of room now: the client would only send it again.
+  if (!root && root.error().kind == ErrorKind::budget) return invalid(root.error().message);
+  if (!root) return root.error();
+  if (!root->is_object()) return invalid("the body is not a JSON object");
   return root;
 }
 
