@@ -93,12 +93,11 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
                              "set one of them, or name a folder with --cache",
                              place)};
   }
-  TRY_ASSIGN(Place distant, open_distant_place({.origin = std::move(repository),
-                                                .counters = counters,
-                                                .progress = told,
-                                                .cache_root = root,
-                                                .tier = tier},
-                                               format::posix_file_system(), stop));
+  TRY_ASSIGN(
+      Place distant,
+      open_distant_place(
+          {.origin = std::move(repository), .counters = counters, .progress = told, .cache_root = root, .tier = tier},
+          format::posix_file_system(), stop));
   if (is_first_use && format::stderr_is_terminal()) {
     const std::string bound = tier.disk_bytes != 0
                                   ? fmt::format("at most {}", size_words(tier.disk_bytes))

@@ -1,8 +1,8 @@
 // Chooses the next token from logits: greedily, or at random.
 //
 // The steps, in the order of transformers' logits processors (which the tests compare it with), after tokens that a
-// constraint does not allow have lost their logits (where it allows the end alone, that is all), and end tokens as long as
-// the answer is shorter than min_tokens:
+// constraint does not allow have lost their logits (where it allows the end alone, that is all), and end tokens as long
+// as the answer is shorter than min_tokens:
 //   1. logit bias: added to the logits of single tokens;
 //   2. repetition penalty (Keskar et al., CTRL, 2019): for every token of the context, a logit above 0 is divided by
 //      the penalty and one below is multiplied by it, once, however often the token occurs;

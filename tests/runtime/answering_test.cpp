@@ -86,7 +86,9 @@ TEST_CASE("answering: an answer of white space alone stays") {
   CHECK(lab.end().content == " \n\n");
 }
 
-TEST_CASE("answering: a client is told something where it would hear nothing, before the first token and while text is held back") {
+TEST_CASE(
+    "answering: a client is told something where it would hear nothing, before the first token and while text is held "
+    "back") {
   Lab lab;
   lab.ping(3900ms);
   CHECK(lab.told.waits.empty());
