@@ -3,7 +3,7 @@
 
     curl -s localhost:8080/openapi.json | scripts/serve_fields.py docs/serve.md
 
-replaces what stands between the two marks of that file. tests/e2e/test_serve_requests.py checks that it agrees."""
+replaces what stands between the two marks of that file. tests/e2e/test_serve_fields.py checks that it agrees."""
 
 import json
 import pathlib

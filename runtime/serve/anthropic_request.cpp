@@ -16,10 +16,11 @@ Result<std::string> block_text(const OrderedJson& content, std::string_view wher
   std::string text;
   for (const OrderedJson& block : content) {
     if (!block.is_object()) return invalid(fmt::format("{}: a block is not an object", where));
-    TRY_ASSIGN(const auto type, JsonFields(block).text("type"));
+    TRY_ASSIGN(const auto named, JsonFields(block).text("type"));
+    const std::string type = named.value_or("");
     if (type != "text") {
-      return Error{ErrorKind::unsupported, fmt::format("{}: a block of type {} cannot be read there, only text", where,
-                                                       quote(type.value_or("")))};
+      return Error{ErrorKind::unsupported,
+                   fmt::format("{}: a block of type {} cannot be read there, only text", where, quote(type))};
     }
     TRY_ASSIGN(const auto words, JsonFields(block).text("text"));
     if (!text.empty()) text += '\n';

@@ -3,6 +3,8 @@
 // until it is closed. Errors: io (an address cannot be bound), with the remedy; invalid (no IP address).
 #pragma once
 
+#include <utility>  // in front of Boost 1.74, one of whose headers lacks it
+
 #include <boost/asio.hpp>
 #include <cstdint>
 #include <functional>

@@ -170,6 +170,22 @@ class OpenAi(Serving):
         waits.join()
 
 
+    def test_names_continuations_and_a_full_context(self):
+        client = self.client("--model-name", "org/m", "--ctx", "64")
+        self.assertEqual(client.models.retrieve("org/m").id, "org/m")
+        begun = {"role": "assistant", "content": "The capital of"}
+        for message, body in ((begun, {"continue_final_message": True, "add_generation_prompt": False, "min_tokens": 2}),
+                              ({**begun, "prefix": True}, {"top_k": -1})):
+            answer = client.chat.completions.create(model="m", messages=ASK + [message], temperature=0, extra_body=body)
+            self.assertEqual(answer.choices[0].message.content, " France is Paris.")
+        with self.assertRaises(openai.BadRequestError) as refused:
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x " * 300}])
+        self.assertEqual(refused.exception.code, "context_length_exceeded")
+        with self.assertRaises(openai.BadRequestError) as refused:
+            client.completions.create(model="m", prompt="x", best_of=2)
+        self.assertIn("best_of", str(refused.exception))
+
+
 class Anthropic(Serving):
     def client(self, *arguments, key="none"):
         self.start_server(*arguments)
@@ -189,6 +205,19 @@ class Anthropic(Serving):
         self.assertEqual(count.input_tokens, answer.usage.input_tokens + answer.usage.cache_read_input_tokens)
         cut = client.messages.create(**options, stop_sequences=["of"])
         self.assertEqual((cut.stop_reason, cut.stop_sequence), ("stop_sequence", "of"))
+
+    def test_continuations_and_tokens(self):
+        client = self.client("--chat-template", "deepseek-v3.1")
+        begun = {"model": "m", "messages": ASK + [{"role": "assistant", "content": "The capital of"}]}
+        options = {**begun, "max_tokens": 20, "extra_body": {"temperature": 0}}
+        self.assertEqual(client.messages.create(**options).content[0].text, " France is Paris.")
+        count = client.messages.count_tokens(**begun).input_tokens
+        with client.messages.stream(**options) as stream:
+            started = next(part.message.usage for part in stream if part.type == "message_start")
+            self.assertEqual(started.input_tokens + (started.cache_read_input_tokens or 0), count)
+            self.assertEqual(stream.get_final_text(), " France is Paris.")
+        thought = client.messages.create(model="m", max_tokens=8, messages=ASK, thinking={"type": "adaptive"})
+        self.assertEqual(thought.content[0].type, "thinking")
 
     def test_tools(self):
         """Where the program has xgrammar."""

@@ -1,25 +1,19 @@
-"""dsrun serve: every field that requests are known to have does what its table says, which docs/serve.md prints; answers
-that continue a message; what ends an answer; and what agents look for in errors."""
+"""dsrun serve: answers that continue a message; what ends an answer; what agents send, and look for in errors."""
 
-import importlib.util
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import unittest
 
-from common import EndToEnd, main
+from common import main
 from test_serve import QUESTIONS, Serving, chat, events
 
-ROOT = pathlib.Path(__file__).parents[2]
 PARIS = "The capital of France is Paris."
 HAS_XGRAMMAR = "structured output by xgrammar" in subprocess.run([os.environ["DSPACK_DSRUN"], "--version"], capture_output=True, text=True,
                                                                  check=True).stdout
 ASK = [{"role": "user", "content": QUESTIONS[0]}]
 BEGUN = ASK + [{"role": "assistant", "content": "The capital of"}]
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
 # It reads all that a request can tell a template, and asks as the tiny model's own.
 TEMPLATE = ("{{ bos_token }}{{ tools | tojson if tools }}{{ reasoning_effort }}{% for m in messages %}"
             "{% if m.role == 'user' %}<｜User｜>{{ m.content }}{% elif m.role == 'assistant' %}<｜Assistant｜>{{ m.content }}"
@@ -27,17 +21,7 @@ TEMPLATE = ("{{ bos_token }}{{ tools | tojson if tools }}{{ reasoning_effort }}{
             "{% if add_generation_prompt %}<｜Assistant｜>{{ '<think>' if thinking }}{% endif %}")
 
 
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / (name + ".py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-FIELDS = script("serve_fields")
-
-
-class Requests(Serving):
+class Templated(Serving):
     def start_templated(self, *arguments):
         folder = shutil.copytree(self.data(), self.scratch / "templated")
         (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
@@ -69,124 +53,7 @@ class Requests(Serving):
         return reasoning, content
 
 
-class Table(Requests):
-    """Each field of the table, asked for."""
-
-    def seen(self, path, body):
-        """What a client can tell one answer from another by."""
-        status, headers, text = self.ask(path, body)
-        if status != 200:
-            return status, json.loads(text)["error"]["message"]
-        kind = headers["Content-Type"].split(";")[0]
-        if kind != "application/json":
-            parts = [json.loads(data) for _, data in events(text) if data != "[DONE]"]
-            return kind, sum("usage" in part for part in parts)
-        answer = json.loads(text)
-        usage = answer["usage"]
-        tokens = [usage.get(name, 0) for name in ("prompt_tokens", "input_tokens", "cache_read_input_tokens",
-                                                  "completion_tokens", "output_tokens")]
-        if path == "/v1/messages":
-            tokens = [tokens[1] + tokens[2], tokens[4]]
-        said = [{key: value for key, value in each.items() if key not in ("id", "created_at")}
-                for each in answer.get("choices") or answer.get("output") or answer.get("content")]
-        return answer["model"], tokens, said
-
-    def obeyed(self, api):
-        """Of each field: what the request has without it, and with it."""
-        drawn = {"temperature": 4, "seed": 1, "ignore_eos": True, self.LENGTH[api]: 24}
-        long = {"ignore_eos": True, self.LENGTH[api]: 40}  # the tiny model repeats itself
-        text = self.answer("/apply-template", {"messages": ASK})["prompt"]
-        ids = self.answer("/tokenize", {"content": PARIS})["tokens"]
-        form = {"type": "json_schema", "schema": SCHEMA}
-        tool = {"chat": TOOL, "responses": {"type": "function", **TOOL["function"]},
-                "messages": {"name": "f", "input_schema": {"type": "object"}}}.get(api)
-        return {
-            "messages": ({}, ASK + ASK), "system": ({}, "x"), "instructions": ({}, "x"), "input": ({}, "x"),
-            "prompt": ({}, text + "x"), "model": ({}, "other"), "echo": ({}, True), "n": ({}, 2), "n_cmpl": ({}, 2),
-            "continue_final_message": ({"messages": BEGUN}, True), "add_generation_prompt": ({}, False),
-            "max_tokens": ({}, 3), "max_completion_tokens": ({}, 3), "n_predict": ({}, 3), "max_output_tokens": ({}, 3),
-            "stop": ({}, ["capital"]), "stop_sequences": ({}, ["capital"]), "stop_token_ids": ({}, [ids[3]]),
-            "min_tokens": ({}, 14), "ignore_eos": ({self.LENGTH[api]: 15}, True),
-            "temperature": ({"seed": 1}, 20), "top_p": (drawn, 0.01), "top_k": (drawn, 1), "min_p": (drawn, 1),
-            "repetition_penalty": ({}, 20), "repeat_penalty": ({}, 20), "presence_penalty": (long, 2),
-            "frequency_penalty": (long, 2), "logit_bias": ({}, {str(ids[3]): -100}), "seed": (drawn, 2),
-            "stream": ({}, True), "stream_options": ({"stream": True}, {"include_usage": True}),
-            "logprobs": ({}, True if api == "chat" else 2), "top_logprobs": ({"logprobs": True}, 2),
-            "tools": ({}, [tool]), "tool_choice": ({"tools": [tool]}, {"type": "none"} if api == "messages" else "none"),
-            "chat_template_kwargs": ({}, {"thinking": True}), "enable_thinking": ({}, True),
-            "reasoning_effort": ({}, "high"), "reasoning": ({}, {"effort": "high"}), "thinking": ({}, {"type": "adaptive"}),
-            "response_format": ({}, {"type": "json_object"}), "text": ({}, {"format": form}), "json_schema": ({}, SCHEMA),
-            "guided_json": ({}, json.dumps(SCHEMA)), "structured_outputs": ({}, {"json": SCHEMA}),
-            "output_config": ({}, {"format": form}), "output_format": ({}, form)}
-
-    LENGTH = {"chat": "max_tokens", "completions": "max_tokens", "responses": "max_output_tokens", "messages": "max_tokens"}
-    FORMS = ("response_format", "text", "json_schema", "guided_json", "structured_outputs", "output_config", "output_format")
-
-    def test_every_field_does_what_its_table_says(self):
-        self.start_templated()
-        description = self.answer_of_get("/openapi.json")
-        least = {"chat": {"messages": ASK}, "responses": {"input": QUESTIONS[0]}, "messages": {"messages": ASK},
-                 "completions": {"prompt": self.answer("/apply-template", {"messages": ASK})["prompt"]}}
-        for api, path in FIELDS.APIS.items():
-            base = {"temperature": 0, **least[api]}
-            without = {"{}": self.seen(path, base)}
-            self.assertIn(PARIS, str(without["{}"]))
-            obeyed = self.obeyed(api)
-            fields = FIELDS.properties(description, path)
-            harmless = {name: field["examples"][0] for name, field in fields.items() if field["x-treatment"] == "harmless"}
-            self.assertEqual(self.seen(path, {**base, **harmless}), without["{}"])
-            for name, field in fields.items():
-                with self.subTest(api=api, field=name, treatment=field["x-treatment"]):
-                    example = field["examples"][0]
-                    if field["x-treatment"] == "harmless":
-                        continue  # all at once, above
-                    if field["x-treatment"] == "refused":
-                        more = {"repeat_penalty": 2} if name == "repeat_last_n" else {}
-                        status, said = self.seen(path, {**base, **more, name: example})
-                        self.assertEqual(status, 400)
-                        self.assertTrue(said.startswith('"%s" is not supported' % name), said)
-                    elif name == "parallel_tool_calls":  # test_structured.py counts the calls
-                        self.assertEqual(self.seen(path, {**base, name: 1})[0], 400)
-                    else:
-                        more, value = obeyed[name]
-                        key = json.dumps(more)
-                        if key not in without:
-                            without[key] = self.seen(path, {**base, **more})
-                        with_it = self.seen(path, {**base, **more, name: value})
-                        if name in self.FORMS and not HAS_XGRAMMAR:
-                            self.assertEqual(with_it[0], 400)
-                            self.assertIn("xgrammar", with_it[1])
-                            continue
-                        self.assertNotEqual(with_it[0], 400, with_it)
-                        self.assertNotEqual(with_it, without[key])
-
-    def answer_of_get(self, path):
-        status, _, text = self.ask(path)
-        self.assertEqual(status, 200, text)
-        return json.loads(text)
-
-    def test_the_documentation_is_that_of_the_server(self):
-        self.start_server()
-        document = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
-        self.assertIn(FIELDS.BEGIN, document)
-        self.assertEqual(FIELDS.replaced(document, self.answer_of_get("/openapi.json")), document,
-                         "curl -s localhost:8080/openapi.json | scripts/serve_fields.py docs/serve.md")
-
-    def test_what_is_not_known_is_said_once(self):
-        self.start_server()
-        for _ in range(3):
-            self.answer("/v1/chat/completions", chat("x", max_tokens=1, **{"frobnicate\n\x1b[1m": 1}))
-            self.answer("/v1/responses", {"input": "x", "max_output_tokens": 1, "tools": [{"type": "web_search"}]})
-        self.process.terminate()
-        result = self.finish(self.process, 60)
-        lines = result.stderr.splitlines()
-        self.assertEqual(len(lines), 2, result.stderr)
-        self.assertIn("frobnicate", lines[0])
-        self.assertNotIn("\x1b", result.stderr)
-        self.assertIn("web_search", lines[1])
-
-
-class Continued(Requests):
+class Continued(Templated):
     def test_a_last_message_is_continued(self):
         """In each API, streamed and whole, with a built-in template and with a repository's own."""
         for start in (self.start_server, self.start_templated,
@@ -249,7 +116,7 @@ class Continued(Requests):
             self.assert_ok_after_stop()
 
 
-class Ends(Requests):
+class Ends(Templated):
     def test_which_tokens_end_an_answer(self):
         self.start_server("--parallel", "2")
         whole = self.answer("/v1/chat/completions", chat(QUESTIONS[0]))
@@ -292,7 +159,7 @@ class Ends(Requests):
             self.assertIn(word, text)
 
 
-class Agents(Requests):
+class Agents(Templated):
     def test_a_full_context_has_its_code(self):
         self.start_server("--ctx", "64")
         long = "x " * 400
