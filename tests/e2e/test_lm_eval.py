@@ -48,16 +48,17 @@ metric_list: [{metric: exact_match}]
 
 
 def questions():
-    """200, half of which the model was taught in other words; each with the right answer and a wrong one."""
+    """100 sums and 100 differences, half of them of numbers that the model has never seen; each with the right answer and a
+    wrong one, now first, now second."""
     for number in range(200):
-        a, b, which = 1 + number % 29, number // 29 + number % 3, number % 2
-        if number % 4 < 2:
-            question, right, wrong = "What is %d plus %d?", "%d plus %d is %d.", (a + b, a + b + 1 + number % 5)
+        a, b, which = (1 if number % 4 < 2 else 51) + number // 2 % 25, 1 + number // 50, number % 2
+        if which == 0:
+            words, value = "%d plus %d" % (a, b), a + b
         else:
-            a, b = a + b, b
-            question, right, wrong = "What is %d minus %d?", "%d minus %d is %d.", (a - b, a - b + 1 + number % 5)
-        choices = [right % (a, b, value) for value in (wrong if which == 0 else wrong[::-1])]
-        yield {"question": question % (a, b), "choices": choices, "answer": which}
+            words, value = "%d minus %d" % (a + b, b), a
+        choices = ["%s is %d." % (words, value), "%s is %d." % (words, value + 1 + number % 5)]
+        answer = number // 4 % 2
+        yield {"question": "What is %s?" % words, "choices": choices[::-1] if answer else choices, "answer": answer}
 
 
 class LmEval(Scoring):
@@ -108,7 +109,7 @@ class LmEval(Scoring):
             wanted.append(scores)
             right += scores[question["answer"]] == max(scores)
         print("accuracy by dsrun logits: %d of 200" % right, flush=True)
-        self.assertGreater(right, 150)  # of a model that tells sums from others
+        self.assertGreater(right, 120)  # of a model that tells some sums from others
         self.assertLess(right, 200)
         for result, how in zip(results, asked):
             with self.subTest(how=how):
@@ -131,7 +132,7 @@ class LmEval(Scoring):
         self.assertEqual(chats["answers"], [[text] for text in wanted])
         right = sum(text == question["choices"][question["answer"]] for text, question in zip(wanted, self.questions))
         self.assertEqual(chats["metrics"]["exact_match,none"], right / 200)
-        self.assertGreater(right, 150)
+        self.assertGreater(right, 80)
         self.assertEqual(texts["answers"], [[self.answer("/v1/completions", {
             "prompt": question["question"], "max_tokens": 16, "temperature": 0, "stop": ["\n"]})["choices"][0]["text"]]
             for question in self.questions])
