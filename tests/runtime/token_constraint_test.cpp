@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <future>
@@ -424,6 +425,42 @@ TEST_CASE("constraint: a form that takes endless work is ended, and the next one
   CHECK_MESSAGE(failure->message.find("too long") != std::string::npos, failure->message);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(60));
   CHECK(!fails(lab, *lab.constraint(schema_form({{"type", "string"}}))));
+}
+
+TEST_CASE("constraint: forms that nobody waits for any more make room at once, and are not compiled") {
+  if (!is_there()) return;
+  const Lab lab;
+  const std::string form = schema_form({{"type", "integer"}}).dump();
+  std::promise<void> begun, released;
+  (*lab.compiler)
+      ->compile(form,
+                [&](const auto&) {
+                  begun.set_value();
+                  released.get_future().wait();  // the compiling thread does nothing else meanwhile
+                },
+                {});
+  begun.get_future().wait();
+  std::stop_source gone;
+  std::atomic<int> compiled = 0;
+  bool is_full = false;
+  while (!is_full) {
+    (*lab.compiler)
+        ->compile(
+            form,
+            [&](const auto& made) {
+              if (made)
+                ++compiled;
+              else
+                is_full = made.error().kind == ErrorKind::budget;
+            },
+            gone.get_token());
+  }
+  gone.request_stop();
+  std::promise<bool> served;
+  (*lab.compiler)->compile(form, [&](const auto& made) { served.set_value(made.has_value()); }, {});
+  released.set_value();
+  CHECK(served.get_future().get());
+  CHECK(compiled == 0);
 }
 
 TEST_CASE("constraint: what the library cannot read, or would pass over, is refused") {
