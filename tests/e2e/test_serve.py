@@ -70,10 +70,12 @@ class Serving(EndToEnd):
             self.assertLess(time.monotonic(), end, "it has not come true in a minute")
             time.sleep(0.005)
 
-    def assert_ok_after_stop(self):
+    def assert_ok_after_stop(self, log=None):
+        """`log`: what each line on stderr matches; without it there is none."""
         self.process.terminate()
         result = self.finish(self.process, 60)
-        self.assertEqual((result.code, result.stdout, result.stderr), (0, "", ""), str(result))
+        self.assertEqual((result.code, result.stdout), (0, ""), str(result))
+        self.assertEqual([line for line in result.stderr.splitlines() if not (log and re.fullmatch(log, line))], [])
 
 
 class Serve(Serving):

@@ -354,7 +354,7 @@ TEST_CASE("command line: flags of llama.cpp and vLLM are told apart from mistake
     CHECK_MESSAGE(command.text.find(part) != std::string::npos, command.text);
   }
   CHECK(parsed<RunOptions>({"d", "-p", "-c"}).prompt == "-c");
-  std::string help;
+  std::string help = command_line({"--help"}).text;
   for (const format::Verb& verb : dsrun_program().verbs)
     help += command_line({"help", verb.name}).text;
   for (const format::PeerOption& peer : peer_options()) {

@@ -237,7 +237,12 @@ class PercentFormat {
     int64_t precision = spec.precision.value_or(6);
     if (spec.type == 'g' || spec.type == 'G') precision = std::max<int64_t>(precision, 1);  // as in C
     const std::string format = fmt::format("{{:{}.{{}}{}}}", spec.alternative ? "#" : "", spec.type);
-    return fmt::format(fmt::runtime(format), number, static_cast<int>(precision));
+    std::string text = fmt::format(fmt::runtime(format), number, static_cast<int>(precision));
+    // Of one significant digit fmt writes "2.0", C and Python "2.".
+    const size_t point = text.find(".0");
+    if (spec.alternative && precision == 1 && point != std::string::npos && (spec.type == 'g' || spec.type == 'G'))
+      text.erase(point + 1, 1);
+    return text;
   }
 
   Result<void> padded_number(std::string_view digits, const Specification& spec) {
