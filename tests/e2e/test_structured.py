@@ -227,9 +227,12 @@ class Held(Asking):
             self.assertEqual((choice["finish_reason"], choice["message"]["content"] == text), (reason, most == tokens))
         before = self.passes()
         self.chat(response_format=form)
-        self.assertEqual(self.passes() - before, tokens)  # one for the prompt's last token, none for an end that must come
+        # One for the prompt's last token, none for an end that must come.
+        self.assertEqual(self.passes() - before, tokens)
 
     def passes(self):
+        """So far. An answer's last pass is counted a moment after the answer has been sent."""
+        time.sleep(0.3)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
