@@ -52,7 +52,7 @@ void Answering::echo(std::span<const uint32_t> prompt) {
 }
 
 void Answering::tell_echo() {
-  if (!echo_.empty()) writer_->part({.text = std::exchange(echo_, {})}, {});
+  if (!echo_.empty()) tell({.text = std::exchange(echo_, {})});
 }
 
 void Answering::prompt_scored(std::span<const uint32_t> tokens, std::span<const float> logits) {
@@ -63,7 +63,7 @@ void Answering::prompt_scored(std::span<const uint32_t> tokens, std::span<const 
     keep_likelihood(tokens[i], logits.subspan(i * vocab, vocab));
     text += text_after(tokens[i]);
   }
-  writer_->part({.text = std::move(text)}, std::exchange(untold_, {}));
+  tell({.text = std::move(text)});
 }
 
 void Answering::started(uint32_t kept) {
@@ -151,9 +151,13 @@ void Answering::deliver(std::string_view text, bool is_end) {
     if (is_end) std::ranges::move(parser_.finish(), std::back_inserter(parts));
   }
   if (parts.empty() && is_end && !untold_.empty()) parts.emplace_back();
-  if (!parts.empty()) told_ = Clock::now();
   for (const ReplyPart& part : parts)
-    writer_->part(part, std::exchange(untold_, {}));
+    tell(part);
+}
+
+void Answering::tell(const ReplyPart& part) {
+  told_ = Clock::now();
+  writer_->part(part, std::exchange(untold_, {}));
 }
 
 }  // namespace dspack::runtime

@@ -49,6 +49,8 @@ class Answering final : public GenerationListener {
 
  private:
   void deliver(std::string_view text, bool is_end);
+  /// With the likelihoods of the tokens since the part before.
+  void tell(const ReplyPart& part);
   void tell_echo();
   /// The text that the token completes, which follows what came before.
   [[nodiscard]] std::string text_after(uint32_t id);

@@ -134,7 +134,6 @@ Result<AnswerRequest> parse_messages_request(std::string_view body, const Sample
     if (!message.is_object()) return invalid("a message is not an object");
     TRY(read_blocks(message, conversation.messages));
   }
-  if (messages->empty()) return invalid("\"messages\" is empty");
   // A last message of the assistant is the beginning of the answer, unless it waits for results of tools. (Where it
   // ends in white space, Anthropic refuses it; here it goes on as it stands.)
   const ChatMessage* last = conversation.messages.empty() ? nullptr : &conversation.messages.back();

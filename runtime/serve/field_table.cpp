@@ -135,7 +135,8 @@ const RequestField kFields[] = {
     {"reasoning", kResponses, kObeyed, R"({"effort": "high"})", "`effort`, as `reasoning_effort`"},
     {"reasoning", kChat, kObeyed, R"({"effort": "high"})", "`effort`, as `reasoning_effort`; `enabled`"},
     {"thinking", kChat | kMessages, kObeyed, R"({"type": "enabled"})",
-     "`type`: `enabled` and `disabled` are the template's switch, `adaptive` turns it on"},
+     "`type`: `enabled` and `disabled` are the template's switch, `adaptive` turns it on; reasoning is not held to "
+     "`budget_tokens`"},
     {"enable_thinking", kChat, kObeyed, "true", "the template's switch"},
 
     // Names of who asks, and of how a service works.

@@ -219,13 +219,7 @@ class DsmlCall final : public CallReader {
         return step == Step::taken ? go_on(Stage::name) : step;
       }
       case Stage::name: {
-        cursor_.skip_space();
-        if (!has_begun_) {
-          const Step step = cursor_.take_mark("name=\"");
-          if (step != Step::taken) return step;
-          has_begun_ = true;
-        }
-        const Step step = cursor_.take_until("\"", kMostNameBytes, text);
+        const Step step = take_name(text);
         if (step != Step::taken) return step;
         tool_ = find_tool(tools_, text);
         if (tool_ == nullptr) return Step::missing;
@@ -248,13 +242,7 @@ class DsmlCall final : public CallReader {
         return step;
       }
       case Stage::key: {
-        cursor_.skip_space();
-        if (!has_begun_) {
-          const Step step = cursor_.take_mark("name=\"");
-          if (step != Step::taken) return step;
-          has_begun_ = true;
-        }
-        const Step step = cursor_.take_until("\"", kMostNameBytes, text);
+        const Step step = take_name(text);
         if (step != Step::taken) return step;
         key_ = text;
         return go_on(Stage::attributes);
@@ -277,6 +265,17 @@ class DsmlCall final : public CallReader {
       }
     }
     return Step::missing;
+  }
+
+  /// The value of the attribute that comes next.
+  Step take_name(std::string_view& name) {
+    cursor_.skip_space();
+    if (!has_begun_) {
+      const Step step = cursor_.take_mark("name=\"");
+      if (step != Step::taken) return step;
+      has_begun_ = true;
+    }
+    return cursor_.take_until("\"", kMostNameBytes, name);
   }
 
   Step go_on(Stage next) {
@@ -370,10 +369,10 @@ class TaggedCall final : public CallReader {
     const auto end = extent_.find(cursor_.text(), ends, mark);
     if (!end) return Step::undecided;
     const auto call = read_written_call(cursor_.rest().substr(0, *end - from));
+    cursor_.take(*end - from + mark.size());
     if (!call || find_tool(tools_, call->name) == nullptr) return Step::missing;
     name_ = call->name;
     add_arguments(call->arguments);
-    cursor_.take(*end - from + mark.size());
     is_whole_ = true;
     return Step::taken;
   }

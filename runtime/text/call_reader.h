@@ -47,8 +47,8 @@ class CallReader {
   [[nodiscard]] std::string take_arguments() { return std::exchange(fresh_, {}); }
   /// Whether the arguments, as far as they came, are an object.
   [[nodiscard]] bool has_object() const;
-  /// Bytes of the text that belong to the call, if it is whole.
-  [[nodiscard]] size_t size_bytes() const { return cursor_.at(); }
+  /// Bytes of the text that have been read: if the call is whole, those that belong to it.
+  [[nodiscard]] size_t read_bytes() const { return cursor_.at(); }
   /// What ends the block that the call's opening mark has begun; empty: it has begun none.
   [[nodiscard]] std::string_view end_of_block() const { return end_of_block_; }
 

@@ -8,6 +8,10 @@ namespace {
 
 using namespace marks;
 
+/// Of what turned out to be no call. A text that begins one at every few bytes, and ends none, would be read again and
+/// again.
+constexpr size_t kMostGivenUpBytes = 16U << 20U;
+
 size_t without_space_at_end(std::string_view text) {
   const size_t last = text.find_last_not_of(kReplySpace);
   return last == std::string_view::npos ? 0 : last + 1;
@@ -86,7 +90,8 @@ bool ReplyParser::read_text(bool is_end) {
   }
   if (first == std::string::npos) {
     size_t end = held_.size();
-    if (!is_end && !marks.empty()) end = without_space_at_end(held_.substr(0, end - begun_mark(held_, marks)));
+    if (!is_end && !marks.empty())
+      end = without_space_at_end(std::string_view(held_).substr(0, end - begun_mark(held_, marks)));
     emit(kind(), std::string_view(held_).substr(0, end));
     held_.erase(0, end);
     return false;
@@ -110,9 +115,10 @@ bool ReplyParser::read_call(bool is_end) {
   const auto state = reader_->read(std::string_view(held_).substr(space_));
   // Within reasoning only a call that is whole is told; elsewhere its arguments are told as they come.
   const bool is_whole = state == CallReader::State::whole;
-  if (state == CallReader::State::no_call) return give_up_call();
-  if (!is_whole && (state == CallReader::State::undecided || is_reasoning_)) return is_end && give_up_call();
-  if (is_reasoning_ && !reader_->has_object()) return give_up_call();
+  if (state == CallReader::State::no_call) return give_up_call(reader_->read_bytes());
+  if (!is_whole && (state == CallReader::State::undecided || is_reasoning_))
+    return is_end && give_up_call(held_.size() - space_);
+  if (is_reasoning_ && !reader_->has_object()) return give_up_call(reader_->read_bytes());
   if (is_end && !is_whole) reader_->cut();
   tell_call();
   if (!is_whole) {
@@ -122,7 +128,7 @@ bool ReplyParser::read_call(bool is_end) {
   is_told_ = false;
   has_broken_call_ |= !reader_->has_object();
   if (!reader_->end_of_block().empty()) block_end_ = reader_->end_of_block();
-  held_.erase(0, space_ + reader_->size_bytes());
+  held_.erase(0, space_ + reader_->read_bytes());
   state_ = State::after_call;
   return true;
 }
@@ -136,7 +142,9 @@ void ReplyParser::tell_call() {
 }
 
 /// The mark is text, and so is what follows, unless it has another one.
-bool ReplyParser::give_up_call() {
+bool ReplyParser::give_up_call(size_t read_bytes) {
+  given_up_bytes_ += read_bytes;
+  if (given_up_bytes_ > kMostGivenUpBytes) openings_.clear();
   const size_t end = space_ + opening_.size();
   emit(kind(), std::string_view(held_).substr(0, end));
   held_.erase(0, end);

@@ -5,8 +5,9 @@
 // </think> and in front of a call, and between calls, belongs to the form.
 //
 // What comes out does not depend on how the text is cut into pieces. Text that may begin a mark or a call is held back
-// until that is decided. Threads: belongs to one thread. Lifetime: owns its text. Errors: none; arguments that are cut
-// are delivered as far as they came, unless their form is told only as a whole, and then its text is.
+// until that is decided, and read again if it is none; after 16 MB of that, no more calls are looked for. Threads:
+// belongs to one thread. Lifetime: owns its text. Errors: none; arguments that are cut are delivered as far as they
+// came, unless their form is told only as a whole, and then its text is.
 #pragma once
 
 #include <memory>
@@ -68,7 +69,7 @@ class ReplyParser {
   bool begin(bool is_end);
   bool read_text(bool is_end);
   bool read_call(bool is_end);
-  bool give_up_call();
+  bool give_up_call(size_t read_bytes);
   bool follow_call(bool is_end);
   void tell_call();
   void emit(ReplyPart::Kind kind, std::string_view text);
@@ -77,7 +78,7 @@ class ReplyParser {
   }
 
   std::vector<CallableTool> tools_;
-  std::vector<std::string_view> openings_;  // of calls
+  std::vector<std::string_view> openings_;  // of calls that are still looked for
   State state_;
   bool is_reasoning_;
   std::string held_;
@@ -86,6 +87,7 @@ class ReplyParser {
   std::unique_ptr<CallReader> reader_;
   bool is_told_ = false;             // the call that is under way
   std::string_view block_end_ = {};  // that ends the calls
+  size_t given_up_bytes_ = 0;
   bool has_calls_ = false;
   bool has_broken_call_ = false;
   std::vector<ReplyPart> parts_;

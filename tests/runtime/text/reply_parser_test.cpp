@@ -463,6 +463,17 @@ TEST_CASE("reply: DeepSeek-V4's answers, as its publisher's parser reads them bu
   CHECK(cases.size() > 20);
 }
 
+TEST_CASE("reply: a text that begins calls without end, and ends none, is text") {
+  for (const char* end : {"", "</tool_call>", "\"}</tool_call>"}) {
+    std::string text;
+    for (int i = 0; i < 40'000; ++i)
+      text += "<tool_call>{\"";  // in time, this would take the square of their number
+    text += end;
+    CHECK(read({text}, {.tools = tools()}) == Reply{{{Kind::content, text}}});
+    CHECK(read({text.substr(0, 250'001), text.substr(250'001)}, {.tools = tools()}) == Reply{{{Kind::content, text}}});
+  }
+}
+
 TEST_CASE("reply: marks are known as tokens") {
   CHECK(is_reply_mark("</think>"));
   CHECK(is_reply_mark("<|tool_call_argument_begin|>"));
