@@ -8,6 +8,8 @@
 #include "format/base/parallel.h"
 #include "format/base/size.h"
 #include "format/checkpoint_builder.h"
+#include "format/completeness.h"
+#include "format/foreign_file.h"
 #include "format/fused_experts.h"
 #include "format/index.h"
 #include "format/json.h"
@@ -47,6 +49,24 @@ class HeaderTotals {
   std::atomic<uint64_t> tensors_{0};
 };
 
+/// What a shard is whose header cannot be read, where it can be told; otherwise `error`. `first`: its first bytes.
+Error misread(Repository& repository, const std::string& path, ByteSource& source, Error error,
+              const std::stop_token& stop) {
+  std::string first(std::min<uint64_t>(kTellingBytes, source.size_bytes()), '\0');
+  if (source.read(0, std::as_writable_bytes(std::span(first)), stop).has_value()) {
+    if (const std::string_view kind = foreign_kind(first); !kind.empty())
+      return Error{ErrorKind::invalid, fmt::format("{} {}", repository.locate(path), kind)};
+  }
+  // aria2 makes the whole file at once, and keeps what it has fetched of it in another beside it.
+  constexpr uint64_t kMostOfAria2 = 16ULL << 20;
+  if (repository.kind() == RepositoryKind::local && repository.read_text(path + ".aria2", kMostOfAria2, stop)) {
+    return Error{ErrorKind::corrupt, fmt::format("{} is an unfinished download of aria2 ({}.aria2 is beside it); let "
+                                                 "aria2 finish it",
+                                                 repository.locate(path), path)};
+  }
+  return error.in(repository.locate(path));
+}
+
 Result<Shard> read_shard(Repository& repository, const std::string& path, HeaderTotals& totals,
                          const std::stop_token& stop) {
   TRY_ASSIGN(const auto source, repository.open(path, stop));
@@ -66,11 +86,11 @@ Result<Shard> read_shard(Repository& repository, const std::string& path, Header
   };
   TRY(read_until(std::min<uint64_t>(kLengthBytes, source->size_bytes())));
   const auto length = parse_header_length(text, source->size_bytes());
-  if (!length) return length.error().in(repository.locate(path));
+  if (!length) return misread(repository, path, *source, length.error(), stop);
   if (const auto counted = totals.add_bytes(*length); !counted) return counted.error().in(repository.locate(path));
   TRY(read_until(kLengthBytes + *length));
   auto header = parse_header(std::string_view(text).substr(kLengthBytes), source->size_bytes());
-  if (!header) return header.error().in(repository.locate(path));
+  if (!header) return misread(repository, path, *source, header.error(), stop);
   if (const auto counted = totals.add_tensors(header->tensors.size()); !counted)
     return counted.error().in(repository.locate(path));
   shard.header = std::move(header).value();
@@ -83,6 +103,26 @@ Result<Checkpoint> open_packed(std::string_view text) {
   CheckpointBuilder builder;
   TRY(builder.set_manifest(std::move(manifest)));
   return builder.finish();
+}
+
+/// Tensors that an index leaves out.
+struct LeftOut {
+  uint64_t tensors = 0;
+  uint64_t bytes = 0;
+};
+
+/// Takes out what the index does not name, or names in another file: the index decides, as in transformers, vLLM and
+/// SGLang. `path`: of the shard.
+LeftOut leave_out(SafetensorsHeader& header, const std::string& path, const Index& index) {
+  LeftOut left;
+  std::erase_if(header.tensors, [&](const TensorInfo& tensor) {
+    const auto named = index.weight_map.find(tensor.name);
+    if (named != index.weight_map.end() && index.files[named->second] == path) return false;
+    ++left.tensors;
+    left.bytes += tensor.data.size();
+    return true;
+  });
+  return left;
 }
 
 /// `index`, at `index_path`, or nullptr for files that need none.
@@ -103,6 +143,12 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
     return {};
   };
   TRY(run_jobs(paths.size(), jobs, read_one, stop));
+  LeftOut left;
+  for (size_t i = 0; index != nullptr && i < shards.size(); ++i) {
+    const LeftOut of_shard = leave_out(shards[i]->header, paths[i], *index);
+    left.tensors += of_shard.tensors;
+    left.bytes = saturating_add(left.bytes, of_shard.bytes);
+  }
   std::vector<std::span<const TensorInfo>> stored;
   stored.reserve(shards.size());
   for (const std::optional<Shard>& shard : shards)
@@ -115,6 +161,11 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
       return added.error().in(repository.description());
   if (index != nullptr) {
     if (const auto fits = builder.check_index(*index); !fits) return fits.error().in(repository.locate(index_path));
+  }
+  if (left.tensors > 0) {
+    builder.warn(fmt::format("{} tensor{} of the shards, {}, {} not read: {} names {} in another shard, or not at all",
+                             left.tensors, left.tensors == 1 ? "" : "s", size_words(left.bytes),
+                             left.tensors == 1 ? "is" : "are", index_path, left.tensors == 1 ? "it" : "them"));
   }
   builder.doubt_experts(fused.warning());
   builder.doubt_experts(unknown_experts(builder.tensors()));
@@ -139,12 +190,31 @@ Result<std::optional<Checkpoint>> open_ordinary(Repository& repository, const Sh
   return std::optional(std::move(single).value());
 }
 
+/// Files of what people take for a checkpoint of safetensors.
+struct OtherForm {
+  const char* file;
+  const char* meaning;
+};
+constexpr char kPickles[] =
+    "holds pickles of PyTorch, which can run code and are not read: convert the checkpoint to safetensors";
+constexpr OtherForm kOtherForms[] = {
+    {"adapter_config.json",
+     "says that this is an adapter, not a model: merge it into its base model (in PEFT, "
+     "merge_and_unload) and name the folder of the result"},
+    {"pytorch_model.bin.index.json", kPickles},
+    {"pytorch_model.bin", kPickles},
+};
+
 Error no_checkpoint(Repository& repository, const std::stop_token& stop) {
   if (repository.kind() == RepositoryKind::local &&
       repository.read_text(".reshard/journal", kManifestDocument.bytes, stop)) {
     return {ErrorKind::conflict,
             fmt::format("{}: an unfinished packed repository; run the same reshard command again to complete it",
                         repository.description())};
+  }
+  for (const OtherForm& other : kOtherForms) {
+    if (repository.open(other.file, stop).has_value())
+      return {ErrorKind::unsupported, fmt::format("{}: {} {}", repository.description(), other.file, other.meaning)};
   }
   return {ErrorKind::not_found,
           fmt::format("{}: not a checkpoint: it has none of {}, {} and {}, nor a {}", repository.description(),
@@ -161,19 +231,27 @@ Result<std::unique_ptr<ByteSource>> open_catalogued(Repository& repository, cons
   return source;
 }
 
+void Checkpoint::warn_of_losses() {
+  for (std::string& loss : missing_parts(*this))
+    warnings_.push_back(std::move(loss));
+}
+
 Result<Checkpoint> Checkpoint::open(Repository& repository, unsigned jobs, const std::stop_token& stop,
                                     Progress* progress) {
   auto manifest = repository.read_text(kManifestPath, kManifestDocument.bytes, stop);
   if (manifest) {
     auto packed = open_packed(*manifest);
     if (!packed) return packed.error().in(repository.locate(kManifestPath));
+    if (!packed->manifest_->coverage.of) packed->warn_of_losses();
     return packed;
   }
   if (manifest.error().kind != ErrorKind::not_found) return manifest.error();
   for (const ShardNames& names : kShardNames) {
     auto opened = open_ordinary(repository, names, jobs, stop, progress);
     if (!opened) return opened.error();
-    if (*opened) return std::move(**opened);
+    if (!*opened) continue;
+    (*opened)->warn_of_losses();
+    return std::move(**opened);
   }
   return no_checkpoint(repository, stop);
 }

@@ -88,7 +88,7 @@ class Checkpoint {
   [[nodiscard]] const std::map<ExpertKey, std::vector<uint32_t>>& experts() const { return experts_; }
   /// Set for a packed repository.
   [[nodiscard]] const std::optional<Manifest>& manifest() const { return manifest_; }
-  /// What is odd but not refused, for the user: tensors that the index does not list, say.
+  /// What is odd but not refused, for the user: tensors that the index leaves out, or an expert that lacks one, say.
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
   /// Those of the warnings that speak of experts which experts() may lack.
   [[nodiscard]] const std::vector<std::string>& expert_doubts() const { return expert_doubts_; }
@@ -100,6 +100,8 @@ class Checkpoint {
 
  private:
   friend class CheckpointBuilder;
+  /// Adds what a whole model seems to have lost.
+  void warn_of_losses();
   std::vector<CheckpointFile> files_;
   std::vector<TensorEntry> tensors_;
   StringMap<uint32_t> by_name_;

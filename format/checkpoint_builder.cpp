@@ -115,16 +115,6 @@ Result<void> CheckpointBuilder::check_index(const Index& index) {
                    fmt::format("tensor \"{}\" should be in {}, which does not hold it", name, path)};
     }
   }
-  size_t next_fused = 0;
-  for (size_t i = 0; i < checkpoint_.tensors_.size(); ++i) {
-    const bool sliced = next_fused < checkpoint_.fused_.size() && checkpoint_.fused_[next_fused].first == i;
-    const std::string& name = sliced ? checkpoint_.fused_[next_fused].name : checkpoint_.tensors_[i].name;
-    if (!index.weight_map.contains(name)) {
-      checkpoint_.warnings_.push_back(fmt::format("{}: tensor \"{}\" is not in the index; it is kept",
-                                                  checkpoint_.files_[checkpoint_.tensors_[i].file].path, name));
-    }
-    if (sliced) i += checkpoint_.fused_[next_fused++].slices - 1;
-  }
   return {};
 }
 
@@ -149,6 +139,10 @@ Result<void> CheckpointBuilder::add_known(std::vector<CheckpointFile> files, std
   }
   checkpoint_.manifest_ = std::move(manifest);
   return {};
+}
+
+void CheckpointBuilder::warn(std::string warning) {
+  checkpoint_.warnings_.push_back(std::move(warning));
 }
 
 void CheckpointBuilder::doubt_experts(std::optional<std::string> doubt) {

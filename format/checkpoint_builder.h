@@ -40,8 +40,10 @@ class CheckpointBuilder {
   /// Files, and tensors in them, as other catalogues have them: TensorEntry::file counts in these files. `manifest`:
   /// what the whole is said to be; its files, if it has any, are the first of these.
   Result<void> add_known(std::vector<CheckpointFile> files, std::vector<TensorEntry> tensors, Manifest manifest);
-  /// Compares what the index promises with what the shards hold.
+  /// Whether the shards hold what the index promises.
   Result<void> check_index(const Index& index);
+  /// A sentence for people about what is in the files.
+  void warn(std::string warning);
   void doubt_experts(std::optional<std::string> doubt);
 
   [[nodiscard]] std::span<const TensorEntry> tensors() const { return checkpoint_.tensors_; }

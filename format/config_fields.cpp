@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace dspack::format {
 
@@ -35,22 +36,34 @@ bool ConfigFields::is_null(std::string_view key) const {
   return found != object_.end() && found->is_null();
 }
 
-void ConfigFields::refuse_others(std::span<const std::string_view> without_effect) {
+std::vector<std::string> ConfigFields::others(std::span<const std::string_view> without_effect) const {
+  std::vector<std::string> keys;
   for (const auto& [key, value] : object_.items()) {
-    if (asked_.contains(key) || std::ranges::find(without_effect, key) != without_effect.end()) continue;
-    if (error_) return;
-    error_ = Error{ErrorKind::unsupported,
-                   fmt::format("{}: \"{}\" is {}; this program does not know the key, and it might change the result "
-                               "(if it does not, take it out)",
-                               place_, shown_key(key), shown(value))};
+    const bool is_known = asked_.contains(key) || std::ranges::find(without_effect, key) != without_effect.end();
+    if (!is_known && !value.is_null()) keys.push_back(key);
   }
+  return keys;
+}
+
+void ConfigFields::refuse_others(std::span<const std::string_view> without_effect) {
+  const std::vector<std::string> keys = others(without_effect);
+  if (error_ || keys.empty()) return;
+  error_ =
+      Error{ErrorKind::unsupported, described(keys.front()) +
+                                        "; this program does not know the key, and it might change the result (if it "
+                                        "does not, take it out, or name a corrected file with --config)"};
+}
+
+std::string ConfigFields::described(std::string_view key) const {
+  const auto found = object_.find(std::string(key));
+  return fmt::format("{}: \"{}\" is {}", place_, shown_key(std::string(key)),
+                     found == object_.end() ? "missing" : shown(*found));
 }
 
 void ConfigFields::fail(ErrorKind kind, std::string_view key, std::string_view reason) {
   if (error_) return;
-  const Json* value = find(key);
-  error_ = Error{kind, value == nullptr ? fmt::format("{}: \"{}\" is missing; {}", place_, key, reason)
-                                        : fmt::format("{}: \"{}\" is {}; {}", place_, key, shown(*value), reason)};
+  (void)find(key);  // it has been asked for
+  error_ = Error{kind, fmt::format("{}; {}", described(key), reason)};
 }
 
 uint32_t ConfigFields::integer(std::string_view key, uint32_t low, uint32_t high, std::optional<uint32_t> fallback) {
@@ -60,6 +73,10 @@ uint32_t ConfigFields::integer(std::string_view key, uint32_t low, uint32_t high
     const bool fits = value->is_number_unsigned() || value->get<int64_t>() >= 0;
     const uint64_t number = fits ? value->get<uint64_t>() : 0;
     if (fits && number >= low && number <= high) return static_cast<uint32_t>(number);
+  }
+  if (value != nullptr && value->is_number_float()) {  // as some programs write whole numbers: 64.0
+    const double number = value->get<double>();
+    if (number >= low && number <= high && number == std::floor(number)) return static_cast<uint32_t>(number);
   }
   fail(ErrorKind::invalid, key, fmt::format("expected a whole number from {} to {}", low, high));
   return low;

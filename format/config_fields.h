@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "format/base/result.h"
 #include "format/json.h"
@@ -33,10 +34,14 @@ class ConfigFields {
   /// nullptr when absent or null.
   [[nodiscard]] const Json* find(std::string_view key);
 
+  /// The keys that nothing has asked for, that are not in `without_effect` and whose value is not null.
+  [[nodiscard]] std::vector<std::string> others(std::span<const std::string_view> without_effect) const;
   /// Fails (unsupported) if the object has a key that nothing has asked for and that is not in `without_effect`: what
   /// it says might change the result.
   void refuse_others(std::span<const std::string_view> without_effect);
 
+  /// `PLACE: "key" is VALUE`, for a key that is there.
+  [[nodiscard]] std::string described(std::string_view key) const;
   /// Keeps the first error: `"key" is VALUE; reason`.
   void fail(ErrorKind kind, std::string_view key, std::string_view reason);
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }

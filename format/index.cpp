@@ -15,7 +15,7 @@ bool is_index_path(std::string_view path) {
 }
 
 Result<Index> parse_index(std::string_view text) {
-  TRY_ASSIGN(const Json root, parse_json(text, kIndexDocument));
+  TRY_ASSIGN(const Json root, parse_json_file(text, kIndexDocument));
   if (!root.is_object()) return Error{ErrorKind::invalid, "the index is not a JSON object"};
   TRY_ASSIGN(const Json* map, json_object(root, "weight_map"));
   Index index;

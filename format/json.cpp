@@ -6,6 +6,7 @@
 
 #include "format/base/foreign_text.h"
 #include "format/base/size.h"
+#include "format/foreign_file.h"
 
 namespace dspack::format {
 namespace {
@@ -116,6 +117,13 @@ Result<Json> parse_json(std::string_view text, const DocumentBounds& bounds) {
   StrictBuilder builder(bounds);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) return builder.problem();
   return builder.take();
+}
+
+Result<Json> parse_json_file(std::string_view text, const DocumentBounds& bounds) {
+  auto parsed = parse_json(text, bounds);
+  if (parsed) return parsed;
+  const std::string_view kind = foreign_kind(text);
+  return kind.empty() ? std::move(parsed) : Error{ErrorKind::invalid, std::string(kind)};
 }
 
 std::string canonical_json(const Json& value) {

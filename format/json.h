@@ -65,6 +65,8 @@ inline constexpr DocumentBounds kTraceLineDocument{"a line of a trace", 8ULL << 
 inline constexpr DocumentBounds kConversationDocument{"a conversation", 64ULL << 20, 1'000'000};
 
 [[nodiscard]] Result<Json> parse_json(std::string_view text, const DocumentBounds& bounds);
+/// The same for the text of a file; one that is something else (a pointer of Git LFS, say) is named as what it is.
+[[nodiscard]] Result<Json> parse_json_file(std::string_view text, const DocumentBounds& bounds);
 
 /// What the parser of JSON says of broken text, as a line for people.
 [[nodiscard]] Error json_error(const Json::exception& exception);

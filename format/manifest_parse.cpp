@@ -450,7 +450,7 @@ Result<void> check_coverage(const Manifest& manifest) {
 }  // namespace
 
 Result<Manifest> parse_manifest(std::string_view text) {
-  TRY_ASSIGN(Json json, parse_json(text, kManifestDocument));
+  TRY_ASSIGN(Json json, parse_json_file(text, kManifestDocument));
   if (!json.is_object()) return invalid("the manifest is not a JSON object");
   Manifest manifest;
   TRY(read_format(json, manifest));  // first, so that a newer version is called newer and not broken

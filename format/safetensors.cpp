@@ -311,6 +311,9 @@ Result<SafetensorsHeader> parse_header(std::string_view json, uint64_t file_byte
     return Error{ErrorKind::corrupt,
                  fmt::format("a header of {} bytes runs past the end of the file ({} bytes)", json.size(), file_bytes)};
   }
+  // Blanks and a byte order mark, which some readers of JSON pass over.
+  if (!json.empty() && std::string_view(" \t\r\n\xef").find(json.front()) != std::string_view::npos)
+    return invalid("the header does not begin with \"{\", as the format asks");
   HeaderReader reader;
   if (!Json::sax_parse(json.begin(), json.end(), &reader)) return reader.problem();
   SafetensorsHeader header = reader.take();

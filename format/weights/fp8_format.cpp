@@ -31,6 +31,8 @@ std::optional<std::pair<uint64_t, uint64_t>> scale_grid(const std::vector<uint64
   if (shape.empty()) return std::pair<uint64_t, uint64_t>{1, 1};
   if (shape.size() == 1) return std::pair<uint64_t, uint64_t>{shape[0], 1};
   if (shape.size() == 2) return std::pair<uint64_t, uint64_t>{shape[0], shape[1]};
+  // As NVIDIA's FP8_PB_WO stores them: blocks, and one value of each.
+  if (shape.size() == 4 && shape[1] == 1 && shape[3] == 1) return std::pair<uint64_t, uint64_t>{shape[0], shape[2]};
   return std::nullopt;
 }
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "format/base/size.h"
@@ -30,12 +31,43 @@ int32_t integer_at(std::span<const std::byte> words, uint64_t index, uint32_t bi
   return bits == 8 ? byte : byte >> (index % 2 * 4) & 0xf;
 }
 
-Result<void> check_shape(const StoredPlane& plane, StoredBytes stored) {
+/// weight_shape [2], I64 as compressed-tensors writes it, or I32 as Moonshot's releases have it.
+Result<void> check_shape(const WeightForm& form, const TensorEntry& tensor, std::span<const std::byte> stored) {
   std::array<int64_t, 2> shape{};
-  std::memcpy(shape.data(), stored.back().data(), sizeof shape);
-  if (shape[0] == plane.form.out && shape[1] == plane.form.in) return {};
+  if (tensor.dtype == Dtype::i32) {
+    std::array<int32_t, 2> narrow{};
+    std::memcpy(narrow.data(), stored.data(), sizeof narrow);
+    std::ranges::copy(narrow, shape.begin());
+  } else {
+    std::memcpy(shape.data(), stored.data(), sizeof shape);
+  }
+  if (shape[0] == form.out && shape[1] == form.in) return {};
   return Error{ErrorKind::invalid, fmt::format("weight_shape says [{}, {}] where [{}, {}] is expected", shape[0],
-                                               shape[1], plane.form.out, plane.form.in)};
+                                               shape[1], form.out, form.in)};
+}
+
+/// weight_g_idx [in], the group of each column: the one that it is in by its place.
+Result<void> check_order(const WeightForm& form, std::span<const std::byte> stored) {
+  for (uint32_t column = 0; column < form.in; ++column) {
+    int32_t group = 0;
+    std::memcpy(&group, stored.data() + column * sizeof group, sizeof group);
+    if (group == static_cast<int32_t>(column / form.block_in)) continue;
+    return Error{ErrorKind::unsupported,
+                 fmt::format("weight_g_idx puts column {} into group {}; columns whose groups are given one by one "
+                             "(actorder \"group\") cannot be run",
+                             column, group)};
+  }
+  return {};
+}
+
+/// What stands beside the codes and says what their shape and their scales' say already.
+Result<void> check_described(const StoredPlane& plane, StoredBytes stored) {
+  for (size_t i = 1; i < plane.tensors.size(); ++i) {
+    const TensorEntry& tensor = *plane.tensors[i];
+    if (tensor.name.ends_with(".weight_shape")) TRY(check_shape(plane.form, tensor, stored[i]));
+    if (tensor.name.ends_with(".weight_g_idx")) TRY(check_order(plane.form, stored[i]));
+  }
+  return {};
 }
 
 /// Rows of whole words become rows of whole bytes.
@@ -138,10 +170,13 @@ Result<StoredMatrix> find_packed(const Checkpoint& checkpoint, const MatrixReque
     const auto found = find_tensor(checkpoint, module + std::string(part));
     return found ? *found : nullptr;
   };
-  if (const auto* order = beside("weight_g_idx"); order != nullptr) {
+  const auto* order = beside("weight_g_idx");
+  const bool is_listed =
+      order != nullptr && order->dtype == Dtype::i32 && order->shape == std::vector<uint64_t>{request.in};
+  if (request.stored.ordered.value_or(false) || (order != nullptr && !is_listed)) {
     return Error{ErrorKind::unsupported,
                  fmt::format("{}: columns whose groups are given one by one (actorder \"group\") cannot be run",
-                             place_of(checkpoint, *order))};
+                             place_of(checkpoint, order == nullptr ? *packed : *order))};
   }
   const bool is_matrix = packed->shape.size() == 2 && packed->shape[0] == request.out;
   const uint32_t bits = is_matrix ? bits_of_row(packed->shape[1], request.in, request.stored.bits) : 0;
@@ -167,10 +202,14 @@ Result<StoredMatrix> find_packed(const Checkpoint& checkpoint, const MatrixReque
   if (bits == 8 && zeros == nullptr) codes.make = sign_bytes;
   if (zeros != nullptr) TRY(add_zeros(checkpoint, *zeros, bits, matrix));
   if (const auto* shape = beside("weight_shape"); shape != nullptr) {
-    if (shape->dtype != Dtype::i64 || shape->shape != std::vector<uint64_t>{2})
+    if ((shape->dtype != Dtype::i64 && shape->dtype != Dtype::i32) || shape->shape != std::vector<uint64_t>{2})
       return Error{ErrorKind::invalid, fmt::format("{} is no shape of a matrix", place_of(checkpoint, *shape))};
     codes.tensors.push_back(shape);
-    codes.check = check_shape;
+    codes.check = check_described;
+  }
+  if (order != nullptr) {
+    codes.tensors.push_back(order);
+    codes.check = check_described;
   }
   return matrix;
 }

@@ -6,48 +6,27 @@
 #include <algorithm>
 #include <array>
 
-#include "format/config_fields.h"
+#include "format/weights/quantization_fields.h"
 #include "format/weights/refused_forms.h"
 
 namespace dspack::format {
 
 namespace {
 
-constexpr uint32_t kMaxBlock = 1U << 20;
-
 // Weights are multiplied as they are stored, activations stay FP32, and the KV cache is what --kv-dtype says. So how
 // other programs would round activations and the cache, and which modules were converted, is without effect.
-constexpr std::array<std::string_view, 5> kFp8WithoutEffect = {"activation_scheme", "modules_to_not_convert",
-                                                               "ignored_layers", "dequantize", "kv_cache_scheme"};
+constexpr std::array<std::string_view, 6> kFp8WithoutEffect = {
+    "activation_scheme", "activation_scale_ub", "modules_to_not_convert",
+    "ignored_layers",    "dequantize",          "kv_cache_scheme"};
 constexpr std::array<std::string_view, 7> kCompressedWithoutEffect = {
     "ignore",   "quantization_status", "global_compression_ratio", "version", "registry_requires_subclass",
     "observer", "kv_cache_scheme"};
 constexpr std::array<std::string_view, 3> kGroupWithoutEffect = {"targets", "input_activations", "output_activations"};
-constexpr std::array<std::string_view, 7> kWeightsWithoutEffect = {
-    "observer", "observer_kwargs", "actorder", "dynamic", "group_size", "scale_dtype", "zp_dtype"};
-
-std::optional<BlockSize> read_block(ConfigFields& fields, std::string_view key) {
-  const Json* block = fields.find(key);
-  if (block == nullptr) return std::nullopt;
-  const auto good = [](const Json& size) {
-    return size.is_number_unsigned() && size.get<uint64_t>() >= 1 && size.get<uint64_t>() <= kMaxBlock;
-  };
-  if (!block->is_array() || block->size() != 2 || !good((*block)[0]) || !good((*block)[1])) {
-    fields.fail(ErrorKind::invalid, key, "expected two whole numbers, as in [128, 128]");
-    return std::nullopt;
-  }
-  return BlockSize{.out = (*block)[0].get<uint32_t>(), .in = (*block)[1].get<uint32_t>()};
-}
-
-void only(ConfigFields& fields, std::string_view key, const Json& value) {
-  const Json* found = fields.find(key);
-  if (found != nullptr && *found != value) {
-    fields.fail(ErrorKind::unsupported, key, fmt::format("only {} can be run", value.dump()));
-  }
-}
+constexpr std::array<std::string_view, 6> kWeightsWithoutEffect = {"observer",   "observer_kwargs", "dynamic",
+                                                                   "group_size", "scale_dtype",     "zp_dtype"};
 
 // "quant_method": "fp8", as DeepSeek and transformers write it.
-std::optional<BlockSize> read_fp8(ConfigFields& fields) {
+std::optional<BlockSize> read_fp8(ConfigFields& fields, std::vector<std::string>& notes) {
   only(fields, "fmt", "e4m3");
   // ue8m0 says that the scales are powers of two. Their tensors hold them, as F32 or as F8_E8M0.
   const std::string scales = fields.text("scale_fmt", "float");
@@ -55,7 +34,7 @@ std::optional<BlockSize> read_fp8(ConfigFields& fields) {
     fields.fail(ErrorKind::unsupported, "scale_fmt", R"(only "ue8m0" and "float" can be run)");
   }
   const std::optional<BlockSize> block = read_block(fields, "weight_block_size");
-  fields.refuse_others(kFp8WithoutEffect);
+  pass_over(fields, kFp8WithoutEffect, notes);
   return block;
 }
 
@@ -75,6 +54,9 @@ void only_formats(ConfigFields& fields) {
 // Of weights in groups: integers with or without zero points, and FP4.
 Quantization read_groups(ConfigFields& weights, uint32_t bits, std::string_view strategy) {
   Quantization found{.block = {}, .bits = bits, .group = {}, .symmetric = weights.flag("symmetric", true)};
+  // "weight" and "static" leave the columns of a group beside each other; true is how "group" was written once.
+  if (const Json* order = weights.find("actorder"); order != nullptr && (*order == "group" || *order == true))
+    found.ordered = true;
   if (strategy == "group" || strategy == "tensor_group") found.group = weights.integer("group_size", 1, kMaxBlock);
   return found;
 }
@@ -90,11 +72,11 @@ void check_strategy(ConfigFields& weights, const std::string& type, uint32_t bit
 }
 
 // One entry of "config_groups": how the weights of some layers are stored.
-Result<Quantization> read_group(const Json& group, const std::string& place) {
+Result<Quantization> read_group(const Json& group, const std::string& place, std::vector<std::string>& notes) {
   ConfigFields fields(group, place);
   const Json* weights = fields.object("weights");
   only_formats(fields);
-  fields.refuse_others(kGroupWithoutEffect);
+  pass_over(fields, kGroupWithoutEffect, notes);
   if (fields.error()) return *fields.error();
   if (weights == nullptr) return Quantization();
   ConfigFields inner(*weights, place + R"( "weights")");
@@ -108,7 +90,7 @@ Result<Quantization> read_group(const Json& group, const std::string& place) {
   check_strategy(inner, type, bits, strategy);
   if (type == "float") only(inner, "symmetric", true);
   Quantization found = read_groups(inner, bits, strategy);
-  inner.refuse_others(kWeightsWithoutEffect);
+  pass_over(inner, kWeightsWithoutEffect, notes);
   if (inner.error()) return *inner.error();
   if (type == "float" && bits == 8) found = {};
   if (strategy == "block") found.block = block;
@@ -125,12 +107,10 @@ T agreed(const std::vector<T>& said) {
 // "quant_method": "compressed-tensors". Which layers a group is for is a list of patterns, and not needed: 8-bit floats
 // in blocks and codes in groups are told apart by their tensors, and where groups of one kind differ, sizes are left to
 // the scales' shapes.
-Result<Quantization> read_compressed(ConfigFields& fields) {
+Result<Quantization> read_compressed(ConfigFields& fields, std::vector<std::string>& notes) {
   only_formats(fields);
-  only(fields, "sparsity_config", Json::object());
-  only(fields, "transform_config", Json::object());
   const Json* groups = fields.object("config_groups");
-  fields.refuse_others(kCompressedWithoutEffect);
+  pass_over(fields, kCompressedWithoutEffect, notes);
   if (fields.error()) return *fields.error();
   if (groups == nullptr) return Quantization();
   std::vector<std::optional<BlockSize>> blocks;
@@ -140,7 +120,7 @@ Result<Quantization> read_compressed(ConfigFields& fields) {
       fields.fail(ErrorKind::invalid, "config_groups", "expected an object of objects");
       return *fields.error();
     }
-    TRY_ASSIGN(const auto one, read_group(group, fields.place() + R"(, a group of "config_groups")"));
+    TRY_ASSIGN(const auto one, read_group(group, fields.place() + R"(, a group of "config_groups")", notes));
     if (one.block) blocks.push_back(one.block);
     if (one.bits) codes.push_back(one);
   }
@@ -150,104 +130,39 @@ Result<Quantization> read_compressed(ConfigFields& fields) {
 }
 
 // "quant_method": "modelopt", as NVIDIA writes it. FP8 beside NVFP4 is seen from the tensors.
-Quantization read_modelopt(ConfigFields& fields) {
-  constexpr std::array<std::string_view, 4> kAlgorithms = {"NVFP4", "FP8", "MIXED_PRECISION", "W4A16_NVFP4"};
-  constexpr std::array<std::string_view, 10> kWithoutEffect = {
-      "exclude_modules", "ignore",         "kv_cache_quant_algo", "kv_cache_scheme", "producer",
-      "config_groups",   "moe_quant_algo", "quantized_layers",    "quant_library",   "version"};
+Quantization read_modelopt(ConfigFields& fields, std::vector<std::string>& notes) {
+  constexpr std::array<std::string_view, 7> kAlgorithms = {
+      "NVFP4", "FP8", "MIXED_PRECISION", "W4A16_NVFP4", "NVFP4_AWQ", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN"};
+  // Of NVFP4_AWQ: where the factors of inputs ("pre_quant_scale") were not multiplied into the layer before, they are
+  // tensors, and refused there.
+  constexpr std::array<std::string_view, 11> kWithoutEffect = {
+      "exclude_modules", "ignore",        "kv_cache_quant_algo", "kv_cache_scheme",
+      "producer",        "config_groups", "moe_quant_algo",      "quantized_layers",
+      "quant_library",   "version",       "pre_quant_scale"};
+  only(fields, "has_zero_point", false);
   const std::string algorithm = fields.text("quant_algo", "");
   if (std::ranges::find(kAlgorithms, algorithm) == kAlgorithms.end())
     fields.fail(ErrorKind::unsupported, "quant_algo", fmt::format("only {} can be run", fmt::join(kAlgorithms, ", ")));
   Quantization found;
   const uint32_t group = fields.integer("group_size", 1, kMaxBlock, 16);
-  if (algorithm == "NVFP4" || algorithm == "W4A16_NVFP4") found.group = group;
-  fields.refuse_others(kWithoutEffect);
+  if (algorithm.find("NVFP4") != std::string::npos) found.group = group;
+  pass_over(fields, kWithoutEffect, notes);
   return found;
 }
 
-// -1: a column of weights is one group.
-std::optional<uint32_t> read_group_size(ConfigFields& fields) {
-  const Json* size = fields.find("group_size");
-  if (size != nullptr && *size == -1) return std::nullopt;
-  return fields.integer("group_size", 1, kMaxBlock);
+ExpectedForm::Kind expected_kind(const std::string& method, ConfigFields& fields, const Quantization& stored) {
+  using enum ExpectedForm::Kind;
+  if (method == "fp8" && stored.block) return fp8_blocks;
+  if (method == "modelopt" && fields.text("quant_algo", "") == "NVFP4") return nvfp4;
+  const bool is_packed = method == "compressed-tensors" && stored.bits && stored.group && stored.symmetric == true;
+  return is_packed && fields.text("format", "") == "pack-quantized" ? packed : unknown;
 }
 
-// "quant_method": "awq", as AutoAWQ and transformers write it.
-Quantization read_awq(ConfigFields& fields) {
-  constexpr std::array<std::string_view, 5> kWithoutEffect = {"modules_to_not_convert", "backend", "exllama_config",
-                                                              "do_fuse", "fuse_max_seq_len"};
-  Quantization found{.bits = fields.integer("bits", 1, 32), .group = read_group_size(fields)};
-  if (found.bits != 4) fields.fail(ErrorKind::unsupported, "bits", "only 4 can be run");
-  std::string version = fields.text("version", "gemm");
-  std::ranges::transform(version, version.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
-  if (version != "gemm") fields.fail(ErrorKind::unsupported, "version", R"(only "gemm" can be run)");
-  only(fields, "zero_point", true);
-  fields.refuse_others(kWithoutEffect);
-  return found;
-}
-
-// "quant_method": "gptq", as AutoGPTQ, GPTQModel and transformers write it. How codes were found is without effect.
-Quantization read_gptq(ConfigFields& fields) {
-  constexpr std::array<std::string_view, 20> kWithoutEffect = {"damp_percent",
-                                                               "damp_auto_increment",
-                                                               "true_sequential",
-                                                               "static_groups",
-                                                               "model_name_or_path",
-                                                               "dataset",
-                                                               "tokenizer",
-                                                               "block_name_to_quantize",
-                                                               "model_seqlen",
-                                                               "model_file_base_name",
-                                                               "batch_size",
-                                                               "pad_token_id",
-                                                               "use_cuda_fp16",
-                                                               "max_input_length",
-                                                               "exllama_config",
-                                                               "cache_block_outputs",
-                                                               "use_exllama",
-                                                               "module_name_preceding_first_block",
-                                                               "meta",
-                                                               "modules_in_block_to_quantize"};
-  const uint32_t bits = fields.integer("bits", 1, 32);
-  Quantization found{.bits = bits, .group = read_group_size(fields)};
-  if (bits != 4 && bits != 8) fields.fail(ErrorKind::unsupported, "bits", "only 4 and 8 can be run");
-  (void)fields.flag("sym", true);
-  (void)fields.flag("lm_head", false);
-  only(fields, "is_marlin_format", false);
-  only(fields, "pack_dtype", "int32");
-  only(fields, "dynamic", Json::object());  // other bits and groups for some modules
-  found.ordered = fields.flag("desc_act", false);
-  const std::string format = fields.text("checkpoint_format", "gptq");
-  if (format != "gptq" && format != "gptq_v2")
-    fields.fail(ErrorKind::unsupported, "checkpoint_format", R"(only "gptq" and "gptq_v2" can be run)");
-  found.zero_offset = format == "gptq" ? 1 : 0;
-  fields.refuse_others(kWithoutEffect);
-  return found;
-}
-
-// "quant_method": "bitsandbytes", as transformers writes it. What a code means is beside the weights.
-Quantization read_bitsandbytes(ConfigFields& fields) {
-  constexpr std::array<std::string_view, 9> kWithoutEffect = {"_load_in_4bit",
-                                                              "_load_in_8bit",
-                                                              "bnb_4bit_compute_dtype",
-                                                              "bnb_4bit_use_double_quant",
-                                                              "llm_int8_enable_fp32_cpu_offload",
-                                                              "llm_int8_has_fp16_weight",
-                                                              "llm_int8_skip_modules",
-                                                              "llm_int8_threshold",
-                                                              "modules_to_not_convert"};
-  const bool is_four = fields.flag("load_in_4bit", false);
-  const bool is_eight = fields.flag("load_in_8bit", false);
-  if (is_four == is_eight)
-    fields.fail(ErrorKind::invalid, "load_in_4bit", "one of \"load_in_4bit\" and \"load_in_8bit\" must be true");
-  only(fields, "bnb_4bit_quant_storage", "uint8");
-  Quantization found{.bits = is_four ? 4 : 8};
-  const std::string kind = fields.text("bnb_4bit_quant_type", "");
-  if (!kind.empty() && kind != "nf4" && kind != "fp4")
-    fields.fail(ErrorKind::unsupported, "bnb_4bit_quant_type", R"(only "nf4" and "fp4" can be run)");
-  if (is_four && !kind.empty()) found.four_bits = kind == "nf4" ? "nf4" : "fp4";
-  fields.refuse_others(kWithoutEffect);
-  return found;
+void add_texts(const Json* list, std::vector<std::string>& into) {
+  if (list == nullptr || !list->is_array()) return;
+  for (const Json& text : *list) {
+    if (text.is_string()) into.push_back(text.get<std::string>());
+  }
 }
 
 }  // namespace
@@ -267,31 +182,54 @@ Json quantization_json(const Quantization& said) {
   return json;
 }
 
-Result<Quantization> parse_quantization(const Json& object, std::string_view place) {
+Result<QuantizationReading> parse_quantization(const Json& object, std::string_view place) {
   ConfigFields fields(object, std::string(place));
-  const std::string method = fields.text("quant_method", "");
-  Quantization found;
-  if (method == "fp8") {
-    found.block = read_fp8(fields);
+  std::string method = fields.text("quant_method", "");
+  if (method.starts_with("intel/")) method = method.substr(method.find('/') + 1);
+  QuantizationReading found;
+  if (method == "fp8" || method == "fbgemm_fp8") {
+    found.stored.block = read_fp8(fields, found.notes);
   } else if (method == "compressed-tensors") {
-    TRY_ASSIGN(found, read_compressed(fields));
-  } else if (method == "modelopt") {
-    found = read_modelopt(fields);
+    TRY_ASSIGN(found.stored, read_compressed(fields, found.notes));
+  } else if (method == "modelopt" || method == "modelopt_fp4") {
+    found.stored = read_modelopt(fields, found.notes);
   } else if (method == "awq") {
-    found = read_awq(fields);
+    found.stored = read_awq(fields, found.notes);
   } else if (method == "gptq") {
-    found = read_gptq(fields);
+    found.stored = read_gptq(fields, found.notes);
+  } else if (method == "auto-round") {
+    found.stored = read_auto_round(fields, found.notes);
+  } else if (method == "moe_wna16") {
+    found.stored = read_wna16(fields, found.notes);
   } else if (method == "bitsandbytes") {
-    found = read_bitsandbytes(fields);
+    found.stored = read_bitsandbytes(fields, found.notes);
   } else if (const std::string_view refusal = refusal_of(method); !refusal.empty()) {
     fields.fail(ErrorKind::unsupported, "quant_method", refusal);
   } else {
-    fields.fail(
-        ErrorKind::unsupported, "quant_method",
-        R"(only "fp8", "compressed-tensors", "modelopt", "awq", "gptq", "bitsandbytes" and unquantised weights )"
-        "can be run");
+    found.notes.push_back(fields.described("quant_method") +
+                          "; this program does not know it, and goes by the tensors");
+    if (fields.find("bits") != nullptr) found.stored.bits = fields.integer("bits", 1, 32);
+    (void)fields.find("sym");  // a fact about zero points, which are stored
+    pass_over(fields, kFp8WithoutEffect, found.notes);
   }
   if (fields.error()) return *fields.error();
+  found.expected.kind = expected_kind(method, fields, found.stored);
+  for (const char* key : {"ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"})
+    add_texts(fields.find(key), found.expected.unquantised);
+  return found;
+}
+
+Result<Json> find_quantization(const Json& config, std::string_view beside) {
+  if (const auto said = config.find("quantization_config"); said != config.end() && !said->is_null()) return *said;
+  if (beside.empty()) return Json();
+  TRY_ASSIGN(Json json, parse_json_file(beside, kConfigDocument));
+  const auto said = json.is_object() ? json.find("quantization") : json.end();
+  if (!json.is_object() || said == json.end() || said->is_null()) return Json();
+  if (!said->is_object()) return Error{ErrorKind::invalid, R"("quantization" is not a JSON object)"};
+  Json found = *said;
+  // Left out where nothing is quantised but the cache.
+  if (const auto algorithm = found.find("quant_algo"); algorithm == found.end() || algorithm->is_null()) return Json();
+  found["quant_method"] = "modelopt";
   return found;
 }
 

@@ -16,7 +16,11 @@ struct RefusedMethod {
   std::string_view method;
   std::string_view reason;
 };
-constexpr std::array<RefusedMethod, 4> kRefusedMethods = {{
+constexpr std::string_view kCodebooks =
+    "its codes stand for vectors of a codebook; a checkpoint of compressed-tensors, AWQ or GPTQ can be run";
+constexpr std::string_view kRotated =
+    "its weights are rotated, and inputs would have to be; a checkpoint of compressed-tensors, AWQ or GPTQ can be run";
+constexpr std::array<RefusedMethod, 13> kRefusedMethods = {{
     {"eetq",
      "its int8 codes lie in the order of the GPU kernel that they were saved for, one for Volta and another since "
      "Turing, and no file says which; convert the unquantised checkpoint instead"},
@@ -29,6 +33,19 @@ constexpr std::array<RefusedMethod, 4> kRefusedMethods = {{
     {"mxfp4",
      "gpt-oss' fused experts, whose rows of gate and up alternate, are of no model of this family; MXFP4 "
      "under compressed-tensors' or DeepSeek-V4's names can be run"},
+    {"nvfp4_awq",
+     "the factor of each input is still a tensor beside the weight, which no kernel here applies; a checkpoint of "
+     "NVFP4 "
+     "can be run"},
+    {"aqlm", kCodebooks},
+    {"vptq", kCodebooks},
+    {"quip", kCodebooks},
+    {"hqq",
+     "its groups run across rows and its scales may be coded themselves; GPTQ, AWQ or compressed-tensors can be run"},
+    {"spqr", "its outliers are stored apart; a checkpoint of compressed-tensors, AWQ or GPTQ can be run"},
+    {"higgs", kRotated},
+    {"fp_quant", kRotated},
+    {"paroquant", kRotated},
 }};
 
 struct Sign {
@@ -37,7 +54,8 @@ struct Sign {
 };
 // Sources: exllamav2 0.3.2, linear.py; exllamav3, doc/exl3.md; EETQ 465e972, python/eetq/modules/qlinear.py;
 // transformers, integrations/mxfp4.py.
-constexpr std::array<Sign, 14> kSigns = {{{"q_weight", "exl2"},
+constexpr std::array<Sign, 15> kSigns = {{{"pre_quant_scale", "nvfp4_awq"},
+                                          {"q_weight", "exl2"},
                                           {"q_scale", "exl2"},
                                           {"q_scale_max", "exl2"},
                                           {"q_groups", "exl2"},

@@ -28,6 +28,7 @@ constexpr std::string_view kSourceIndexFolder = "provenance/";
 constexpr const char* kUsualNames[] = {
     "config.json",
     "generation_config.json",
+    "hf_quant_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",

@@ -20,7 +20,7 @@ namespace dspack::reshard {
 namespace {
 
 Result<uint32_t> layer_count(std::string_view config) {
-  TRY_ASSIGN(const format::Json json, format::parse_json(config, format::kConfigDocument));
+  TRY_ASSIGN(const format::Json json, format::parse_json_file(config, format::kConfigDocument));
   if (!json.is_object()) return Error{ErrorKind::invalid, "is not a JSON object"};
   // Models with more than one part keep the language model's fields in an object of their own.
   const auto text = json.find("text_config");
@@ -219,18 +219,20 @@ Result<format::Quantization> stored_forms(format::Repository& source, const std:
   const auto text = source.read_text(kConfigPath, format::kConfigDocument.bytes, stop);
   if (!text) return text.error().in("the recipe needs to know how weights are stored, from config.json");
   const std::string place = source.locate(kConfigPath);
-  const auto json = format::parse_json(*text, format::kConfigDocument);
+  const auto json = format::parse_json_file(*text, format::kConfigDocument);
   if (!json) return json.error().in(place);
   if (!json->is_object()) return Error{ErrorKind::invalid, place + ": is not a JSON object"};
-  constexpr char kQuantization[] = "quantization_config";
   const auto inner = json->find("text_config");
-  const bool is_inner = inner != json->end() && inner->is_object() && inner->contains(kQuantization);
-  const format::Json& holder = is_inner ? *inner : *json;
-  const auto described = holder.find(kQuantization);
-  if (described == holder.end() || described->is_null()) return format::Quantization();
+  const bool is_inner = inner != json->end() && inner->is_object() && inner->contains("quantization_config");
+  const auto beside = source.read_text(format::kHfQuantConfigPath, format::kConfigDocument.bytes, stop);
+  if (!beside && beside.error().kind != ErrorKind::not_found) return beside.error();
+  const auto described = format::find_quantization(is_inner ? *inner : *json, beside ? *beside : std::string());
+  if (!described) return described.error().in(source.locate(format::kHfQuantConfigPath));
+  if (described->is_null()) return format::Quantization();
   if (!described->is_object())
-    return Error{ErrorKind::invalid, fmt::format("{}: \"{}\" is not a JSON object", place, kQuantization)};
-  return format::parse_quantization(*described, fmt::format("{}: in \"{}\"", place, kQuantization));
+    return Error{ErrorKind::invalid, place + ": \"quantization_config\" is not a JSON object"};
+  TRY_ASSIGN(auto reading, format::parse_quantization(*described, place + ": in \"quantization_config\""));
+  return std::move(reading.stored);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ class Reader {
 }  // namespace
 
 Result<GenerationDefaults> parse_generation_defaults(std::string_view text) {
-  TRY_ASSIGN(const format::Json json, format::parse_json(text, format::kSettingsDocument));
+  TRY_ASSIGN(const format::Json json, format::parse_json_file(text, format::kSettingsDocument));
   if (!json.is_object()) return Error{ErrorKind::invalid, "it is no JSON object"};
   GenerationDefaults defaults;
   Reader reader(json, defaults.ignored);

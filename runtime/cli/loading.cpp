@@ -77,6 +77,10 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
   if (!loaded) return loaded;
   note_layers((*loaded)->model());
   note_room((*loaded)->model(), options);
+  for (const std::string& passed_over : (*loaded)->model().config().notes)
+    note(passed_over);
+  for (const std::string& warning : (*loaded)->checkpoint().warnings())
+    note(warning);
   note((*loaded)->chosen().note());
   note(memory_note((*loaded)->memory_plan(), (*loaded)->experts().stats().policy));
   return loaded;

@@ -236,6 +236,7 @@ Result<void> open_weights(CheckpointAccess& access, ChosenDevice& chosen, const 
   outlook.absent = access.absent();
   if (outlook.absent) outlook.absent_from = access.rest_address();
   TRY(refuse_unknown_tensors(access.catalogue(), outlook.config));
+  TRY(require_whole_model(access.catalogue(), outlook.config));
   return access.open_weights({.io = options.load.io, .verify = options.load.verify, .device = &chosen.host()}, stop);
 }
 
@@ -257,6 +258,8 @@ Result<int> run_plan(const PlanOptions& options, format::Process& process) {
   TRY_ASSIGN(outlook.plan, plan_load(chosen, *access, outlook.config, options.load, stop));
   outlook.device = chosen.description();
   outlook.precision = chosen.precision();
+  for (const std::string& passed_over : outlook.config.notes)
+    note(passed_over);
   note(chosen.note());
   TRY(measure(chosen, *access, options, outlook, stop));
   if (options.json) {

@@ -21,6 +21,7 @@ using kernels::ScoreFunction;
 
 constexpr std::string_view kFile = "config.json";
 constexpr std::string_view kTied = "tie_word_embeddings";
+constexpr std::string_view kQuantization = "quantization_config";
 // Far above every released model, and low enough that a product of two sizes in bytes cannot overflow 64 bits.
 constexpr uint32_t kMaxWidth = 1U << 20;
 constexpr uint32_t kMaxVocab = 1U << 24;
@@ -197,16 +198,25 @@ Result<std::vector<uint32_t>> eos_tokens(const format::Json& object, std::string
   return ids;
 }
 
+std::string place_of_quantization() {
+  return fmt::format("{}: in \"{}\"", kFile, kQuantization);
+}
+
 Result<format::Json> parse_object(std::string_view text, std::string_view file) {
-  auto parsed = format::parse_json(text, format::kConfigDocument);
+  auto parsed = format::parse_json_file(text, format::kConfigDocument);
   if (!parsed) return parsed.error().in(file);
   if (!parsed->is_object()) return Error{ErrorKind::invalid, fmt::format("{}: expected a JSON object", file)};
   return parsed;
 }
 
-// `quantization` is the object of that name, wherever it stands; nullptr: none.
+// What says how weights are stored, and where it stands; no object: nothing does.
+struct Described {
+  const format::Json* object = nullptr;
+  std::string place;
+};
+
 Result<ModelConfig> parse_language_model(const format::Json& json, const std::string& place,
-                                         const format::Json* quantization) {
+                                         const Described& quantization) {
   format::ConfigFields fields(json, place);
   ModelConfig config;
   config.model_type = fields.text("model_type", "");
@@ -222,19 +232,21 @@ Result<ModelConfig> parse_language_model(const format::Json& json, const std::st
   TRY_ASSIGN(config.rope, read_rope(fields, config.max_positions));
   read_moe(fields, config);
   check_other_names(fields, config);
-  (void)fields.object("quantization_config");
+  (void)fields.object(kQuantization);
   fields.refuse_others(keys_without_effect());
   if (fields.error()) return *fields.error();
-  config.is_quantised = quantization != nullptr;
-  if (quantization != nullptr) {
-    TRY_ASSIGN(config.quantization,
-               format::parse_quantization(*quantization, fmt::format("{}: in \"quantization_config\"", kFile)));
+  config.is_quantised = quantization.object != nullptr;
+  if (quantization.object != nullptr) {
+    TRY_ASSIGN(auto reading, format::parse_quantization(*quantization.object, quantization.place));
+    config.quantization = std::move(reading.stored);
+    config.expected = std::move(reading.expected);
+    config.notes = std::move(reading.notes);
   }
   return config;
 }
 
 // The configuration of a model with pictures: its language model is run, its pictures are not.
-Result<ModelConfig> parse_wrapper(const format::Json& json) {
+Result<ModelConfig> parse_wrapper(const format::Json& json, Described quantization) {
   format::ConfigFields fields(json, std::string(kFile));
   const std::string type = fields.text("model_type", "");
   if (std::ranges::find(kWrapperTypes, type) == kWrapperTypes.end()) {
@@ -243,13 +255,14 @@ Result<ModelConfig> parse_wrapper(const format::Json& json) {
   }
   refuse_other_values(fields);
   const format::Json* text = fields.object("text_config");
-  const format::Json* quantization = fields.object("quantization_config");
+  (void)fields.object(kQuantization);
   (void)fields.flag(kTied, false);
   fields.refuse_others(wrapper_keys_without_effect());
   if (fields.error()) return *fields.error();
   const std::string place = fmt::format("{}: in \"text_config\"", kFile);
   format::ConfigFields inner(*text, place);
-  if (const format::Json* own = inner.object("quantization_config"); own != nullptr) quantization = own;
+  if (const format::Json* own = inner.object(kQuantization); own != nullptr)
+    quantization = {.object = own, .place = place_of_quantization()};
   if (inner.error()) return *inner.error();
   TRY_ASSIGN(ModelConfig config, parse_language_model(*text, place, quantization));
   if (fields.flag(kTied, config.ties_head) != config.ties_head) {
@@ -266,17 +279,22 @@ const format::Json* text_config(const format::Json& json) {
 
 }  // namespace
 
-Result<ModelConfig> parse_model_config(std::string_view text) {
+Result<ModelConfig> parse_model_config(std::string_view text, std::string_view hf_quant_config) {
   TRY_ASSIGN(const format::Json json, parse_object(text, kFile));
-  ModelConfig config;
-  if (text_config(json) != nullptr) {
-    TRY_ASSIGN(config, parse_wrapper(json));
-  } else {
-    format::ConfigFields fields(json, std::string(kFile));
-    const format::Json* quantization = fields.object("quantization_config");
-    if (fields.error()) return *fields.error();
-    TRY_ASSIGN(config, parse_language_model(json, std::string(kFile), quantization));
+  format::ConfigFields fields(json, std::string(kFile));
+  const bool is_own = fields.object(kQuantization) != nullptr;
+  if (fields.error()) return *fields.error();
+  const auto found = format::find_quantization(json, hf_quant_config);
+  if (!found) return found.error().in(format::kHfQuantConfigPath);
+  Described quantization;
+  if (!found->is_null()) {
+    quantization = {
+        .object = &*found,
+        .place = is_own ? place_of_quantization() : fmt::format("{}: in \"quantization\"", format::kHfQuantConfigPath)};
   }
+  const bool is_wrapper = text_config(json) != nullptr;
+  TRY_ASSIGN(ModelConfig config, is_wrapper ? parse_wrapper(json, std::move(quantization))
+                                            : parse_language_model(json, std::string(kFile), quantization));
   TRY_ASSIGN(config.eos_tokens, parse_eos_tokens(text, kFile));
   return config;
 }

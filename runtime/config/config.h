@@ -107,8 +107,10 @@ struct ModelConfig {
   bool normalise = true;
   float routed_scale = 1;
 
-  bool is_quantised = false;  // it has a "quantization_config"
+  bool is_quantised = false;  // it has a "quantization_config", or hf_quant_config.json stands beside it
   format::Quantization quantization;
+  format::ExpectedForm expected;   // where nobody has seen the tensors
+  std::vector<std::string> notes;  // for people: what was passed over, a sentence each
   std::vector<uint32_t> eos_tokens;
 
   [[nodiscard]] bool is_moe(LayerId layer) const {
@@ -129,7 +131,9 @@ struct ModelConfig {
 };
 
 /// Parses the text of config.json. Where it wraps a language model ("text_config"), that model is read.
-[[nodiscard]] Result<ModelConfig> parse_model_config(std::string_view text);
+/// `hf_quant_config`: the text of that file, which says how weights are stored where config.json does not; may be
+/// empty.
+[[nodiscard]] Result<ModelConfig> parse_model_config(std::string_view text, std::string_view hf_quant_config = {});
 
 /// The token ids under "eos_token_id" (a number, a list, or absent) of config.json (its text_config, where it has one
 /// that says so) or generation_config.json.

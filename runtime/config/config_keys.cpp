@@ -15,7 +15,7 @@ struct OnlyValue {
 };
 
 // Absent and null mean this value in DeepSeek's and transformers' code alike.
-constexpr std::array<OnlyValue, 11> kOnlyValues = {{
+constexpr std::array<OnlyValue, 12> kOnlyValues = {{
     {"attention_bias", "false", "only attention without bias can be run"},
     {"mlp_bias", "false", "only MLPs without bias can be run"},
     {"rope_interleave", "true", "only interleaved rotary pairs can be run"},
@@ -27,6 +27,7 @@ constexpr std::array<OnlyValue, 11> kOnlyValues = {{
     {"use_sliding_window", "false", "only attention to all positions can be run"},
     {"sliding_window", "null", "only attention to all positions can be run"},
     {"attention_chunk_size", "null", "only attention to all positions can be run"},
+    {"use_mla", "true", "only latent attention can be run"},
 }};
 
 // Training, storage, provenance, the shape of a program's answer, defaults of sampling, and token ids.
@@ -37,6 +38,7 @@ constexpr std::string_view kWithoutEffect[] = {
     "_name_or_path",
     "architectures",
     "attention_dropout",
+    "attn_implementation",
     "auto_map",
     "aux_loss_alpha",
     "bad_words_ids",
@@ -62,8 +64,10 @@ constexpr std::string_view kWithoutEffect[] = {
     "is_decoder",
     "label2id",
     "length_penalty",
+    "loss_type",
     "max_length",
     "min_length",
+    "model_name",
     "moe_router_dtype",
     "no_repeat_ngram_size",
     "num_beam_groups",
@@ -75,6 +79,7 @@ constexpr std::string_view kWithoutEffect[] = {
     "output_router_logits",
     "output_scores",
     "pad_token_id",
+    "pipeline_tag",
     "prefix",
     "pretraining_tp",
     "problem_type",

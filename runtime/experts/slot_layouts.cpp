@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "format/part/completion.h"
+
 namespace dspack::runtime {
 
 Result<std::vector<SlotLayout>> slot_layouts(const format::Checkpoint& checkpoint, const ExpertShape& shape,
@@ -11,9 +13,9 @@ Result<std::vector<SlotLayout>> slot_layouts(const format::Checkpoint& checkpoin
   for (const auto& [key, tensors] : checkpoint.experts()) {
     if (!layers.empty() && !layers.contains(key.layer)) continue;
     auto plan = plan_slot(checkpoint, key, shape);
-    // An expert that cannot be used matters when the router picks it.
-    if (!plan && plan.error().kind == ErrorKind::not_found) continue;
-    if (!plan) return plan.error();
+    // A part of a model may lack experts, which matters when the router picks one; a whole model must not.
+    if (!plan && plan.error().kind == ErrorKind::not_found && format::is_part(checkpoint)) continue;
+    if (!plan) return explained(plan.error(), key);
     SlotLayout& layout = by_layer[key.layer];
     layout.slot_bytes = std::max(layout.slot_bytes, plan->slot_bytes);
     ++layout.experts;

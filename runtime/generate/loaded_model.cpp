@@ -48,7 +48,13 @@ uint64_t expert_mappings(const format::Checkpoint& checkpoint) {
 
 Result<ModelConfig> read_model_config(format::Repository& repository, const std::stop_token& stop) {
   const auto text = repository.read_text("config.json", format::kConfigDocument.bytes, stop);
-  if (text) return parse_model_config(*text);
+  if (text) {
+    // Not asked for where config.json speaks of it: at a distant place that is a request.
+    if (text->find("\"quantization_config\"") != std::string::npos) return parse_model_config(*text);
+    const auto beside = repository.read_text(format::kHfQuantConfigPath, format::kConfigDocument.bytes, stop);
+    if (!beside && beside.error().kind != ErrorKind::not_found) return beside.error();
+    return parse_model_config(*text, beside ? std::string_view(*beside) : std::string_view());
+  }
   if (text.error().kind != ErrorKind::not_found) return text.error();
   return Error{ErrorKind::not_found,
                fmt::format("{} is not a checkpoint: it has no config.json; name the folder that holds config.json and "
@@ -63,6 +69,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<Checkpoin
   TRY_ASSIGN(loaded->eos_tokens_, read_eos_tokens(loaded->access_->files(), config, stop));
   TRY(loaded->access_->open_catalogue(config.layers, stop));
   TRY(refuse_unknown_tensors(loaded->checkpoint(), config));
+  TRY(require_whole_model(loaded->checkpoint(), config));
   TRY(loaded->assemble(config, options, stop));
   return loaded;
 }

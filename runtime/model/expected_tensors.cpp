@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <memory>
+
 #include "format/base/size.h"
+#include "runtime/text/regex.h"
 
 namespace dspack::runtime {
 namespace {
@@ -10,9 +14,57 @@ namespace {
 /// Beyond what any release has, a plan would only take time and memory.
 constexpr uint64_t kMostTensors = 600'000;
 
+/// Modules that a quantised release has left in BF16.
+class Unquantised {
+ public:
+  static Result<Unquantised> compile(const std::vector<std::string>& written) {
+    Unquantised all;
+    for (const std::string& one : written) {
+      auto pattern = Regex::compile(one.starts_with("re:") ? one.substr(3) : of_stars(one));
+      if (!pattern) return pattern.error().in("config.json: among the modules that are not quantised");
+      all.patterns_.push_back({.regex = std::move(*pattern), .is_whole = !one.starts_with("re:")});
+    }
+    return all;
+  }
+  /// Errors: invalid (a pattern that takes too long).
+  Result<bool> has(const std::string& module) {
+    for (const Pattern& pattern : patterns_) {
+      WorkBudget budget(module.size());
+      TRY(pattern.regex.find_all(module, budget, *scratch_, matches_));
+      // As Python's re.match, and a name as a whole.
+      if (matches_.empty() || matches_.front().begin != 0) continue;
+      if (!pattern.is_whole || matches_.front().end == module.size()) return true;
+    }
+    return false;
+  }
+
+ private:
+  struct Pattern {
+    Regex regex;
+    bool is_whole;
+  };
+
+  /// "a.b*" as a regular expression.
+  static std::string of_stars(std::string_view text) {
+    std::string pattern;
+    while (true) {
+      const size_t star = std::min(text.find('*'), text.size());
+      pattern += escape_pattern(text.substr(0, star));
+      if (star == text.size()) return pattern;
+      pattern += R"([\s\S]*)";
+      text.remove_prefix(star + 1);
+    }
+  }
+
+  std::vector<Pattern> patterns_;
+  std::unique_ptr<RegexScratch> scratch_ = std::make_unique<RegexScratch>();
+  std::vector<Regex::Match> matches_;
+};
+
 class Expected {
  public:
-  explicit Expected(const ModelConfig& config) : config_(config) {}
+  Expected(const ModelConfig& config, Unquantised unquantised)
+      : config_(config), unquantised_(std::move(unquantised)) {}
 
   void add_all() {
     add("model.embed_tokens.weight", Dtype::bf16, {config_.vocab, config_.hidden});
@@ -21,9 +73,15 @@ class Expected {
     add(names::kFinalNorm, Dtype::bf16, {config_.hidden});
     if (!config_.ties_head) add(names::kHead, Dtype::bf16, {config_.vocab, config_.hidden});
   }
-  [[nodiscard]] std::vector<format::TensorEntry> take() { return std::move(tensors_); }
+  /// Errors: invalid (a pattern of config.json that takes too long).
+  [[nodiscard]] Result<std::vector<format::TensorEntry>> take() {
+    if (error_) return *error_;
+    return std::move(tensors_);
+  }
 
  private:
+  using Kind = format::ExpectedForm::Kind;
+
   void add(const std::string& name, Dtype dtype, std::vector<uint64_t> shape) {
     uint64_t bytes = bits_of(dtype) / 8;
     for (const uint64_t dimension : shape)
@@ -40,9 +98,26 @@ class Expected {
 
   /// A matrix that quantised releases quantise.
   void add_linear(const std::string& name, uint64_t out, uint64_t in) {
-    const auto& block = config_.quantization.block;
-    add(name + ".weight", block ? Dtype::f8_e4m3 : Dtype::bf16, {out, in});
-    if (block) add(name + ".weight_scale_inv", Dtype::f32, {ceil_div(out, block->out), ceil_div(in, block->in)});
+    const auto left = unquantised_.has(name);
+    if (!left && !error_) error_ = left.error();
+    const auto kind = !left || *left ? Kind::unknown : config_.expected.kind;
+    const format::Quantization& stored = config_.quantization;
+    switch (kind) {
+      case Kind::unknown: return add(name + ".weight", Dtype::bf16, {out, in});
+      case Kind::fp8_blocks:
+        add(name + ".weight", Dtype::f8_e4m3, {out, in});
+        return add(name + ".weight_scale_inv", Dtype::f32,
+                   {ceil_div(out, stored.block->out), ceil_div(in, stored.block->in)});
+      case Kind::nvfp4:
+        add(name + ".weight", Dtype::u8, {out, ceil_div(in, 2)});
+        add(name + ".weight_scale", Dtype::f8_e4m3, {out, ceil_div(in, stored.group.value_or(16))});
+        add(name + ".weight_scale_2", Dtype::f32, {});
+        return add(name + ".input_scale", Dtype::f32, {});
+      case Kind::packed:
+        add(name + ".weight_packed", Dtype::i32, {out, ceil_div(in, 32 / *stored.bits)});
+        add(name + ".weight_scale", Dtype::bf16, {out, ceil_div(in, *stored.group)});
+        return add(name + ".weight_shape", Dtype::i64, {2});
+    }
   }
 
   void add_mlp(const std::string& name, uint64_t inner) {
@@ -94,6 +169,8 @@ class Expected {
   }
 
   const ModelConfig& config_;
+  Unquantised unquantised_;
+  std::optional<Error> error_;
   std::vector<format::TensorEntry> tensors_;
   uint64_t at_ = 0;  // of the next tensor, in a file that there is not
 };
@@ -101,10 +178,7 @@ class Expected {
 }  // namespace
 
 Result<format::Checkpoint> expected_tensors(const ModelConfig& config) {
-  format::Quantization known;
-  known.block = config.quantization.block;
-  const bool has_sizes = known.block ? known.block->out > 0 && known.block->in > 0 : !config.is_quantised;
-  if (config.quantization != known || !has_sizes) {
+  if (config.is_quantised && config.expected.kind == format::ExpectedForm::Kind::unknown) {
     return Error{ErrorKind::unsupported,
                  "config.json: \"quantization_config\" does not tell how large the weights are; name a place that has "
                  "them, whose headers do"};
@@ -114,9 +188,11 @@ Result<format::Checkpoint> expected_tensors(const ModelConfig& config) {
     return Error{ErrorKind::invalid, fmt::format("config.json: {} layers of {} experts are more than any model has",
                                                  config.layers, config.experts)};
   }
-  Expected expected(config);
+  TRY_ASSIGN(Unquantised unquantised, Unquantised::compile(config.expected.unquantised));
+  Expected expected(config, std::move(unquantised));
   expected.add_all();
-  return format::Checkpoint::of(expected.take());
+  TRY_ASSIGN(auto tensors, expected.take());
+  return format::Checkpoint::of(std::move(tensors));
 }
 
 }  // namespace dspack::runtime

@@ -10,8 +10,8 @@
 
 namespace dspack::runtime {
 
-/// What a plain run reads, so without MTP modules: BF16, or where config.json says so FP8 in blocks, but for embedding,
-/// output head, norms and routers.
+/// What a plain run reads, so without MTP modules: BF16, or where config.json says so FP8 in blocks, NVFP4 or packed
+/// integers, but for embedding, output head, norms, routers and the modules that it names.
 [[nodiscard]] Result<format::Checkpoint> expected_tensors(const ModelConfig& config);
 
 }  // namespace dspack::runtime

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
+#include "format/part/completion.h"
+#include "format/weights/find_tensor.h"
 #include "format/weights/refused_forms.h"
 #include "format/weights/weight_format.h"
 #include "runtime/config/config.h"
@@ -23,9 +26,14 @@ constexpr std::string_view kPictureParts[] = {"vision_tower.", "mm_projector.", 
 constexpr std::string_view kLayerTemplate = "model.layers.{layer}.";
 // Below, what follows it.
 constexpr std::string_view kVectors[] = {"input_layernorm.weight", "post_attention_layernorm.weight",
-                                         "self_attn.kv_a_layernorm.weight", "self_attn.rotary_emb.inv_freq",
-                                         // for an FP8 cache; this program's is FP32
-                                         "self_attn.k_scale", "self_attn.v_scale"};
+                                         "self_attn.kv_a_layernorm.weight", "self_attn.rotary_emb.inv_freq"};
+// Scales of keys, values, queries and probabilities, with which other programs round the cache and attention to FP8;
+// here they stay as they are. By modelopt: self_attn.k_proj.k_scale, v_proj.v_scale; by compressed-tensors:
+// self_attn.k_scale, v_scale; by Quark: self_attn.k_proj.output_scale and its like, prob_output_scale; by vLLM's and
+// SGLang's own: self_attn.attn.k_scale, kv_scale.
+constexpr std::string_view kCacheScales[] = {"k_scale",    "v_scale",      "q_scale",          "kv_scale",
+                                             "prob_scale", "output_scale", "prob_output_scale"};
+constexpr std::string_view kAttention = "self_attn.";
 constexpr std::string_view kLinears[] = {"self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "self_attn.o_proj"};
 constexpr std::string_view kQuery[] = {"self_attn.q_proj"};
 constexpr std::string_view kLatentQuery[] = {"self_attn.q_a_proj", "self_attn.q_b_proj"};
@@ -67,8 +75,12 @@ bool of_linear(Names layers, const Named& name) {
   return storing != nullptr ? knows(*storing) : std::ranges::any_of(format::weight_formats(), knows);
 }
 
+bool is_cache_scale(std::string_view part) {
+  return part.starts_with(kAttention) && has(kCacheScales, part.substr(part.rfind('.') + 1));
+}
+
 bool known_attention(const ModelConfig& config, const Named& name, LayerId layer) {
-  if (has(kVectors, name.part) || of_linear(kLinears, name)) return true;
+  if (has(kVectors, name.part) || is_cache_scale(name.part) || of_linear(kLinears, name)) return true;
   if (config.has_indexer(layer) && (has(kIndexerVectors, name.part) || of_linear(kIndexerLinears, name))) return true;
   return config.q_rank == 0 ? of_linear(kQuery, name) : name.part == kQueryNorm || of_linear(kLatentQuery, name);
 }
@@ -102,7 +114,47 @@ bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, cons
   return config.is_moe(layer) ? known_moe(config, part, tensor.place.expert) : of_linear(kDense, part);
 }
 
+// The tensors of an MTP module, beside those of a layer.
+constexpr std::string_view kModuleTensors[] = {"eh_proj.weight", "enorm.weight", "hnorm.weight"};
+
+// An MTP module is there as a whole, or not at all.
+Result<void> require_whole_module(const format::Checkpoint& checkpoint, const ModelConfig& config, LayerId layer) {
+  const std::string prefix = names::layer(layer) + ".";
+  const auto has_weight = [&](std::string_view linear) {
+    return format::storing_format(checkpoint, prefix + std::string(linear) + ".weight") != nullptr;
+  };
+  for (const std::string_view part : kModuleTensors)
+    TRY(format::find_tensor(checkpoint, prefix + std::string(part)));
+  const Names queries = config.q_rank == 0 ? Names(kQuery) : Names(kLatentQuery);
+  const Names shared = config.shared_experts > 0 ? Names(kShared) : Names();
+  for (const Names linears : {Names(kLinears), queries, shared, Names(kRouter)}) {
+    const auto missing = std::ranges::find_if_not(linears, has_weight);
+    if (missing != linears.end()) return format::missing_tensor(checkpoint, prefix + std::string(*missing) + ".weight");
+  }
+  return {};
+}
+
 }  // namespace
+
+Result<void> require_whole_model(const format::Checkpoint& checkpoint, const ModelConfig& config) {
+  if (format::is_part(checkpoint)) return {};
+  std::set<LayerId> layers;
+  for (uint32_t layer = 0; layer < config.layers; ++layer) {
+    if (config.is_moe(LayerId(layer))) layers.insert(LayerId(layer));
+  }
+  for (const format::TensorEntry& tensor : checkpoint.tensors()) {
+    const auto& layer = tensor.place.layer;
+    if (!layer || layer->value < config.layers || layer->value >= config.layers + config.mtp_layers) continue;
+    if (layers.insert(*layer).second) TRY(require_whole_module(checkpoint, config, *layer));
+  }
+  for (const LayerId layer : layers) {
+    for (uint32_t expert = 0; expert < config.experts; ++expert) {
+      if (!checkpoint.expert({layer, ExpertId(expert)}).empty()) continue;
+      return format::missing_tensor(checkpoint, names::expert({layer, ExpertId(expert)}) + ".gate_proj.weight");
+    }
+  }
+  return {};
+}
 
 Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const ModelConfig& config) {
   // Before any of them is missed: these forms have other tensors in the place of weights and scales.

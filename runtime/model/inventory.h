@@ -15,4 +15,8 @@ namespace dspack::runtime {
 /// model that see pictures.
 [[nodiscard]] Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const ModelConfig& config);
 
+/// Refuses a whole checkpoint that lacks an expert of a layer that it has, or has a part of an MTP module: what the
+/// router picks would be missed in the middle of an answer. A packed part of a model may lack both. Errors: not_found.
+[[nodiscard]] Result<void> require_whole_model(const format::Checkpoint& checkpoint, const ModelConfig& config);
+
 }  // namespace dspack::runtime

@@ -11,10 +11,10 @@ ApiError api_error(const Error& error) {
   switch (error.kind) {
     case ErrorKind::invalid:
     case ErrorKind::unsupported: return {400, "invalid_request_error", error.message};
-    case ErrorKind::not_found: return {404, "not_found_error", error.message};
     case ErrorKind::budget: return {429, "rate_limit_error", error.message};
     case ErrorKind::conflict:
     case ErrorKind::cancelled: return {503, "overloaded_error", error.message};
+    case ErrorKind::not_found:  // a tensor: nothing that the request could name
     case ErrorKind::corrupt:
     case ErrorKind::io:
     case ErrorKind::network: break;

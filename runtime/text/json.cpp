@@ -92,7 +92,7 @@ std::string_view long_number(const OrderedJson& value) {
 }
 
 Result<json> parse_json(std::string_view text, std::string_view name, const format::DocumentBounds& bounds) {
-  auto value = format::parse_json(text, bounds);
+  auto value = format::parse_json_file(text, bounds);
   if (!value) return value.error().in(name);
   if (!value->is_object()) return Error{ErrorKind::invalid, fmt::format("{}: not a JSON object", name)};
   return value;

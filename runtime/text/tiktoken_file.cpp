@@ -10,6 +10,7 @@
 #include <set>
 
 #include "format/base/foreign_text.h"
+#include "format/foreign_file.h"
 #include "format/json.h"
 #include "runtime/text/json.h"
 #include "runtime/text/unicode.h"
@@ -58,6 +59,8 @@ Result<RankedToken> parse_line(std::string_view line) {
 }
 
 Result<std::vector<RankedToken>> parse_tokens(std::string_view model) {
+  if (const std::string_view kind = format::foreign_kind(model); !kind.empty())
+    return Error{ErrorKind::invalid, std::string(kind)};
   std::vector<RankedToken> tokens;
   for (size_t number = 1; !model.empty(); ++number) {
     std::string_view line = model.substr(0, model.find('\n'));

@@ -45,6 +45,58 @@ class FourBit(LogitsCase):
                 self.assertEqual(safetensors_io.read_checkpoint(packed), safetensors_io.read_checkpoint(coded))
                 self.assert_ok(self.run_program("verify", packed, "--source", coded))
 
+    def test_what_releases_have_beside_it_changes_nothing(self):
+        """What the programs write that published checkpoints are from, and no library's own output shows."""
+        def each(ending, change):
+            def apply(tensors, _):
+                for name in [name for name in tensors if name.endswith(ending)]:
+                    change(tensors, name)
+            return apply
+
+        def narrow(tensors, name):  # Moonshot's
+            tensors[name] = ("I32", [2], struct.pack("<2i", *struct.unpack("<2q", tensors[name][2])))
+
+        def in_order(tensors, name):  # llm-compressor's with actorder "weight"
+            columns = struct.unpack("<2q", tensors[name][2])[1]
+            order = struct.pack("<%di" % columns, *(column // 32 for column in range(columns)))
+            tensors[name.replace("shape", "g_idx")] = ("I32", [columns], order)
+
+        def cache_scales(tensors, name):  # NVIDIA's with an FP8 cache; compressed-tensors', Quark's and vLLM's beside
+            module = name.removesuffix("kv_a_layernorm.weight")
+            for part in ("k_proj.k_scale", "v_proj.v_scale", "k_scale", "v_scale", "k_proj.output_scale", "attn.k_scale",
+                         "kv_scale"):
+                tensors[module + part] = ("F32", [], struct.pack("<f", 0.5))
+
+        def says(**more):
+            return lambda _, config: config["quantization_config"].update(more)
+
+        def moved(_, config):  # NVIDIA's beside a config.json that says nothing
+            told = config.pop("quantization_config")
+            told.pop("quant_method")
+            return {"hf_quant_config.json": json.dumps({"producer": {"name": "modelopt"}, "quantization": told})}
+
+        rounds = {"auto-round": {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "iters": 200,
+                                 "extra_config": {"lm_head": {"bits": 16, "data_type": "fp"}}},
+                  "GPTQModel": {"method": "gptq", "format": "gptq", "act_group_aware": True, "mse": 0.0,
+                                "dynamic": {"-:.*q_proj": {}}, "something_new": 3}}
+        for form, change in (("int4", each("weight_shape", narrow)), ("int4", each("weight_shape", in_order)),
+                             ("nvfp4", each("kv_a_layernorm.weight", cache_scales)), ("nvfp4", moved),
+                             ("gptq", says(**rounds["auto-round"])), ("gptq", says(**rounds["GPTQModel"])),
+                             ("awq", says(quant_method="moe_wna16", linear_quant_method="awq"))):
+            with self.subTest(form):
+                good, changed = self.scratch / form / form, self.scratch / "changed"
+                if not good.exists():
+                    write_four_bit(self.scratch / form, "v2-lite", form)
+                changed.mkdir(exist_ok=True)
+                tensors, _ = safetensors_io.parse((good / "model.safetensors").read_bytes())
+                config = json.loads((good / "config.json").read_text())
+                (changed / "hf_quant_config.json").unlink(missing_ok=True)
+                for name, text in (change(tensors, config) or {}).items():
+                    (changed / name).write_text(text)
+                safetensors_io.write(changed / "model.safetensors", tensors)
+                (changed / "config.json").write_text(json.dumps(config))
+                self.assertEqual(self.logits(changed), self.logits(good))
+
     def refused(self, form, change, *words):
         """`change` gets the tensors and quantization_config of a good checkpoint."""
         good, coded = self.scratch / "good" / form, self.scratch / "changed"
@@ -111,7 +163,9 @@ class FourBit(LogitsCase):
                 ("int4", weights("group_size", 0), ("group_size",)),
                 ("int4", weights("symmetric", False), ("weight_zero_point", "config.json")),
                 ("int4", weights("num_bits", 3), ("num_bits", "3")),
-                ("int4", added("weight_g_idx", ("I32", [48], bytes(192))), (EXPERT + "weight_g_idx", "actorder")),
+                ("int4", added("weight_g_idx", ("I32", [48], bytes(192))),
+                 (EXPERT + "weight_packed", "weight_g_idx", "actorder")),
+                ("int4", weights("actorder", "group"), (EXPERT + "weight_packed", "actorder")),
                 ("int4-zeros", without("weight_zero_point"), (EXPERT + "weight_packed", "weight_zero_point")),
                 ("int4-zeros", weights("symmetric", True), ("weight_zero_point", "config.json")),
                 ("int4-zeros", with_shape("weight_zero_point", [2, 2], 16), (EXPERT + "weight_zero_point", "[2, 2]")),
@@ -137,7 +191,7 @@ class FourBit(LogitsCase):
                 ("gptq", setting("quant_method", "fp8"), ("quantization_config",)),
                 ("gptq", setting("bits", 2), ("bits",)),
                 ("gptq", setting("checkpoint_format", "marlin"), ("checkpoint_format", "marlin")),
-                ("gptq", setting("dynamic", {"-:.*down.*": {}}), ("dynamic",)),
+                ("gptq", setting("dynamic", {"+:.*down.*": {"bits": 8}}), ("dynamic",)),
                 ("nf4", without("weight.absmax"), (EXPERT + "weight.absmax", "missing")),
                 ("nf4", with_bytes("weight.absmax", b"\0\0\x80\x7f"), (EXPERT + "weight", "absmax 0")),
                 ("nf4", with_shape("weight.absmax", [3], 12), (EXPERT + "weight", "3 absmax")),

@@ -91,18 +91,26 @@ TEST_CASE("checkpoint: contradictions between index and shards are refused") {
     folder.write("model.safetensors.index.json", json.dump());
     CHECK(mentions(error_of(folder), "\"ghost.weight\""));
   }
-  SUBCASE("a tensor is in two shards") {
-    checkpoint.shard(1).push_back(checkpoint.shard(0).front());
+  SUBCASE("of a tensor in two shards the index chooses one") {
+    test::RawTensor stale = checkpoint.shard(0).front();
+    stale.bytes.assign(stale.bytes.size(), 'x');
+    checkpoint.shard(1).push_back(stale);
     folder.write(SmallCheckpoint::shard_name(1), test::safetensors_file(checkpoint.shard(1)));
-    CHECK(mentions(error_of(folder), "is in both"));
+    const auto opened = open(folder);
+    REQUIRE_MESSAGE(opened.has_value(), opened.error().message);
+    REQUIRE(opened->warnings().size() == 1);
+    CHECK(mentions(opened->warnings()[0], "1 tensor of the shards"));
+    CHECK(opened->files()[opened->find(stale.name)->file].path == SmallCheckpoint::shard_name(0));
   }
-  SUBCASE("a tensor in the shard only is kept with a warning") {
+  SUBCASE("a tensor in the shard only is not read") {
     checkpoint.add(2, "extra.weight", "F32", {1}, 4);
+    checkpoint.add(2, "further.weight", "F32", {1}, 4);
     folder.write(SmallCheckpoint::shard_name(2), test::safetensors_file(checkpoint.shard(2)));
     const auto opened = open(folder);
     REQUIRE(opened.has_value());
     REQUIRE(opened->warnings().size() == 1);
-    CHECK(mentions(opened->warnings()[0], "extra.weight"));
+    CHECK(mentions(opened->warnings()[0], "2 tensors of the shards, "));
+    CHECK(opened->find("extra.weight") == nullptr);
   }
   SUBCASE("a truncated shard") {
     const std::string shard = folder.read(SmallCheckpoint::shard_name(0));
@@ -126,6 +134,65 @@ TEST_CASE("checkpoint: a folder that holds none says what was looked for") {
   CHECK(mentions(error_of(folder), "unfinished"));
   folder.write("manifest.json", "{}");
   CHECK(mentions(error_of(folder), "manifest.json"));
+}
+
+TEST_CASE("checkpoint: what stands in the place of a shard or an index is named, with the remedy") {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '0') + "\nsize 9\n";
+  struct Foreign {
+    std::string text;
+    std::string_view name;
+  };
+  const std::vector<Foreign> cases = {{pointer, "pointer of Git LFS"},
+                                      {"<!DOCTYPE HTML><html>" + std::string(400, ' '), "HTML page"},
+                                      {" \n<html lang=en>" + std::string(400, ' '), "HTML page"},
+                                      {"GGUF" + std::string(400, '\0'), "GGUF"},
+                                      {"PK\x03\x04" + std::string(400, '\0'), "pickle"}};
+  for (const Foreign& foreign : cases) {
+    CAPTURE(foreign.name);
+    const TempFolder folder;
+    SmallCheckpoint().write(folder);
+    folder.write(SmallCheckpoint::shard_name(1), foreign.text);
+    CHECK(mentions(error_of(folder), foreign.name));
+    CHECK(mentions(error_of(folder), SmallCheckpoint::shard_name(1)));
+    folder.write(SmallCheckpoint::shard_name(1), "");
+    folder.write("model.safetensors.index.json", foreign.text);
+    CHECK(mentions(error_of(folder), foreign.name));
+  }
+  const TempFolder folder;
+  SmallCheckpoint().write(folder);
+  folder.write(SmallCheckpoint::shard_name(1), std::string(4096, '\0'));
+  CHECK_FALSE(mentions(error_of(folder), "aria2"));
+  folder.write(SmallCheckpoint::shard_name(1) + ".aria2", "x");
+  CHECK(mentions(error_of(folder), "unfinished download of aria2"));
+  for (const auto& [file, name] : {std::pair{"adapter_config.json", "adapter"}, {"pytorch_model.bin", "pickles"}}) {
+    const TempFolder other;
+    other.write(file, "{}");
+    CHECK(mentions(error_of(other), name));
+  }
+}
+
+TEST_CASE("checkpoint: what one of its layers or experts lacks is said") {
+  const auto losses = [](const std::string& lost) {
+    const TempFolder folder;
+    SmallCheckpoint checkpoint;
+    for (uint32_t shard = 0; shard < 3; ++shard) {
+      std::erase_if(checkpoint.shard(shard), [&](const test::RawTensor& raw) {
+        return !lost.empty() && raw.name.find(lost) != std::string::npos;
+      });
+    }
+    checkpoint.write(folder);
+    return open(folder).value().warnings();
+  };
+  CHECK(losses("").empty());
+  REQUIRE(losses("layers.1.mlp.experts.2.up_proj.weight_scale_inv").size() == 1);
+  CHECK(
+      mentions(losses("layers.1.mlp.experts.2.up_proj.weight_scale_inv")[0],
+               "model.layers.1.mlp.experts.2.up_proj.weight_scale_inv is missing, which the other experts of layer 1"));
+  REQUIRE(losses("layers.1.mlp.experts.1.").size() == 1);
+  CHECK(mentions(losses("layers.1.mlp.experts.1.")[0], "layer 1 has no expert 1"));
+  REQUIRE(losses("layers.0.").size() == 1);
+  CHECK(mentions(losses("layers.0.")[0], "layer 0 is missing"));
 }
 
 TEST_CASE("checkpoint: experts of no known family are described by the pattern of their names") {

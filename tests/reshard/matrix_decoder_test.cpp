@@ -43,7 +43,7 @@ struct Forms {
 format::Quantization said_of(std::string_view module) {
   if (!module.starts_with("gptq")) return {};
   const auto has = [&](std::string_view part) { return module.find(part) != std::string_view::npos; };
-  return {.zero_offset = has("_v2") ? 0U : 1U, .ordered = has("ordered")};
+  return {.ordered = has("ordered"), .zero_offset = has("_v2") ? 0U : 1U};
 }
 
 std::vector<std::byte> decoded(Forms& forms, const format::StoredMatrix& matrix, Conversion conversion, size_t piece) {

@@ -62,7 +62,7 @@ constexpr std::string_view kExpected = ".expected";
 format::Quantization said_of(std::string_view module) {
   if (!module.starts_with("gptq")) return {};
   const auto has = [&](std::string_view part) { return module.find(part) != std::string_view::npos; };
-  return {.zero_offset = has("_v2") ? 0U : 1U, .ordered = has("ordered")};
+  return {.ordered = has("ordered"), .zero_offset = has("_v2") ? 0U : 1U};
 }
 
 TEST_CASE("weight formats: every matrix has the values that its format's own library reads") {
