@@ -179,8 +179,7 @@ uint32_t PrefixCache::restore(Sequence& sequence, std::span<const uint32_t> toke
 }
 
 void PrefixCache::forget(std::span<const uint32_t> tokens) {
-  while (Node* const begin = closest_child(root_, tokens))
-    drop(*begin);
+  if (Node* const begin = closest_child(root_, tokens)) drop(*begin);
   publish();
 }
 

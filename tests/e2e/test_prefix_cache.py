@@ -161,7 +161,7 @@ class PrefixCache(EndToEnd):
             self.assertIn("could not be computed", text)
             again = json.loads(self.ask("/v1/chat/completions", body))
             self.assertEqual(again["choices"][0]["message"], talk[1])
-            self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+            self.assertLess(again["usage"]["prompt_tokens_details"]["cached_tokens"], 4)  # of others, the first tokens
         said = self.stop_server().splitlines()
         self.assertEqual(len(said), len(QUESTIONS), said)
         for line in said:
