@@ -139,7 +139,7 @@ class PosixStream final : public WriteFile {
 };
 
 /// Opens a file to write to it, and nothing that a symbolic link leads to.
-Result<Descriptor> open_own(const Path& path, int flags, std::string_view what, mode_t mode = kUsualMode) {
+Result<Descriptor> open_own(const Path& path, int flags, std::string_view what, unsigned mode = kUsualMode) {
   auto opened = open_descriptor(path, flags | O_NOFOLLOW, what, mode);
   if (opened) return opened;
   std::error_code unknown;
@@ -192,7 +192,7 @@ class PosixFileSystem final : public FileSystem {
       return std::unique_ptr<WriteFile>(
           std::make_unique<PosixStream>(path, std::move(copy), PosixStream::Order::given));
     }
-    constexpr mode_t kOwnerAlone = S_IRUSR | S_IWUSR;
+    constexpr unsigned kOwnerAlone = S_IRUSR | S_IWUSR;
     TRY_ASSIGN(Descriptor fd, open_own(path, flags_of(mode), "open for writing",
                                        mode == OpenMode::create_private ? kOwnerAlone : kUsualMode));
     struct ::stat info {};

@@ -39,7 +39,7 @@ Writers writers_of(const struct ::stat& info) {
   return (info.st_mode & (S_IWGRP | S_IWOTH)) == 0 ? Writers::user : Writers::others;
 }
 
-Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what, mode_t mode) {
+Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what, unsigned mode) {
   int fd = -1;
   do {
     fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);

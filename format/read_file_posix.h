@@ -4,12 +4,12 @@
 // with the path; see FileSystem::open_read_as.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <memory>
 #include <string_view>
 
 #include "format/file_system.h"
+
+struct stat;  // the system's
 
 namespace dspack::format {
 
@@ -31,9 +31,9 @@ class Descriptor {
 };
 
 /// Of a file that is made, before umask.
-inline constexpr mode_t kUsualMode = 0644;
+inline constexpr unsigned kUsualMode = 0644;
 [[nodiscard]] Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what,
-                                                 mode_t mode = kUsualMode);
+                                                 unsigned mode = kUsualMode);
 
 [[nodiscard]] Result<std::unique_ptr<ReadFile>> open_posix_file(const Path& path, ReadMode mode);
 /// FileSystem::open_read_own.
