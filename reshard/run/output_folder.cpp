@@ -104,6 +104,12 @@ Result<void> check_target(const Path& out, WorkKind kind, format::FileSystem& fi
   if (!info) return {};
   if (!info->is_directory) return Error{ErrorKind::conflict, out.string() + ": exists and is not a folder"};
   TRY_ASSIGN(const std::vector<std::string> names, files.list(out));
+  TRY_ASSIGN(const auto link, files.read_link(work_folder(out)));
+  if (link) {
+    return Error{ErrorKind::invalid, work_folder(out).string() +
+                                         ": is a symbolic link where a folder of ours belongs; what it leads to is not "
+                                         "written to: remove the link"};
+  }
   TRY_ASSIGN(const std::optional<WorkKind> there, work_in(out, files));
   if (there && *there != kind) {
     return Error{ErrorKind::conflict, fmt::format("{}: holds {}; complete that with its own command, or choose another "
