@@ -9,6 +9,8 @@
 
 #include "format/file_system.h"
 
+struct stat;  // the system's
+
 namespace dspack::format {
 
 /// `code` is errno after "cannot {what}".
@@ -28,8 +30,15 @@ class Descriptor {
   int fd_;
 };
 
-[[nodiscard]] Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what);
+/// Of a file that is made, before umask.
+inline constexpr unsigned kUsualMode = 0644;
+[[nodiscard]] Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what,
+                                                 unsigned mode = kUsualMode);
 
 [[nodiscard]] Result<std::unique_ptr<ReadFile>> open_posix_file(const Path& path, ReadMode mode);
+/// FileSystem::open_read_own.
+[[nodiscard]] Result<std::unique_ptr<ReadFile>> open_own_posix_file(const Path& path);
+
+[[nodiscard]] Writers writers_of(const struct ::stat& info);
 
 }  // namespace dspack::format

@@ -357,6 +357,14 @@ class OwnFiles(EndToEnd):
             self.assert_spared()
 
     def test_work_folders_and_their_files(self):
+        """In a run that has begun, and has done nothing yet."""
+        server = self.serve(write_small(self.scratch / "small"))
+        for shard in SHARDS:
+            server.add_fault(shard, "403", skip=1)  # the catalogue's probe passes
+        begun = self.scratch / "begun"
+        self.assertEqual(self.repack(server.url, begun, "--jobs", 1).code, 1)
+        self.assertTrue((begun / ".reshard" / "journal").stat().st_size)
+        server.clear_faults()
         for name, target in ((".reshard/lock", None), (".reshard/journal", None), (".reshard", self.folder),
                              (".reshard/part", self.folder), (".reshard/part/model/embed.safetensors", None),
                              (".reshard/part/model", self.folder), ("model", self.folder),
@@ -364,12 +372,12 @@ class OwnFiles(EndToEnd):
             with self.subTest(name):
                 out = self.work / "out"
                 shutil.rmtree(out, ignore_errors=True)
-                (out / ".reshard").mkdir(parents=True)
-                if name == ".reshard":
-                    (out / ".reshard").rmdir()
+                shutil.copytree(begun, out)
+                there = out / name
+                shutil.rmtree(there) if there.is_dir() else there.unlink(missing_ok=True)
                 self.plant("out/" + name, target)
                 for place in (str(out), str(out) + "/"):
-                    self.assert_spared(self.repack(self.data(), place), name.split("/")[-1])
+                    self.assert_spared(self.repack(server.url, place), name.split("/")[-1])
                 shutil.rmtree(out)
 
     def test_unpack(self):

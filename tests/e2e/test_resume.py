@@ -8,7 +8,7 @@ import shutil
 
 import safetensors_io
 from checkpoints import EXPERT_0, SHARDS, small_tensors, write_small
-from common import EndToEnd, flip_bit, limit, main
+from common import EndToEnd, flip_bit, limit, main, tree
 
 
 class Resume(EndToEnd):
@@ -79,9 +79,16 @@ class Resume(EndToEnd):
         self.assert_refused(self.repack(server.url, self.out), self.journal, "begun by version 0.0.1",
                             "remove the output folder")
 
-    def test_an_empty_journal_starts_anew(self):
+    def test_an_empty_journal_starts_anew_only_where_there_is_nothing_else(self):
         server = self.break_off()
         os.truncate(self.journal, 0)
+        before = tree(self.out)
+        self.assert_refused(self.repack(server.url, self.out), self.out, "not the unfinished work of an earlier run")
+        self.assertEqual(tree(self.out), before)
+        for path in self.out.iterdir():
+            if path.name != ".reshard":
+                shutil.rmtree(path)
+        shutil.rmtree(self.out / ".reshard" / "part", ignore_errors=True)
         self.assert_ok(self.repack(server.url, self.out))
         self.assert_same_tree(self.out, self.whole)
 

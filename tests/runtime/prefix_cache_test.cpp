@@ -4,78 +4,22 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <numeric>
+#include <functional>
 
-#include "tests/runtime/support/recording_model.h"
-#include "tests/runtime/support/stored_tensors.h"
-#include "tests/support/temp_folder.h"
+#include "tests/runtime/support/prefix_lab.h"
 
 namespace dspack::runtime::prefix_cache_test {
 namespace {
 
-using Tokens = std::vector<uint32_t>;
-constexpr uint32_t kContext = 400;
-
-Tokens numbers(uint32_t count, uint32_t from = 0) {
-  Tokens tokens(count);
-  std::iota(tokens.begin(), tokens.end(), from);
-  return tokens;
-}
-
-Tokens joined(Tokens tokens, const Tokens& more) {
-  tokens.insert(tokens.end(), more.begin(), more.end());
-  return tokens;
-}
-
-struct Lab {
-  test::RecordingModel rig{test::tiny_folder(), {.context = kContext, .max_rows = kContext}};
-  test::TempFolder folder;
-  KvIdentity identity{.digest = format::sha256("this model"), .shape = rig.model().kv_shape(), .context = kContext};
-  std::vector<std::string> log;
-
-  [[nodiscard]] uint64_t bytes(uint64_t positions) const { return positions * identity.shape.position_bytes(); }
-  PrefixFolder::Log logging() {
-    return [this](const Error& error) { log.push_back(error.message); };
-  }
-  PrefixCache cache(uint64_t positions) { return {identity, {.memory_bytes = bytes(positions)}, logging()}; }
-  std::unique_ptr<PrefixFolder> open(const KvIdentity& as, std::optional<uint64_t> most = std::nullopt) {
-    auto opened =
-        PrefixFolder::open(format::posix_file_system(), folder.path(), as, most.value_or(1'000'000'000), logging());
-    REQUIRE_MESSAGE(opened, (opened ? "" : opened.error().message));
-    return *std::move(opened);
-  }
-  PrefixCache on_disk(uint64_t positions_in_memory = 0, std::optional<uint64_t> most = std::nullopt) {
-    return {identity, {.memory_bytes = bytes(positions_in_memory), .folder = open(identity, most)}, logging()};
-  }
-  Sequence computed(const Tokens& tokens) {
-    Sequence sequence = rig.sequence();
-    REQUIRE(rig.model().forward({.sequence = sequence, .tokens = tokens}, rig.scratch(), {}));
-    return sequence;
-  }
-  /// How many of the tokens the cache has; with the bits that computing them gives.
-  uint32_t restored(PrefixCache& cache, const Tokens& tokens) {
-    Sequence sequence = rig.sequence();
-    const uint32_t count = cache.restore(sequence, tokens);
-    CHECK(sequence.length() == count);
-    if (count == 0) return 0;
-    const Sequence again = computed(Tokens(tokens.begin(), tokens.begin() + count));
-    const auto here = sequence.read_block(0, count);
-    const auto there = again.read_block(0, count);
-    REQUIRE((here && there));
-    CHECK(here->tokens == there->tokens);
-    CHECK(here->rows == there->rows);
-    return count;
-  }
-  [[nodiscard]] size_t files() const {
-    const auto all = std::filesystem::directory_iterator(folder.path());
-    return static_cast<size_t>(std::count_if(
-        begin(all), end(all), [](const auto& each) { return each.path().filename().string().starts_with("kv-"); }));
-  }
-};
+using test::joined;
+using test::kPrefixContext;
+using test::numbers;
+using test::Tokens;
+using Lab = test::PrefixLab;
 
 TEST_CASE("prefix cache: a prompt gets what it has in common with what was kept, to the token") {
   Lab lab;
-  PrefixCache cache = lab.cache(kContext);
+  PrefixCache cache = lab.cache(kPrefixContext);
   const Tokens first = numbers(150);
   cache.keep(lab.computed(first));
   CHECK(lab.restored(cache, first) == 150);
@@ -94,7 +38,7 @@ TEST_CASE("prefix cache: a prompt gets what it has in common with what was kept,
 
 TEST_CASE("prefix cache: what conversations share is stored once, and a longer one takes the place of its beginning") {
   Lab lab;
-  PrefixCache cache = lab.cache(2 * kContext);
+  PrefixCache cache = lab.cache(2 * kPrefixContext);
   const Tokens shared = numbers(128);
   cache.keep(lab.computed(joined(shared, {500, 501})));
   CHECK(cache.counts().memory_bytes == lab.bytes(130));
@@ -280,6 +224,22 @@ TEST_CASE("prefix cache: files of another model are not used, stay while there i
   }
   CHECK(lab.folder.read("kv-notes.txt") == "mine");
   CHECK(lab.folder.read("kv-.safetensors") == "mine");
+}
+
+TEST_CASE("prefix cache: what is forgotten is gone from memory and disk, with what follows its first block") {
+  Lab lab;
+  PrefixCache cache = lab.on_disk(kPrefixContext);
+  cache.keep(lab.computed(numbers(150)));
+  cache.keep(lab.computed(joined(numbers(64), numbers(10, 700))));
+  const Tokens other = joined({0}, numbers(63, 300));  // begins with the same token, as all conversations do
+  cache.keep(lab.computed(other));
+  cache.forget(numbers(70));
+  CHECK(lab.restored(cache, numbers(150)) == 1);
+  CHECK(lab.restored(cache, other) == 64);
+  CHECK(cache.counts().disk_blocks == 1);
+  CHECK(cache.counts().memory_blocks == 1);
+  cache.forget({});
+  CHECK(cache.counts().disk_blocks == 1);
 }
 
 TEST_CASE("prefix cache: a folder is used by one process at a time") {

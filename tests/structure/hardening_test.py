@@ -30,6 +30,10 @@ class Hardening(unittest.TestCase):
             self.assertRegex(segments, r"GNU_STACK[^\n]* RW ", "the stack of %s can be executed" % program)
             self.assertRegex(self.read(program, "-d"), r"\(FLAGS\)[^\n]*BIND_NOW|\(FLAGS_1\)[^\n]*NOW", program)
 
+    def test_indices_are_checked(self):
+        for program in self.programs:
+            self.assertRegex(self.read(program, "--dyn-syms"), r"glibcxx_assert_fail", program)
+
     def test_stacks_and_copies_are_checked(self):
         for program in self.programs:
             symbols = self.read(program, "--dyn-syms")
