@@ -85,8 +85,10 @@ Result<Value> repeat(const Value& what, int64_t count, Heap& heap) {
   if (const std::string* text = what.text()) {
     TextBuilder out(heap.budget());
     TRY(out.reserve(size));
-    for (uint64_t i = 0; i < times; ++i)
-      TRY(out.add(*text));
+    if (times > 0) TRY(out.add(*text));
+    // Twice as much each time, which has its room already.
+    while (out.text().size() < size)
+      TRY(out.add(std::string_view(out.text()).substr(0, size - out.text().size())));
     return heap.text(std::move(out));
   }
   ListBuilder out(heap.budget());

@@ -77,7 +77,9 @@ inline constexpr std::array kSearches = std::to_array<Hostile>({
     {"{{ ('a' * n).strip('b' * (n // 2) ~ 'a') | length }}", budget},
     {"{% set a = 'a' * n %}{% for i in range(99999) %}{{ a.startswith(a) }}{% endfor %}", budget},
     {"{% set a = 'a' * n %}{{ a.endswith((a ~ 'b',) * 99999) }}{{ a.endswith(('b' ~ a[1:],) * 99999) }}", budget},
-    {"{% set a = 'a' * n %}{% for i in range(99999) %}{{ a.removeprefix(a) }}{{ i in a }}{% endfor %}", refusal},
+    {"{% set a = 'a' * n %}{% for i in range(99999) %}{{ a.removeprefix(a) }}{{ a.removesuffix('b' ~ a) | length }}{% "
+     "endfor %}",
+     budget},
     {"{% set a = 'a' * n %}{% for i in range(99999) %}{{ a ~ 'b' in a ~ 'b' }}{% endfor %}", budget},
     {"{% set a = 'a' * n %}{% for i in range(99999) %}{{ a in {a: 1} }}{% endfor %}", budget},
     {"{% set a = 'a' * n %}{% set d = {a: 1} %}{% for i in range(99999) %}{{ a in d }}{% endfor %}", budget},
@@ -182,14 +184,14 @@ inline constexpr std::array kRecursion = std::to_array<Hostile>({
     {"{% set ns = namespace(l={}) %}{% for i in range(9999) %}{% set ns.l = [{1: (ns.l,)}] | list %}{% endfor %}",
      budget},
     {"{% set ns = namespace(l='a') %}{% for i in range(9999) %}{% set ns.l = [ns.l.upper] %}{% endfor %}{{ ns.l }}",
-     refusal},
+     text},
     // In two trees of 2^99 leaves.
     {"{% set a = namespace(x=[1], y=[1]) %}{% for i in range(99) %}{% set a.x = [a.x, a.x] %}{% set a.y = [a.y, a.y] %}"
      "{% endfor %}{{ a.x == a.y }}",
      budget},
     {"{% set a = namespace(x=[1], y=[2]) %}{% for i in range(99) %}{% set a.x = [a.x, a.x] %}{% set a.y = [a.y, a.y] %}"
      "{% endfor %}{{ a.x < a.y }}",
-     budget},
+     text},
     {"{% set a = namespace(x=[1]) %}{% for i in range(99) %}{% set a.x = [a.x, a.x] %}{% endfor %}{{ a.x }}", budget},
     {"{% set a = namespace(x=[1]) %}{% for i in range(99) %}{% set a.x = [a.x, a.x] %}{% endfor %}{{ a.x | tojson }}",
      budget},
@@ -203,8 +205,8 @@ inline constexpr std::array kRecursion = std::to_array<Hostile>({
 
 inline constexpr std::array kRanges = std::to_array<Hostile>({
     {"{% for i in range(10 ** 9) %}x{% endfor %}", budget},
-    {"{% for i in range(-10 ** 18, 10 ** 18) %}x{% endfor %}", budget},
-    {"{% for i in range(10 ** 18, -10 ** 18, -1) %}x{% endfor %}", budget},
+    {"{% for i in range(-(10 ** 18), 10 ** 18) %}x{% endfor %}", budget},
+    {"{% for i in range(10 ** 18, -(10 ** 18), -1) %}x{% endfor %}", budget},
     {"{{ range(-9223372036854775807, 9223372036854775807, 9223372036854775807) | list | length }}", text},
     {"{{ range(9223372036854775807, -9223372036854775807, -9223372036854775807) | list | length }}", text},
     {"{{ range(0, 9223372036854775807, 1) | first }}", budget},
@@ -226,7 +228,7 @@ inline constexpr std::array kRanges = std::to_array<Hostile>({
     {"{{ (-9223372036854775807 - 1) % -1 }}{{ (-9223372036854775807 - 1) | abs }}", refusal},
     {"{{ 10 ** 30 }}", refusal},
     {"{{ 1 ** 9223372036854775807 }}{{ (-1) ** 9223372036854775807 }}{{ 2 ** -9223372036854775807 }}", text},
-    {"{{ ('9' * n) | int }}", refusal},
+    {"{{ ('9' * n) | int }}", text},
     {"{{ ('9' * 400) | float }}{{ ('1e999') | int }}", text},
     {"{{ 'a' | truncate(-9223372036854775807) }}", refusal},
     {"{{ 'a b' | truncate(9223372036854775807, leeway=9223372036854775807) }}", text},
@@ -237,7 +239,7 @@ inline constexpr std::array kRanges = std::to_array<Hostile>({
     {"{{ [1] * 9223372036854775807 }}", budget},
     {"{{ '' * 9223372036854775807 }}{{ [] * 9223372036854775807 }}", text},
     {"{{ '%*d' % (9223372036854775807, 1) }}", budget},
-    {"{{ '%.*f' % (99999, 1.5) | length }}{{ '%.99999e' % 1e300 }}", text},
+    {"{{ ('%.*f' % (99999, 1.5)) | length }}{{ '%.99999e' % 1e300 }}", text},
     {"{{ 1.5 | round(9223372036854775807) }}", refusal},
     {"{{ 'aaa'.replace('a', 'b', 9223372036854775807) }}{{ 'aaa'.replace('a', 'b', -9223372036854775807) }}", text},
     {"{{ 'a b'.split(' ', 9223372036854775807) }}{{ 'a b'.split(none, -9223372036854775807) }}", text},
