@@ -149,11 +149,10 @@ inline constexpr std::array kMemory = std::to_array<Hostile>({
     {"{{ dict(a=1, **{'b': 2}).items() | list }}{{ (range(99999) | map('string') | list * 9) | map('list') | list }}",
      budget},
     {"{% macro m() %}{{ varargs | length }}{% endmacro %}{{ m(*([1] * n)) }}{{ m(*([1] * n * 2)) }}", budget},
-    {"{% macro m(a, b, c) %}{% macro q() %}{% endmacro %}{% endmacro %}{% for i in range(99999) %}{{ m() }}{% endfor "
-     "%}",
+    {"{% macro m(a, b, c) %}{% macro q() %}{% endmacro %}{% endmacro %}{% for j in range(99) %}{% for i in "
+     "range(99999) %}{{ m() }}{% endfor %}{% endfor %}",
      budget},
-    {"{% for i in range(99999) %}{% macro m() %}{% endmacro %}{% endfor %}{% for i in range(99999) %}{% macro m() %}"
-     "{% endmacro %}{% endfor %}",
+    {"{% for i in range(99) %}{% for i in range(99999) %}{% macro m() %}{% endmacro %}{% endfor %}{% endfor %}",
      budget},
     {"{% for i in range(9999) %}{% set x %}{{ 'a' * n }}{% endset %}{{ x }}{% endfor %}", budget},
     {"{% for i in range(9999) %}{% filter upper %}{{ 'a' * n }}{% endfilter %}{% endfor %}", budget},
