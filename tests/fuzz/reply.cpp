@@ -71,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t stride = 1 + answer.size() / kMostCuts;
   for (size_t cut = 0; cut <= answer.size(); cut += stride)
     DSPACK_CHECK(read(form, answer, cut, answer.size()) == whole, "another reply of an answer in two pieces");
-  for (const size_t piece : {1, 2, 3, 7})
+  for (const size_t piece : {1U, 2U, 3U, 7U})
     DSPACK_CHECK(read(form, answer, 0, piece) == whole, "another reply of an answer in small pieces");
   // Nothing is made up, and each call has its arguments behind it.
   size_t bytes = 0;
