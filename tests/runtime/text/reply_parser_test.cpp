@@ -477,9 +477,8 @@ TEST_CASE("reply: a text that begins calls without end, and ends none, is text")
 
 TEST_CASE("reply: white space without end costs a bounded time, wherever it comes") {
   // 2 MB in pieces of a token: what looks at all of it for each piece reads 64 GB.
-  const std::vector<std::string> fronts = {"", "x", "<tool_call>now</tool_call>",
-                                           "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\":"};
-  for (const std::string& front : fronts) {
+  for (const char* front :
+       {"", "x", "<tool_call>now</tool_call>", "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\":"}) {
     CAPTURE(front);
     ReplyParser parser({.tools = tools()});
     (void)parser.push(front);
@@ -487,9 +486,7 @@ TEST_CASE("reply: white space without end costs a bounded time, wherever it come
     for (int i = 0; i < 65'536; ++i)
       (void)parser.push("                                \n");
     CHECK(std::clock() - begin < 2 * CLOCKS_PER_SEC);
-    const std::vector<ReplyPart> last = parser.push("end");
-    REQUIRE_FALSE(last.empty());
-    CHECK(last.back().text.ends_with("end"));
+    CHECK(parser.push("end").back().text.ends_with("end"));
   }
 }
 
