@@ -147,7 +147,7 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& r
     return answer(parse_responses_request(body, options_.sampling), reply, Dialect::responses);
   }
   if (path == "/v1/messages") return answer(parse_messages_request(body, options_.sampling), reply, dialect);
-  using Function = Result<OrderedJson> (Api::*)(std::string_view, const std::stop_token&) const;
+  using Function = Result<OrderedJson> (Api::*)(std::string_view) const;
   static constexpr std::array<std::pair<std::string_view, Function>, 4> kFunctions = {{
       {"/tokenize", &Api::tokenize},
       {"/detokenize", &Api::detokenize},
@@ -156,7 +156,7 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& r
   }};
   for (const auto& [name, function] : kFunctions) {
     if (path != name) continue;
-    const auto result = (this->*function)(body, reply->gone());
+    const auto result = (this->*function)(body);
     if (!result) return fail(*reply, dialect, result.error());
     return reply->send(200, "application/json", json_text(*result));
   }
@@ -210,8 +210,7 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
   request.path.starts_with("/v1/messages") ? send_anthropic_error(reply, error) : send_openai_error(reply, error);
 }
 
-Result<RenderOptions> Api::render_options(const Conversation& conversation, const std::optional<bool>& thinking,
-                                          std::stop_token gone) const {
+Result<RenderOptions> Api::render_options(const Conversation& conversation, const std::optional<bool>& thinking) const {
   OrderedJson arguments = options_.template_arguments;
   if (thinking) arguments.update(thinking_arguments(*thinking));
   for (const auto& [name, value] : conversation.arguments.items()) {
@@ -224,8 +223,7 @@ Result<RenderOptions> Api::render_options(const Conversation& conversation, cons
                        .continue_final_message = conversation.continue_final_message,
                        .tools = conversation.tools,
                        .arguments = std::move(arguments),
-                       .now = options_.clock(),
-                       .stop = std::move(gone)};
+                       .now = options_.clock()};
 }
 
 size_t Api::answer_begin(std::string_view text, std::span<const ChatMessage> messages, RenderOptions options) const {
@@ -237,9 +235,9 @@ size_t Api::answer_begin(std::string_view text, std::span<const ChatMessage> mes
   return differs - std::min(differs, std::string_view("<think>").size());
 }
 
-Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request, const std::stop_token& gone) const {
+Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
   const auto& conversation = std::get<Conversation>(request.prompt);
-  TRY_ASSIGN(const RenderOptions options, render_options(conversation, request.thinking, gone));
+  TRY_ASSIGN(const RenderOptions options, render_options(conversation, request.thinking));
   TRY_ASSIGN(const std::string text, text_.render_chat(conversation.messages, options));
   const bool continues = conversation.continue_final_message;
   const size_t begin = continues ? answer_begin(text, conversation.messages, options) : text.size();
@@ -258,11 +256,11 @@ Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request, const std::stop
   return prompt;
 }
 
-Result<std::vector<Api::Prompt>> Api::prompts_of(const AnswerRequest& request, const std::stop_token& gone) const {
+Result<std::vector<Api::Prompt>> Api::prompts_of(const AnswerRequest& request) const {
   std::vector<Prompt> prompts;
   const auto* texts = std::get_if<std::vector<TextPrompt>>(&request.prompt);
   if (texts == nullptr) {
-    TRY_ASSIGN(prompts.emplace_back(), prompt_of(request, gone));
+    TRY_ASSIGN(prompts.emplace_back(), prompt_of(request));
     return prompts;
   }
   uint64_t tokens = 0;
@@ -308,7 +306,7 @@ void Api::say(const std::vector<std::string>& remarks) {
 void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
   if (!request) return fail(*reply, dialect, request.error());
   say(request->remarks);
-  auto prompts = prompts_of(*request, reply->gone());
+  auto prompts = prompts_of(*request);
   if (!prompts) return fail(*reply, dialect, prompts.error());
   for (const Prompt& each : *prompts) {
     if (each.tokens.size() > options_.context)
@@ -409,7 +407,7 @@ void Api::begin(Answers answers, const TokenConstraint* constraint) {
     each->refuse(submitted.error());
 }
 
-Result<OrderedJson> Api::tokenize(std::string_view body, const std::stop_token& /*gone*/) const {
+Result<OrderedJson> Api::tokenize(std::string_view body) const {
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const JsonFields fields(root);
   TRY_ASSIGN(const auto content, fields.text("content"));
@@ -423,7 +421,7 @@ Result<OrderedJson> Api::tokenize(std::string_view body, const std::stop_token& 
   return OrderedJson{{"tokens", tokens}, {"count", tokens.size()}};
 }
 
-Result<OrderedJson> Api::detokenize(std::string_view body, const std::stop_token& /*gone*/) const {
+Result<OrderedJson> Api::detokenize(std::string_view body) const {
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const OrderedJson* tokens = JsonFields(root).find("tokens");
   if (tokens == nullptr || !tokens->is_array()) return invalid("\"tokens\" is not a list");
@@ -436,17 +434,17 @@ Result<OrderedJson> Api::detokenize(std::string_view body, const std::stop_token
   return OrderedJson{{"content", text}, {"prompt", text}};
 }
 
-Result<OrderedJson> Api::apply_template(std::string_view body, const std::stop_token& gone) const {
+Result<OrderedJson> Api::apply_template(std::string_view body) const {
   TRY_ASSIGN(const AnswerRequest request, parse_chat_request(body, options_.sampling));
   const auto& conversation = std::get<Conversation>(request.prompt);
-  TRY_ASSIGN(RenderOptions options, render_options(conversation, request.thinking, gone));
+  TRY_ASSIGN(RenderOptions options, render_options(conversation, request.thinking));
   TRY_ASSIGN(std::string text, text_.render_chat(conversation.messages, std::move(options)));
   return OrderedJson{{"prompt", std::move(text)}};
 }
 
-Result<OrderedJson> Api::count_tokens(std::string_view body, const std::stop_token& gone) const {
+Result<OrderedJson> Api::count_tokens(std::string_view body) const {
   TRY_ASSIGN(const AnswerRequest request, parse_messages_request(body, options_.sampling));
-  TRY_ASSIGN(const Prompt prompt, prompt_of(request, gone));
+  TRY_ASSIGN(const Prompt prompt, prompt_of(request));
   return OrderedJson{{"input_tokens", prompt.tokens.size()}};
 }
 

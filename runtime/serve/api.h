@@ -71,19 +71,18 @@ class Api {
   void begin(Answers answers, const TokenConstraint* constraint);
   static void fail(HttpReply& reply, Dialect dialect, const Error& error);
   static void fail(HttpReply& reply, Dialect dialect, const ApiError& error);
-  /// `gone`: nobody waits for the text any more.
   [[nodiscard]] Result<RenderOptions> render_options(const Conversation& conversation,
-                                                     const std::optional<bool>& thinking, std::stop_token gone) const;
+                                                     const std::optional<bool>& thinking) const;
   /// Where the answer begins in a prompt that goes on with a conversation's last message.
   [[nodiscard]] size_t answer_begin(std::string_view text, std::span<const ChatMessage> messages,
                                     RenderOptions options) const;
   /// Of a conversation.
-  [[nodiscard]] Result<Prompt> prompt_of(const AnswerRequest& request, const std::stop_token& gone) const;
-  [[nodiscard]] Result<std::vector<Prompt>> prompts_of(const AnswerRequest& request, const std::stop_token& gone) const;
-  [[nodiscard]] Result<OrderedJson> tokenize(std::string_view body, const std::stop_token& gone) const;
-  [[nodiscard]] Result<OrderedJson> detokenize(std::string_view body, const std::stop_token& gone) const;
-  [[nodiscard]] Result<OrderedJson> apply_template(std::string_view body, const std::stop_token& gone) const;
-  [[nodiscard]] Result<OrderedJson> count_tokens(std::string_view body, const std::stop_token& gone) const;
+  [[nodiscard]] Result<Prompt> prompt_of(const AnswerRequest& request) const;
+  [[nodiscard]] Result<std::vector<Prompt>> prompts_of(const AnswerRequest& request) const;
+  [[nodiscard]] Result<OrderedJson> tokenize(std::string_view body) const;
+  [[nodiscard]] Result<OrderedJson> detokenize(std::string_view body) const;
+  [[nodiscard]] Result<OrderedJson> apply_template(std::string_view body) const;
+  [[nodiscard]] Result<OrderedJson> count_tokens(std::string_view body) const;
   [[nodiscard]] std::string metrics() const;
   void ping(const std::stop_token& stop);
 
