@@ -124,6 +124,7 @@ class Chat {
   Result<void> set_temperature(const std::string& number);
   Result<void> attach(const std::string& file);
   Result<void> regenerate(ChatTerminal& terminal);
+  Result<std::string> render(std::span<const ChatMessage> conversation, const std::stop_token& stop);
   Result<void> answer(const std::string& message, ChatTerminal& terminal);
 
   LoadedModel& loaded_;
@@ -274,25 +275,37 @@ std::string closed_reasoning(std::string_view prompt, std::string said) {
   return said;
 }
 
+Result<std::string> Chat::render(std::span<const ChatMessage> conversation, const std::stop_token& stop) {
+  RenderOptions options = render_;
+  options.now = local_time();
+  options.stop = stop;
+  return text_.render_chat(conversation, std::move(options));
+}
+
 Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   std::vector<ChatMessage> conversation;
   if (!system_.empty()) conversation.push_back({.role = Role::system, .content = system_});
   conversation.insert(conversation.end(), history_.begin(), history_.end());
   conversation.push_back({.role = Role::user, .content = message});
-  render_.now = local_time();
-  TRY_ASSIGN(const std::string prompt, text_.render_chat(conversation, render_));
-  TRY_ASSIGN(const std::vector<uint32_t> tokens, text_.tokenizer().encode(prompt, SpecialTokens::parse));
-  AnswerPrinter printer(text_.tokenizer(), stop_, begins_reasoning(prompt));
+  // Ctrl-C ends the template's work as well as the model's.
+  const std::stop_token work = terminal.begin_work();
+  const auto prompt = render(conversation, work);
+  const auto tokens =
+      prompt ? text_.tokenizer().encode(*prompt, SpecialTokens::parse) : Result<std::vector<uint32_t>>(prompt.error());
+  if (!tokens) {
+    terminal.end_work();
+    return tokens.error();
+  }
+  AnswerPrinter printer(text_.tokenizer(), stop_, begins_reasoning(*prompt));
   const auto answer = generate_with_status(
-      loaded_, session_, tokens, generate_, sampler_, [&](uint32_t token) { return printer.push(token); },
-      terminal.begin_work());
+      loaded_, session_, *tokens, generate_, sampler_, [&](uint32_t token) { return printer.push(token); }, work);
   terminal.end_work();
   std::string said = printer.finish();
   if (!answer) return answer.error();
   report_end(answer->reason);
   if (said.empty() && answer->reason == StopReason::interrupted) return {};  // as if it had not been asked
   history_.push_back({.role = Role::user, .content = message});
-  history_.push_back({.role = Role::assistant, .content = closed_reasoning(prompt, std::move(said))});
+  history_.push_back({.role = Role::assistant, .content = closed_reasoning(*prompt, std::move(said))});
   return {};
 }
 
@@ -306,7 +319,7 @@ Result<int> run_chat(const RunOptions& options) {
   const std::stop_token loading = terminal.begin_work();
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, loading));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, loading));
-  TRY(text.render_chat({}, {}));  // an unknown chat template is said now, not after the first question
+  TRY(text.render_chat({}, {.stop = loading}));  // an unknown chat template is said now, not after the first question
   // A person at a terminal gets what the repository recommends, and is told.
   SamplerOptions sampling = options.sampler.over();
   if (stdin_is_terminal() && format::stdout_is_terminal()) {

@@ -146,7 +146,8 @@ std::tm local_time() {
 }
 
 Result<std::string> render_conversation(const TextModel& text, const Conversation& conversation,
-                                        const ChatOptions& options, bool add_generation_prompt) {
+                                        const ChatOptions& options, bool add_generation_prompt,
+                                        const std::stop_token& stop) {
   OrderedJson arguments = options.arguments();
   if (const auto& chat = text.chat_template(!conversation.tools.is_null())) {
     if (!conversation.tools.empty() && !chat->prints_tools()) note("the chat template does not print tools");
@@ -158,12 +159,13 @@ Result<std::string> render_conversation(const TextModel& text, const Conversatio
   return text.render_chat(conversation.messages, {.add_generation_prompt = add_generation_prompt,
                                                   .tools = conversation.tools,
                                                   .arguments = std::move(arguments),
-                                                  .now = local_time()});
+                                                  .now = local_time(),
+                                                  .stop = stop});
 }
 
 Result<EncodedPrompt> encode_conversation(const TextModel& text, const Conversation& conversation,
-                                          const ChatOptions& chat) {
-  TRY_ASSIGN(const std::string rendered, render_conversation(text, conversation, chat, true));
+                                          const ChatOptions& chat, const std::stop_token& stop) {
+  TRY_ASSIGN(const std::string rendered, render_conversation(text, conversation, chat, true, stop));
   EncodedPrompt encoded{.tokens = {}, .begins_reasoning = begins_reasoning(rendered)};
   TRY_ASSIGN(encoded.tokens, text.tokenizer().encode(rendered, SpecialTokens::parse));
   return encoded;
@@ -192,7 +194,7 @@ Result<std::string> read_system(const std::string& text_or_file) {
 }
 
 Result<EncodedPrompt> encode_prompt(const TextModel& text, std::string prompt, bool raw, const ChatOptions& chat,
-                                    const std::string& system) {
+                                    const std::string& system, const std::stop_token& stop) {
   if (raw) {
     EncodedPrompt encoded{.tokens = {}, .begins_reasoning = begins_reasoning(prompt)};
     TRY_ASSIGN(encoded.tokens, text.encode_raw(prompt));
@@ -202,7 +204,7 @@ Result<EncodedPrompt> encode_prompt(const TextModel& text, std::string prompt, b
   Conversation conversation;
   if (!system.empty()) conversation.messages.push_back({.role = Role::system, .content = system});
   conversation.messages.push_back({.role = Role::user, .content = std::move(prompt)});
-  return encode_conversation(text, conversation, chat);
+  return encode_conversation(text, conversation, chat, stop);
 }
 
 }  // namespace dspack::runtime

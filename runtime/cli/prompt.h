@@ -5,6 +5,7 @@
 
 #include <ctime>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,9 +63,10 @@ format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument
 [[nodiscard]] Result<void> check_template_args(const OrderedJson& arguments, const ChatTemplate& chat);
 
 /// The conversation as the chat template writes it. Errors: invalid (the template fails for it, or does not read its
-/// arguments); there is no template.
+/// arguments), cancelled; there is no template.
 [[nodiscard]] Result<std::string> render_conversation(const TextModel& text, const Conversation& conversation,
-                                                      const ChatOptions& options, bool add_generation_prompt);
+                                                      const ChatOptions& options, bool add_generation_prompt,
+                                                      const std::stop_token& stop);
 
 /// What the model gets.
 struct EncodedPrompt {
@@ -75,7 +77,8 @@ struct EncodedPrompt {
 /// `raw`: the prompt as it is, to be continued; else as a question in the chat template, `chat` saying how, after the
 /// system message unless that is empty. Errors: those of tokenizer and chat template.
 [[nodiscard]] Result<EncodedPrompt> encode_prompt(const TextModel& text, std::string prompt, bool raw,
-                                                  const ChatOptions& chat, const std::string& system = {});
+                                                  const ChatOptions& chat, const std::string& system,
+                                                  const std::stop_token& stop);
 
 /// What --system says, or the text of the file that it names after @: valid UTF-8. Errors: those of read_text_file.
 [[nodiscard]] Result<std::string> read_system(const std::string& text_or_file);
@@ -87,6 +90,6 @@ inline constexpr uint64_t kMostFileBytes = 4U << 20U;
 
 /// The conversation, ending where the answer begins.
 [[nodiscard]] Result<EncodedPrompt> encode_conversation(const TextModel& text, const Conversation& conversation,
-                                                        const ChatOptions& chat);
+                                                        const ChatOptions& chat, const std::stop_token& stop);
 
 }  // namespace dspack::runtime

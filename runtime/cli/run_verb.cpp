@@ -46,17 +46,18 @@ Result<Input> read_input(const RunOptions& options) {
   return input;
 }
 
-Result<EncodedPrompt> encode(const TextModel& text, Input input, const RunOptions& options) {
+Result<EncodedPrompt> encode(const TextModel& text, Input input, const RunOptions& options,
+                             const std::stop_token& stop) {
   if (!options.conversation)
-    return encode_prompt(text, std::move(input.prompt), options.raw, options.chat, input.system);
-  return encode_conversation(text, input.conversation, options.chat);
+    return encode_prompt(text, std::move(input.prompt), options.raw, options.chat, input.system, stop);
+  return encode_conversation(text, input.conversation, options.chat, stop);
 }
 
 /// What --max-fetch is judged by before anything of the model is read: a matter of the small files.
 Result<uint64_t> count_tokens(const Input& input, const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(const auto access, open_place(options.folder, options.load.remote, stop));
   TRY_ASSIGN(const TextModel text, load_text(access->files(), options.chat, stop));
-  TRY_ASSIGN(const EncodedPrompt prompt, encode(text, input, options));
+  TRY_ASSIGN(const EncodedPrompt prompt, encode(text, input, options, stop));
   return prompt.tokens.size();
 }
 
@@ -69,7 +70,7 @@ Result<int> run_generate(const RunOptions& options, const std::stop_token& stop)
   }
   TRY_ASSIGN(auto loaded, load_model(options.folder, load, stop));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
-  TRY_ASSIGN(const EncodedPrompt prompt, encode(text, std::move(input), options));
+  TRY_ASSIGN(const EncodedPrompt prompt, encode(text, std::move(input), options, stop));
 
   TRY_ASSIGN(Session session, loaded->start_session());
   AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop), prompt.begins_reasoning);

@@ -27,7 +27,7 @@ Result<std::vector<uint32_t>> tokens_of(const PassTokens& asked, const std::stri
   TRY_ASSIGN(std::string prompt, read_prompt(*asked.prompt));
   TRY_ASSIGN(const auto access, open_place(folder, remote, stop));
   TRY_ASSIGN(const TextModel text, TextModel::load(access->files(), stop));
-  TRY_ASSIGN(EncodedPrompt encoded, encode_prompt(text, std::move(prompt), asked.raw, {}));
+  TRY_ASSIGN(EncodedPrompt encoded, encode_prompt(text, std::move(prompt), asked.raw, {}, {}, stop));
   return std::move(encoded.tokens);
 }
 

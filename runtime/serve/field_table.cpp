@@ -129,7 +129,7 @@ const RequestField kFields[] = {
     {"structured_outputs", kOpenAi, kObeyed, R"({"json": {"type": "object"}})",
      "`json`, the same as `json_schema`, and `json_object`"},
     // Reasoning.
-    {"chat_template_kwargs", kChat, kObeyed, R"({"thinking": true})", "arguments of the template"},
+    {"chat_template_kwargs", kChat, kObeyed, R"({"thinking": true})", "arguments of the template, up to 256"},
     {"reasoning_effort", kChat, kObeyed, R"("high")",
      "an argument of the template; `none` and `minimal` turn reasoning off, the others on"},
     {"reasoning", kResponses, kObeyed, R"({"effort": "high"})", "`effort`, as `reasoning_effort`"},

@@ -161,9 +161,13 @@ class HeadedCall final : public CallReader {
     const size_t from = cursor_.at();
     const auto end = extent_.find(cursor_.text(), ends, mark);
     const std::string_view fresh = cursor_.rest().substr(0, extent_.at() - from);
+    // White space may come without end: what was seen is not looked at again.
+    seen_space_ = std::min(fresh.find_first_not_of(kReplySpace, seen_space_), fresh.size());
+    if (!end && seen_space_ == fresh.size()) return Step::undecided;
     const std::string_view kept = without_end(fresh);
     add_arguments(kept);
     cursor_.take(kept.size());
+    seen_space_ = 0;
     if (!end) return Step::undecided;
     cursor_.take(fresh.size() - kept.size() + (mark == ends[0] ? mark.size() : 0));
     is_whole_ = true;
@@ -192,6 +196,7 @@ class HeadedCall final : public CallReader {
   size_t form_;  // 0: DeepSeek's, 1: Kimi's
   Stage stage_ = Stage::block;
   bool is_fenced_ = false;
+  size_t seen_space_ = 0;  // behind the cursor
   JsonExtent extent_;
 };
 

@@ -94,7 +94,9 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
   for (const auto& [key, field] : value.items()) {
     constexpr std::array<std::string_view, 6> kFields = {"role",         "content", "tool_calls",
                                                          "tool_call_id", "name",    "prefix"};
-    if (std::ranges::find(kFields, key) == kFields.end()) message.others[key] = field;
+    if (std::ranges::find(kFields, key) != kFields.end()) continue;
+    if (message.others.is_null()) message.others = OrderedJson::object();
+    add_member(message.others, key, field);
   }
   if (const auto prefix = value.find("prefix"); prefix != value.end() && !prefix->is_null()) {
     if (!prefix->is_boolean()) return wrong("\"prefix\"", "true or false");
@@ -110,6 +112,10 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
     message.tool_calls->push_back(*std::move(call));
   }
   return message;
+}
+
+Error too_many_arguments(std::string_view place) {
+  return invalid(fmt::format("{} has more than {} members; templates read a handful", place, kMostTemplateArguments));
 }
 
 /// Strict. Errors: invalid, budget.
@@ -163,6 +169,7 @@ Result<Conversation> read_conversation(const OrderedJson& root) {
     }
     if (const auto given = root.find("chat_template_kwargs"); given != root.end() && !given->is_null()) {
       if (!given->is_object()) return wrong("\"chat_template_kwargs\"", "an object");
+      if (given->size() > kMostTemplateArguments) return too_many_arguments("\"chat_template_kwargs\"");
       conversation.arguments = *given;
     }
   }
@@ -178,6 +185,7 @@ Result<Conversation> read_conversation(const OrderedJson& root) {
 Result<OrderedJson> parse_template_arguments(std::string_view json_text) {
   TRY_ASSIGN(OrderedJson arguments, parse_ordered(json_text));
   if (!arguments.is_object()) return wrong("this", "an object, such as {\"thinking\": true}");
+  if (arguments.size() > kMostTemplateArguments) return too_many_arguments("this");
   return arguments;
 }
 

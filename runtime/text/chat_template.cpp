@@ -7,6 +7,7 @@
 
 #include "format/base/foreign_text.h"
 #include "runtime/text/builtin_templates.h"
+#include "runtime/text/json.h"
 
 namespace dspack::runtime {
 namespace {
@@ -63,7 +64,8 @@ Result<OrderedJson> as_json(const ChatMessage& message, TemplateTraits traits) {
   if (message.name) json["name"] = *message.name;
   if (message.prefix) json["prefix"] = true;
   if (!message.others.is_object()) return json;
-  json.update(message.others);
+  for (const auto& [name, value] : message.others.items())
+    add_member(json, name, value);  // none of those above
   for (const char* name : kReasoning) {
     const auto found = message.others.find(name);
     if (found == message.others.end() || found->is_null()) continue;
@@ -144,7 +146,7 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, 
   variables["bos_token"] = options.bos_token;
   variables["eos_token"] = options.eos_token;
   if (options.arguments.is_object()) variables.update(options.arguments);
-  auto text = program_.render(variables, options.now, cost);
+  auto text = program_.render(variables, options.now, options.stop, cost);
   if (text && options.continue_final_message) text = cut_behind(*std::move(text), continued);
   if (text) return text;
   Error error = text.error().in("the chat template");

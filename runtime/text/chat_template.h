@@ -1,7 +1,7 @@
 // Chat templates: a conversation as the one text that the model was trained on. A template is a program in the language
 // Jinja: a repository's own, or one that dsrun brings along (builtin_templates.h).
 // Threads: immutable, thread-safe. Errors: compile: those of jinja::Program; named: not_found; render: invalid (a
-// message for which the template fails), unsupported (a last message that cannot be continued), budget.
+// message for which the template fails), unsupported (a last message that cannot be continued), budget, cancelled.
 #pragma once
 
 #include <span>

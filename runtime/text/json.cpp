@@ -55,7 +55,8 @@ class OrderedBuilder final : public nlohmann::json_sax<OrderedJson> {
     } else if (auto* array = open_.back()->get_ptr<OrderedJson::array_t*>()) {
       last_ = &array->emplace_back(std::move(value));
     } else {
-      last_ = &open_.back()->get_ptr<OrderedJson::object_t*>()->emplace_back(std::move(key_), std::move(value)).second;
+      add_member(*open_.back(), std::move(key_), std::move(value));
+      last_ = &open_.back()->get_ref<OrderedJson::object_t&>().back().second;
     }
     return true;
   }
@@ -83,6 +84,10 @@ Result<OrderedJson> parse_ordered_json(std::string_view text, const format::Docu
   OrderedBuilder builder;
   if (!OrderedJson::sax_parse(text.begin(), text.end(), &builder)) return invalid("no JSON");
   return builder.take();
+}
+
+void add_member(OrderedJson& object, std::string name, OrderedJson value) {
+  object.get_ref<OrderedJson::object_t&>().emplace_back(std::move(name), std::move(value));
 }
 
 std::string_view long_number(const OrderedJson& value) {

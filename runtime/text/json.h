@@ -21,6 +21,9 @@ namespace dspack::runtime {
 /// Read as strictly as format::parse_json does; objects keep the order of their keys, and a whole number beyond 64 bits
 /// is kept as its digits (long_number). Errors: those of parse_json.
 [[nodiscard]] Result<OrderedJson> parse_ordered_json(std::string_view text, const format::DocumentBounds& bounds);
+/// Puts a member that an object does not have yet behind the others. (The library's own ways look through all of them
+/// first, which for each of a stranger's members takes quadratic time.)
+void add_member(OrderedJson& object, std::string name, OrderedJson value);
 /// The digits of a whole number beyond 64 bits, with its sign; empty for every other value. To all who ask for its type
 /// such a number is binary, which JSON as text never is, and no number.
 [[nodiscard]] std::string_view long_number(const OrderedJson& value);

@@ -9,6 +9,10 @@
 
 namespace dspack::runtime {
 
+/// Bytes that the next ones hold at most for each byte of the text while they work: "ΐ" has two, and six in upper case,
+/// and a text that grows doubles its room beside what it had.
+inline constexpr uint64_t kMostCaseGrowth = 6;
+
 [[nodiscard]] std::string upper_case(std::string_view text);
 [[nodiscard]] std::string lower_case(std::string_view text);
 /// str.swapcase

@@ -50,8 +50,8 @@ struct FreeCompileContext {
 
 struct RegexScratch::State {
   struct Free {
-    void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
-    void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+    void operator()(pcre2_match_data* made) const { pcre2_match_data_free(made); }
+    void operator()(pcre2_match_context* made) const { pcre2_match_context_free(made); }
   };
   std::unique_ptr<pcre2_match_data, Free> data{allocated(pcre2_match_data_create(1, nullptr))};
   std::unique_ptr<pcre2_match_context, Free> context{allocated(pcre2_match_context_create(nullptr))};

@@ -52,10 +52,9 @@ bool ReplyParser::step(bool is_end) {
   switch (state_) {
     case State::begin: return begin(is_end);
     case State::after: {
-      const size_t space = held_.find_first_not_of(kReplySpace);
-      held_.erase(0, space);
-      if (space != std::string::npos) state_ = State::text;
-      return space != std::string::npos;
+      drop(leading_space());
+      if (!held_.empty()) state_ = State::text;
+      return !held_.empty();
     }
     case State::text: return read_text(is_end);
     case State::call: return read_call(is_end);
@@ -64,11 +63,22 @@ bool ReplyParser::step(bool is_end) {
   return false;
 }
 
+/// White space at the front of what is held. It may come without end: what was seen is not looked at again.
+size_t ReplyParser::leading_space() {
+  seen_space_ = std::min(held_.find_first_not_of(kReplySpace, seen_space_), held_.size());
+  return seen_space_;
+}
+
+void ReplyParser::drop(size_t bytes) {
+  held_.erase(0, bytes);
+  seen_space_ -= std::min(seen_space_, bytes);
+}
+
 bool ReplyParser::begin(bool is_end) {
-  const size_t space = std::min(held_.find_first_not_of(kReplySpace), held_.size());
+  const size_t space = leading_space();
   const std::string_view rest = std::string_view(held_).substr(space);
   if (rest.starts_with(kThink)) {
-    held_.erase(0, space + kThink.size());
+    drop(space + kThink.size());
     is_reasoning_ = true;
   } else if (!is_end && kThink.starts_with(rest)) {
     return false;
@@ -83,28 +93,30 @@ bool ReplyParser::read_text(bool is_end) {
   if (is_reasoning_) marks.push_back(kEndThink);
   size_t first = std::string::npos;
   for (const std::string_view mark : marks) {
-    const size_t at = held_.find(mark);
+    const size_t at = held_.find(mark, seen_space_);  // no mark begins with white space
     if (at >= first) continue;
     first = at;
     opening_ = mark;
   }
   if (first == std::string::npos) {
     size_t end = held_.size();
-    if (!is_end && !marks.empty())
-      end = without_space_at_end(std::string_view(held_).substr(0, end - begun_mark(held_, marks)));
+    if (!is_end && !marks.empty()) {
+      end -= begun_mark(held_, marks);
+      end = leading_space() >= end ? 0 : without_space_at_end(std::string_view(held_).substr(0, end));
+    }
     emit(kind(), std::string_view(held_).substr(0, end));
-    held_.erase(0, end);
+    drop(end);
     return false;
   }
   const size_t end = without_space_at_end(std::string_view(held_).substr(0, first));
   emit(kind(), std::string_view(held_).substr(0, end));
   if (opening_ == kEndThink) {
-    held_.erase(0, first + kEndThink.size());
+    drop(first + kEndThink.size());
     is_reasoning_ = false;
     state_ = State::after;
     return true;
   }
-  held_.erase(0, end);
+  drop(end);
   space_ = first - end;
   reader_ = CallReader::make(opening_, tools_);
   state_ = State::call;
@@ -122,13 +134,13 @@ bool ReplyParser::read_call(bool is_end) {
   if (is_end && !is_whole) reader_->cut();
   tell_call();
   if (!is_whole) {
-    if (is_end) held_.clear();
+    if (is_end) drop(held_.size());
     return false;
   }
   is_told_ = false;
   has_broken_call_ |= !reader_->has_object();
   if (!reader_->end_of_block().empty()) block_end_ = reader_->end_of_block();
-  held_.erase(0, space_ + reader_->read_bytes());
+  drop(space_ + reader_->read_bytes());
   state_ = State::after_call;
   return true;
 }
@@ -147,20 +159,20 @@ bool ReplyParser::give_up_call(size_t read_bytes) {
   if (given_up_bytes_ > kMostGivenUpBytes) openings_.clear();
   const size_t end = space_ + opening_.size();
   emit(kind(), std::string_view(held_).substr(0, end));
-  held_.erase(0, end);
+  drop(end);
   state_ = State::text;
   return true;
 }
 
 bool ReplyParser::follow_call(bool is_end) {
-  const size_t space = held_.find_first_not_of(kReplySpace);
-  if (space == std::string::npos) {
-    if (is_end) held_.clear();
+  const size_t space = leading_space();
+  if (space == held_.size()) {
+    if (is_end) drop(space);
     return false;
   }
   const std::string_view rest = std::string_view(held_).substr(space);
   if (!block_end_.empty() && rest.starts_with(block_end_)) {
-    held_.erase(0, space + block_end_.size());
+    drop(space + block_end_.size());
     block_end_ = {};
     return true;
   }

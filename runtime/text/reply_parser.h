@@ -66,6 +66,9 @@ class ReplyParser {
     after_call,
   };
   [[nodiscard]] bool step(bool is_end);
+  size_t leading_space();
+  /// Takes bytes from the front of what is held.
+  void drop(size_t bytes);
   bool begin(bool is_end);
   bool read_text(bool is_end);
   bool read_call(bool is_end);
@@ -82,6 +85,7 @@ class ReplyParser {
   State state_;
   bool is_reasoning_;
   std::string held_;
+  size_t seen_space_ = 0;     // at the front of held_: this is white space, if not more
   size_t space_ = 0;          // bytes of white space in front of the call
   std::string_view opening_;  // its mark
   std::unique_ptr<CallReader> reader_;

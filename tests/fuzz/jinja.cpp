@@ -3,6 +3,7 @@
 #include <string>
 
 #include "runtime/text/jinja/budget.h"
+#include "runtime/text/jinja/heap.h"
 #include "runtime/text/jinja/program.h"
 #include "runtime/text/unicode.h"
 #include "tests/fuzz/target.h"
@@ -30,18 +31,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   runtime::jinja::Cost cost;
-  const auto text = program->render(variables, std::tm(), &cost);
-  // A value of one byte counts as eight.
-  const uint64_t input_bytes = 9 * (size + 1);
-  DSPACK_CHECK(cost.steps <= Budget::kBaseSteps + Budget::kStepsPerInputByte * input_bytes, "too many steps");
-  DSPACK_CHECK(cost.bytes <= Budget::kBaseBytes + Budget::kBytesPerInputByte * input_bytes, "too many bytes");
+  const auto text = program->render(variables, std::tm(), {}, &cost);
+  const Budget::Limits limits = Budget::limits(runtime::jinja::bytes_as_value(variables));
+  DSPACK_CHECK(cost.steps <= limits.steps, "too many steps");
+  DSPACK_CHECK(cost.bytes <= limits.bytes, "too many bytes");
   if (!text) {
     check_refused(text.error());
     return 0;
   }
   DSPACK_CHECK(text->size() <= cost.bytes, "text that was not counted");
   DSPACK_CHECK(runtime::is_valid_utf8(*text), "half a character");
-  const auto again = program->render(variables, std::tm());
+  const auto again = program->render(variables, std::tm(), {});
   DSPACK_CHECK(again.has_value() && *again == *text, "another text the second time");
   return 0;
 }

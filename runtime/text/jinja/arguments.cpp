@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace dspack::runtime::jinja {
 
 const Value* Arguments::get(size_t place, std::string_view name) const {
@@ -13,18 +11,34 @@ const Value* Arguments::get(size_t place, std::string_view name) const {
   return nullptr;
 }
 
-Result<std::string> Arguments::text(size_t place, std::string_view name, std::string_view otherwise) const {
+Result<void> Arguments::add(Value value, Budget& budget) {
+  TRY_ASSIGN(Charge more, budget.hold(2 * sizeof(Value)));  // with the growth of the list
+  charge.add(std::move(more));
+  positional.push_back(std::move(value));
+  return {};
+}
+
+Result<void> Arguments::add(std::string_view name, Value value, Budget& budget) {
+  TRY(budget.read(name.size()));
+  TRY_ASSIGN(Charge more, budget.hold(name.size() + 2 * sizeof(named.front())));
+  charge.add(std::move(more));
+  named.emplace_back(name, std::move(value));
+  return {};
+}
+
+Result<std::string_view> Arguments::text(size_t place, std::string_view name, std::string_view otherwise) const {
   const Value* value = get(place, name);
-  if (value == nullptr) return std::string(otherwise);
+  if (value == nullptr) return otherwise;
   if (value->text() == nullptr) return invalid(fmt::format("{} is not a str but {}", name, value->type()));
-  return *value->text();
+  return std::string_view(*value->text());
 }
 
 Result<int64_t> Arguments::integer(size_t place, std::string_view name, int64_t otherwise) const {
   const Value* value = get(place, name);
   if (value == nullptr) return otherwise;
-  if (!value->is_integer() && !value->is_bool()) return invalid(fmt::format("{} is not an int", name));
-  return value->integer();
+  const auto number = value->integer();
+  if (!number) return invalid(fmt::format("{} is not an int", name));
+  return *number;
 }
 
 bool Arguments::truth(size_t place, std::string_view name, bool otherwise) const {
@@ -32,10 +46,12 @@ bool Arguments::truth(size_t place, std::string_view name, bool otherwise) const
   return value == nullptr ? otherwise : value->truth();
 }
 
-Arguments Arguments::from(size_t place) const {
-  Arguments rest = *this;
-  rest.positional.erase(rest.positional.begin(),
-                        rest.positional.begin() + static_cast<std::ptrdiff_t>(std::min(place, positional.size())));
+Result<Arguments> Arguments::from(size_t place, Budget& budget) const {
+  Arguments rest;
+  for (size_t i = place; i < positional.size(); ++i)
+    TRY(rest.add(positional[i], budget));
+  for (const auto& [name, value] : named)
+    TRY(rest.add(name, value, budget));
   return rest;
 }
 

@@ -1,5 +1,5 @@
 // The arguments of one call, by place and by name.
-// Threads: plain values. Errors: invalid (an argument of another type).
+// Threads: plain values. Errors: invalid (an argument of another type), budget.
 #pragma once
 
 #include <string>
@@ -14,13 +14,18 @@ namespace dspack::runtime::jinja {
 struct Arguments {
   Values positional = {};
   std::vector<std::pair<std::string, Value>> named = {};
+  Charge charge = {};  // of both
+  [[nodiscard]] Result<void> add(Value value, Budget& budget);
+  [[nodiscard]] Result<void> add(std::string_view name, Value value, Budget& budget);
+  [[nodiscard]] size_t count() const { return positional.size() + named.size(); }
   /// By place or by name; null if it is not given.
   [[nodiscard]] const Value* get(size_t place, std::string_view name) const;
-  [[nodiscard]] Result<std::string> text(size_t place, std::string_view name, std::string_view otherwise) const;
+  /// Of these arguments, or `otherwise`.
+  [[nodiscard]] Result<std::string_view> text(size_t place, std::string_view name, std::string_view otherwise) const;
   [[nodiscard]] Result<int64_t> integer(size_t place, std::string_view name, int64_t otherwise) const;
   [[nodiscard]] bool truth(size_t place, std::string_view name, bool otherwise) const;
   /// Without those before `place`.
-  [[nodiscard]] Arguments from(size_t place) const;
+  [[nodiscard]] Result<Arguments> from(size_t place, Budget& budget) const;
 };
 
 }  // namespace dspack::runtime::jinja

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "format/base/foreign_text.h"
 #include "runtime/text/jinja/evaluator.h"
 #include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/operators.h"
@@ -28,18 +29,19 @@ Result<Arguments> Evaluator::arguments(const Node& node, size_t first) {
         kid.kind == NodeKind::keyword || kid.kind == NodeKind::unpack_list || kid.kind == NodeKind::unpack_dict;
     TRY_ASSIGN(Value value, evaluate(wrapped ? *kid.kids[0] : kid));
     if (kid.kind == NodeKind::keyword) {
-      args.named.emplace_back(kid.text, std::move(value));
+      TRY(args.add(kid.text, std::move(value), heap_.budget()));
     } else if (kid.kind == NodeKind::unpack_list) {
-      TRY_ASSIGN(const Values items, iterate(value, heap_));
-      args.positional.insert(args.positional.end(), items.begin(), items.end());
+      TRY_ASSIGN(const SharedList list, iterate(value, heap_));
+      for (const Value& item : list->items)
+        TRY(args.add(item, heap_.budget()));
     } else if (kid.kind == NodeKind::unpack_dict) {
       if (value.dict() == nullptr) return invalid("argument after ** must be a mapping");
       for (const auto& [key, item] : value.dict()->items()) {
         if (key.text() == nullptr) return invalid("keywords must be strings");
-        args.named.emplace_back(*key.text(), item);
+        TRY(args.add(*key.text(), item, heap_.budget()));
       }
     } else {
-      args.positional.push_back(std::move(value));
+      TRY(args.add(std::move(value), heap_.budget()));
     }
   }
   return args;
@@ -59,32 +61,24 @@ Result<Value> Evaluator::call_value(const Value& callee, Arguments args, const V
     return call_macro(*callable, std::move(args), caller);
   }
   if (callable->kind == Callable::Kind::function) return call_function(callable->name, args);
-  Namespace* loop = callable->self.space();
-  if (loop == nullptr) return call_method(callable->self, callable->name, args, heap_);
-  if (callable->name == "cycle") {
-    if (args.positional.empty()) return invalid("no items for cycling given");
-    return args.positional[static_cast<size_t>(loop->fields["index0"].integer()) % args.positional.size()];
-  }
-  TRY_ASSIGN(Value seen, heap_.list(args.positional, true));
-  if (seen.leads_to_space()) return Error{ErrorKind::unsupported, "loop.changed cannot be given a namespace"};
-  const bool changed = !loop->fields.contains(" seen") || !equal(loop->fields[" seen"], seen, heap_.budget());
-  loop->fields[" seen"] = std::move(seen);
-  return Value(changed);
+  return call_method(callable->self, callable->name, args, heap_);
 }
 
 Result<Value> Evaluator::call_macro(const Callable& macro, Arguments args, const Value* caller) {
   const auto& parameters = macro.macro->kids[0]->kids;
   const std::shared_ptr<Scope> outside = scope_;
   scope_ = macro.scope;
-  push_scope();
+  TRY(push_scope());
   size_t taken = 0;
   for (const NodePtr& parameter : parameters) {
+    TRY(heap_.budget().step(1 + args.named.size() * (1 + parameter->text.size() / 16)));
     const auto named =
         std::ranges::find_if(args.named, [&](const auto& each) { return each.first == parameter->text; });
-    Value value = Value::undefined(fmt::format("parameter '{}' was not provided", parameter->text));
+    Value value;
     if (taken < args.positional.size()) {
       if (named != args.named.end()) {
-        return invalid(fmt::format("macro '{}' got multiple values for argument '{}'", macro.name, parameter->text));
+        return invalid(fmt::format("macro '{}' got multiple values for argument '{}'",
+                                   shortened(macro.name, kPieceBytes), shortened(parameter->text, kPieceBytes)));
       }
       value = args.positional[taken];
     } else if (named != args.named.end()) {
@@ -92,35 +86,40 @@ Result<Value> Evaluator::call_macro(const Callable& macro, Arguments args, const
       args.named.erase(named);
     } else if (parameter->kids[0]) {
       TRY_ASSIGN(value, evaluate(*parameter->kids[0]));
+    } else {
+      TRY_ASSIGN(value, heap_.undefined(
+                            fmt::format("parameter '{}' was not provided", shortened(parameter->text, kPieceBytes))));
     }
     ++taken;
-    scope_->names[parameter->text] = std::move(value);
+    TRY(define(parameter->text, std::move(value)));
   }
-  if (caller != nullptr) scope_->names["caller"] = *caller;
+  if (caller != nullptr) TRY(define("caller", *caller));
   // A macro takes more than its parameters only if it uses the names for that.
   const bool more_by_place = taken < args.positional.size();
   const bool more_by_name = !args.named.empty();
   if ((more_by_place && !mentions(*macro.macro, "varargs", heap_.budget())) ||
       (more_by_name && !mentions(*macro.macro, "kwargs", heap_.budget()))) {
-    return invalid(fmt::format("macro '{}' takes not so many arguments", macro.name));
+    return invalid(fmt::format("macro '{}' takes not so many arguments", shortened(macro.name, kPieceBytes)));
   }
   if (caller != nullptr && !mentions(*macro.macro, "caller", heap_.budget()) &&
       !mentions(*macro.macro, "kwargs", heap_.budget())) {
-    return invalid(fmt::format("macro '{}' does not use its caller", macro.name));
+    return invalid(fmt::format("macro '{}' does not use its caller", shortened(macro.name, kPieceBytes)));
   }
-  Values more;
+  ListBuilder more(heap_.budget());
   for (size_t i = taken; i < args.positional.size(); ++i)
-    more.push_back(args.positional[i]);
-  TRY_ASSIGN(scope_->names["varargs"], heap_.list(std::move(more), true));
+    TRY(more.add(std::move(args.positional[i])));
+  TRY_ASSIGN(Value varargs, heap_.list(std::move(more), true));
+  TRY(define("varargs", std::move(varargs)));
   Dict rest;
   for (auto& [name, value] : args.named) {
     TRY_ASSIGN(Value key, heap_.text(name));
-    TRY(rest.set(std::move(key), std::move(value)));
+    TRY(rest.set(std::move(key), std::move(value), heap_.budget()));
   }
-  TRY_ASSIGN(scope_->names["kwargs"], heap_.dict(std::move(rest)));
-  TRY_ASSIGN(std::string text, captured(*macro.macro->kids[1]));
+  TRY_ASSIGN(Value kwargs, heap_.dict(std::move(rest)));
+  TRY(define("kwargs", std::move(kwargs)));
+  TRY_ASSIGN(Value text, captured(*macro.macro->kids[1]));
   scope_ = outside;
-  return heap_.text(std::move(text));
+  return text;
 }
 
 Result<Value> Evaluator::range(const Arguments& args) {
@@ -132,12 +131,12 @@ Result<Value> Evaluator::range(const Arguments& args) {
   }
   const auto [from, to, step] = parts;
   if (step == 0) return invalid("range() arg 3 must not be zero");
-  Values items;
+  ListBuilder items(heap_.budget());
   for (int64_t at = from; step > 0 ? at < to : at > to;) {
-    if (static_cast<int64_t>(items.size()) >= kMostItems) {
+    if (static_cast<int64_t>(items.items().size()) >= kMostItems) {
       return Error{ErrorKind::budget, fmt::format("a range has at most {} items", kMostItems)};
     }
-    items.emplace_back(at);
+    TRY(items.add(Value(at)));
     if (__builtin_add_overflow(at, step, &at)) break;
   }
   return heap_.list(std::move(items));
@@ -146,34 +145,34 @@ Result<Value> Evaluator::range(const Arguments& args) {
 Result<Value> Evaluator::call_function(std::string_view name, const Arguments& args) {
   if (name == "range") return range(args);
   if (name == "raise_exception") {
-    TRY_ASSIGN(const std::string message, args.text(0, "message", ""));
-    return invalid(fmt::format("the template refuses: {}", message));
+    constexpr size_t kMostBytes = 2000;
+    TRY_ASSIGN(const std::string_view message, args.text(0, "message", ""));
+    return invalid(fmt::format("the template refuses: {}", shortened(message, kMostBytes)));
   }
   if (name == "strftime_now") {
-    TRY_ASSIGN(const std::string format, args.text(0, "format", ""));
+    TRY_ASSIGN(const std::string_view format, args.text(0, "format", ""));
     constexpr size_t kMostBytes = 256;
     std::array<char, 4 * kMostBytes> text{};
     if (format.size() > kMostBytes) return invalid("strftime_now: the format is too long");
-    const size_t size = std::strftime(text.data(), text.size(), format.c_str(), &now_);
-    return heap_.text(std::string(text.data(), size));
+    const size_t size = std::strftime(text.data(), text.size(), std::string(format).c_str(), &now_);
+    return heap_.text(std::string_view(text.data(), size));
   }
   Dict fields;
   if (!args.positional.empty()) {
     const Dict* given = args.positional.front().dict();
     if (given == nullptr) return Error{ErrorKind::unsupported, fmt::format("{}() of what is no dict", name)};
-    fields = *given;
+    TRY_ASSIGN(fields, given->copy(heap_.budget()));
   }
   for (const auto& [key, value] : args.named) {
     TRY_ASSIGN(Value text, heap_.text(key));
-    TRY(fields.set(std::move(text), value));
+    TRY(fields.set(std::move(text), value, heap_.budget()));
   }
   if (name == "dict") return heap_.dict(std::move(fields));
   const auto space = std::make_shared<Namespace>();
+  TRY_ASSIGN(space->charge, heap_.budget().hold(2 * sizeof(Namespace)));
   for (const auto& [key, value] : fields.items()) {
     if (key.text() == nullptr) return invalid("a namespace's names are texts");
-    if (value.leads_to_space()) return Error{ErrorKind::unsupported, "a namespace cannot hold this value"};
-    TRY(heap_.budget().produce(64 + key.text()->size()));
-    space->fields[*key.text()] = value;
+    TRY(space->set(*key.text(), value, heap_.budget()));
   }
   return Value(space);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "format/base/foreign_text.h"
 #include "runtime/text/jinja/filters.h"
 #include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/operators.h"
@@ -13,7 +14,7 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-constexpr uint64_t kScopeBytes = 256;  // of a scope kept for a macro, and of the macro
+constexpr uint64_t kScopeBytes = 128;
 
 /// The innermost place says the line.
 Error at_line(const Error& error, uint32_t line) {
@@ -24,27 +25,43 @@ Error at_line(const Error& error, uint32_t line) {
 }  // namespace
 
 Evaluator::~Evaluator() {
-  for (const auto& scope : scopes_)
-    scope->names.clear();
+  for (auto& kept : scopes_) {
+    // A scope without a scope around it is the outermost, or has been here.
+    for (std::shared_ptr<Scope> scope = kept; scope != nullptr; scope = std::exchange(scope->outer, nullptr))
+      scope->names.clear();
+  }
   scope_->names.clear();
 }
 
 Result<std::string> Evaluator::run(const Node& program) {
-  push_scope();
+  TRY(push_scope());
   TRY(execute(program));
-  return std::move(out_);
+  return out_.take().first;
 }
 
-void Evaluator::push_scope() {
-  auto inner = std::make_shared<Scope>();
-  inner->outer = scope_;
-  scope_ = std::move(inner);
-}
-
-Result<void> Evaluator::write(std::string_view text) {
-  TRY(heap_.budget().produce(text.size()));
-  out_ += text;
+Result<void> Evaluator::push_scope() {
+  TRY_ASSIGN(Charge charge, heap_.budget().hold(kScopeBytes));
+  scope_ = std::make_shared<Scope>(Scope{.outer = scope_, .charge = std::move(charge)});
   return {};
+}
+
+Result<void> Evaluator::define(std::string_view name, Value value) {
+  TRY(heap_.budget().read(name.size()));
+  if (const auto found = scope_->names.find(name); found != scope_->names.end()) {
+    found->second = std::move(value);
+    return {};
+  }
+  TRY_ASSIGN(Charge charge, heap_.budget().hold(kNameBytes + name.size()));
+  scope_->charge.add(std::move(charge));
+  scope_->names.emplace(name, std::move(value));
+  return {};
+}
+
+Result<Value> Evaluator::macro(const Node& node, const std::string& name) {
+  TRY_ASSIGN(Charge charge, heap_.budget().hold(2 * sizeof(scope_)));  // with the growth of the list
+  scope_->charge.add(std::move(charge));
+  scopes_.push_back(scope_);
+  return heap_.callable({.kind = Callable::Kind::macro, .name = name, .macro = &node, .scope = scope_});
 }
 
 Result<Evaluator::Flow> Evaluator::execute_block(const Node& node) {
@@ -68,14 +85,13 @@ Result<Evaluator::Flow> Evaluator::execute_inner(const Node& node) {
   switch (node.kind) {
     case NodeKind::block: return execute_block(node);
     case NodeKind::data: {
-      TRY(write(node.text));
+      TRY(out_.add(node.text));
       return Flow::on;
     }
     case NodeKind::print: {
       TRY_ASSIGN(const Value value, evaluate(*node.kids[0]));
-      const auto text = to_text(value, heap_.budget());
-      if (!text) return at_line(text.error(), node.line);
-      TRY(write(*text));
+      const auto printed = print(value, out_);
+      if (!printed) return at_line(printed.error(), node.line);
       return Flow::on;
     }
     case NodeKind::branch:
@@ -100,31 +116,25 @@ Result<Evaluator::Flow> Evaluator::execute_inner(const Node& node) {
       return Flow::on;
     }
     case NodeKind::macro: {
-      TRY(heap_.budget().produce(kScopeBytes));
-      scopes_.push_back(scope_);
-      scope_->names[node.text] = Value(std::make_shared<const Callable>(
-          Callable{.kind = Callable::Kind::macro, .name = node.text, .macro = &node, .scope = scope_}));
+      TRY_ASSIGN(Value made, macro(node, node.text));
+      TRY(define(node.text, std::move(made)));
       return Flow::on;
     }
     case NodeKind::call_block: {
-      TRY(heap_.budget().produce(kScopeBytes));
-      scopes_.push_back(scope_);
-      const Value caller(std::make_shared<const Callable>(
-          Callable{.kind = Callable::Kind::macro, .name = "caller", .macro = node.kids[0].get(), .scope = scope_}));
+      TRY_ASSIGN(const Value caller, macro(*node.kids[0], "caller"));
       const auto value = call(*node.kids[1], &caller);
       if (!value) return at_line(value.error(), node.line);
-      TRY_ASSIGN(const std::string text, to_text(*value, heap_.budget()));
-      TRY(write(text));
+      TRY(print(*value, out_));
       return Flow::on;
     }
     case NodeKind::filter_block: {
-      TRY_ASSIGN(std::string text, captured(*node.kids[1]));
-      push_scope();
-      TRY_ASSIGN(scope_->names[" block"], heap_.text(std::move(text)));
+      TRY_ASSIGN(Value text, captured(*node.kids[1]));
+      TRY(push_scope());
+      TRY(define(" block", std::move(text)));
       TRY_ASSIGN(const Value value, evaluate(*node.kids[0]));
       scope_ = scope_->outer;
       if (!value.is_text()) return at_line(invalid("a filter block must give a text"), node.line);
-      TRY(write(*value.text()));
+      TRY(print(value, out_));
       return Flow::on;
     }
     default: return with(node);
@@ -132,37 +142,36 @@ Result<Evaluator::Flow> Evaluator::execute_inner(const Node& node) {
 }
 
 Result<void> Evaluator::set_block(const Node& node) {
-  TRY_ASSIGN(std::string text, captured(*node.kids[2]));
-  TRY_ASSIGN(Value value, heap_.text(std::move(text)));
+  TRY_ASSIGN(Value value, captured(*node.kids[2]));
   if (node.kids[1]) {
-    push_scope();
-    scope_->names[" block"] = std::move(value);
+    TRY(push_scope());
+    TRY(define(" block", std::move(value)));
     TRY_ASSIGN(value, evaluate(*node.kids[1]));
     scope_ = scope_->outer;
   }
   return assign(*node.kids[0], std::move(value));
 }
 
-Result<std::string> Evaluator::captured(const Node& body) {
-  std::string outside = std::move(out_);
-  out_.clear();
-  push_scope();
+Result<Value> Evaluator::captured(const Node& body) {
+  TextBuilder outside(heap_.budget());
+  std::swap(outside, out_);
+  TRY(push_scope());
   TRY(execute(body));
   scope_ = scope_->outer;
   std::swap(outside, out_);
-  return outside;
+  return heap_.text(std::move(outside));
 }
 
 Result<Evaluator::Flow> Evaluator::with(const Node& node) {
   // Values are those of the names outside.
-  Values values;
+  ListBuilder values(heap_.budget());
   for (size_t i = 1; i < node.kids.size(); i += 2) {
     TRY_ASSIGN(Value value, evaluate(*node.kids[i]));
-    values.push_back(std::move(value));
+    TRY(values.add(std::move(value)));
   }
-  push_scope();
-  for (size_t i = 0; i < values.size(); ++i) {
-    TRY(assign(*node.kids[2 * i], std::move(values[i])));
+  TRY(push_scope());
+  for (size_t i = 0; i < values.items().size(); ++i) {
+    TRY(assign(*node.kids[2 * i], std::move(values.items()[i])));
   }
   TRY_ASSIGN(const Flow flow, execute(*node.kids.back()));
   scope_ = scope_->outer;
@@ -170,25 +179,19 @@ Result<Evaluator::Flow> Evaluator::with(const Node& node) {
 }
 
 Result<void> Evaluator::assign(const Node& target, Value value) {
-  if (target.kind == NodeKind::name) {
-    TRY(heap_.budget().produce(64 + target.text.size()));
-    scope_->names[target.text] = std::move(value);
-    return {};
-  }
+  if (target.kind == NodeKind::name) return define(target.text, std::move(value));
   if (target.kind == NodeKind::attribute) {
-    TRY_ASSIGN(const Value space, evaluate(*target.kids[0]));
-    if (space.space() == nullptr) return invalid("cannot assign attribute on non-namespace object");
-    if (value.leads_to_space()) return Error{ErrorKind::unsupported, "a namespace cannot hold another"};
-    TRY(heap_.budget().produce(64 + target.text.size()));
-    space.space()->fields[target.text] = std::move(value);
-    return {};
+    TRY_ASSIGN(const Value object, evaluate(*target.kids[0]));
+    Namespace* space = object.space();
+    if (space == nullptr) return invalid("cannot assign attribute on non-namespace object");
+    return space->set(target.text, std::move(value), heap_.budget());
   }
-  TRY_ASSIGN(Values values, iterate(value, heap_));
-  if (values.size() != target.kids.size()) {
-    return invalid(fmt::format("{} values cannot be unpacked to {} names", values.size(), target.kids.size()));
+  TRY_ASSIGN(const SharedList values, iterate(value, heap_));
+  if (values->items.size() != target.kids.size()) {
+    return invalid(fmt::format("{} values cannot be unpacked to {} names", values->items.size(), target.kids.size()));
   }
-  for (size_t i = 0; i < values.size(); ++i) {
-    TRY(assign(*target.kids[i], std::move(values[i])));
+  for (size_t i = 0; i < target.kids.size(); ++i) {
+    TRY(assign(*target.kids[i], values->items[i]));
   }
   return {};
 }
@@ -197,39 +200,28 @@ Result<Evaluator::Flow> Evaluator::loop(const Node& node) {
   TRY_ASSIGN(const Value iterable, evaluate(*node.kids[1]));
   auto all = iterate(iterable, heap_);
   if (!all) return at_line(all.error(), node.line);
-  Values items = *std::move(all);
+  SharedList list = *std::move(all);
   const std::shared_ptr<Scope> outside = scope_;
   if (node.kids[2]) {
-    Values chosen;
-    for (Value& each : items) {
-      push_scope();
+    ListBuilder chosen(heap_.budget());
+    for (const Value& each : list->items) {
+      TRY(push_scope());
       TRY(assign(*node.kids[0], each));
       TRY_ASSIGN(const Value condition, evaluate(*node.kids[2]));
       scope_ = outside;
-      if (condition.truth()) chosen.push_back(std::move(each));
+      if (condition.truth()) TRY(chosen.add(each));
     }
-    items = std::move(chosen);
+    TRY_ASSIGN(const Value made, heap_.list(std::move(chosen)));
+    list = made.shared_list();
   }
-  const auto count = static_cast<int64_t>(items.size());
-  const auto state = std::make_shared<Namespace>();  // also remembers what loop.changed saw
+  TRY_ASSIGN(Charge charge, heap_.budget().hold(2 * sizeof(LoopState)));
+  const auto state = std::make_shared<LoopState>(LoopState{.charge = std::move(charge), .items = list});
   bool finished_a_turn = false;  // Jinja runs `else` also where `continue` or `break` ended every turn
-  for (int64_t i = 0; i < count; ++i) {
-    push_scope();
-    auto& fields = state->fields;
-    fields["index"] = Value(i + 1);
-    fields["index0"] = Value(i);
-    fields["revindex"] = Value(count - i);
-    fields["revindex0"] = Value(count - i - 1);
-    fields["first"] = Value(i == 0);
-    fields["last"] = Value(i + 1 == count);
-    fields["length"] = Value(count);
-    fields["depth"] = Value(int64_t{1});
-    fields["depth0"] = Value(int64_t{0});
-    fields["previtem"] = i > 0 ? items[static_cast<size_t>(i - 1)] : Value::undefined("there is no previous item");
-    fields["nextitem"] = i + 1 < count ? items[static_cast<size_t>(i + 1)] : Value::undefined("there is no next item");
-    scope_->names["loop"] = Value(state);
-    TRY(heap_.budget().step(12));
-    const auto assigned = assign(*node.kids[0], items[static_cast<size_t>(i)]);
+  for (size_t i = 0; i < list->items.size(); ++i) {
+    state->at = i;
+    TRY(push_scope());
+    TRY(define("loop", Value(state)));
+    const auto assigned = assign(*node.kids[0], list->items[i]);
     if (!assigned) return at_line(assigned.error(), node.line);
     TRY_ASSIGN(const Flow flow, execute(*node.kids[3]));
     scope_ = outside;
@@ -237,7 +229,7 @@ Result<Evaluator::Flow> Evaluator::loop(const Node& node) {
     if (flow == Flow::break_loop) break;
   }
   if (finished_a_turn || !node.kids[4]) return Flow::on;
-  push_scope();
+  TRY(push_scope());
   TRY_ASSIGN(const Flow flow, execute(*node.kids[4]));
   scope_ = outside;
   return flow;
@@ -255,23 +247,18 @@ Result<Value> Evaluator::evaluate(const Node& node) {
 
 Result<Value> Evaluator::look_up(const std::string& name) {
   for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->outer.get()) {
-    TRY(heap_.budget().step());
+    TRY(heap_.budget().read(name.size()));
     const auto found = scope->names.find(name);
     if (found != scope->names.end()) return found->second;
   }
-  if (std::ranges::find(kFunctions, name) != kFunctions.end()) {
-    return Value(std::make_shared<const Callable>(Callable{.name = name}));
-  }
-  return Value::undefined(fmt::format("'{}' is undefined", name));
+  if (std::ranges::find(kFunctions, name) != kFunctions.end()) return heap_.callable({.name = name});
+  return heap_.undefined(fmt::format("'{}' is undefined", shortened(name, kPieceBytes)));
 }
 
-Result<Value> Evaluator::attribute(const Value& object, const std::string& name) {
+Result<Value> Evaluator::attribute(const Value& object, std::string_view name) {
   if (object.is_undefined()) return invalid(object.why_undefined());
-  if (is_method(object, name) || (object.space() != nullptr && object.space()->fields.contains("revindex0") &&
-                                  (name == "cycle" || name == "changed"))) {
-    TRY(heap_.budget().produce(sizeof(Callable)));
-    return Value(
-        std::make_shared<const Callable>(Callable{.kind = Callable::Kind::method, .name = name, .self = object}));
+  if (is_method(object, name)) {
+    return heap_.callable({.kind = Callable::Kind::method, .name = std::string(name), .self = object});
   }
   TRY_ASSIGN(const Value key, heap_.text(name));
   return item_of(object, key, heap_);
@@ -287,13 +274,10 @@ Result<Value> Evaluator::item(const Node& node) {
     }
     return found;
   }
-  Values parts;
-  for (const NodePtr& part : node.kids[1]->kids) {
-    Value value(None{});
-    if (part) {
-      TRY_ASSIGN(value, evaluate(*part));
-    }
-    parts.push_back(std::move(value));
+  std::array<Value, 3> parts = {None{}, None{}, None{}};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!node.kids[1]->kids[i]) continue;
+    TRY_ASSIGN(parts[i], evaluate(*node.kids[1]->kids[i]));
   }
   return slice(object, parts[0], parts[1], parts[2], heap_);
 }
@@ -310,17 +294,21 @@ Result<Value> Evaluator::comparison(const Node& node) {
 }
 
 Result<Value> Evaluator::collection(const Node& node) {
-  Values items;
+  if (node.kind == NodeKind::dict) {
+    Dict dict;
+    for (size_t i = 0; i + 1 < node.kids.size(); i += 2) {
+      TRY_ASSIGN(Value key, evaluate(*node.kids[i]));
+      TRY_ASSIGN(Value value, evaluate(*node.kids[i + 1]));
+      TRY(dict.set(std::move(key), std::move(value), heap_.budget()));
+    }
+    return heap_.dict(std::move(dict));
+  }
+  ListBuilder items(heap_.budget());
   for (const NodePtr& kid : node.kids) {
     TRY_ASSIGN(Value value, evaluate(*kid));
-    items.push_back(std::move(value));
+    TRY(items.add(std::move(value)));
   }
-  if (node.kind != NodeKind::dict) return heap_.list(std::move(items), node.kind == NodeKind::tuple);
-  Dict dict;
-  for (size_t i = 0; i + 1 < items.size(); i += 2) {
-    TRY(dict.set(std::move(items[i]), std::move(items[i + 1])));
-  }
-  return heap_.dict(std::move(dict));
+  return heap_.list(std::move(items), node.kind == NodeKind::tuple);
 }
 
 Result<Value> Evaluator::evaluate_inner(const Node& node) {
@@ -354,7 +342,7 @@ Result<Value> Evaluator::evaluate_inner(const Node& node) {
       if (value.is_undefined()) return invalid(value.why_undefined());
       if (!value.is_number())
         return invalid(fmt::format("bad operand type for unary {}: '{}'", node.text, value.type()));
-      if (value.is_float()) return Value(node.text == "-" ? -value.real() : value.real());
+      if (value.is_float()) return Value(node.text == "-" ? -*value.real() : *value.real());
       return binary(node.text, Value(int64_t{0}), value, heap_);
     }
     case NodeKind::binary: {
@@ -369,11 +357,10 @@ Result<Value> Evaluator::evaluate_inner(const Node& node) {
       return evaluate(*node.kids[1]);
     }
     case NodeKind::join: {
-      std::string text;
+      TextBuilder text(heap_.budget());
       for (const NodePtr& kid : node.kids) {
         TRY_ASSIGN(const Value value, evaluate(*kid));
-        TRY_ASSIGN(const std::string part, to_text(value, heap_.budget()));
-        text += part;
+        TRY(print(value, text));
       }
       return heap_.text(std::move(text));
     }
@@ -382,7 +369,7 @@ Result<Value> Evaluator::evaluate_inner(const Node& node) {
       TRY_ASSIGN(const Value condition, evaluate(*node.kids[1]));
       if (condition.truth()) return evaluate(*node.kids[0]);
       if (node.kids[2]) return evaluate(*node.kids[2]);
-      return Value::undefined("the inline if-expression evaluated to false and no else section was defined.");
+      return heap_.undefined("the inline if-expression evaluated to false and no else section was defined.");
     }
     default: return Error{ErrorKind::invalid, "no expression"};
   }

@@ -5,13 +5,15 @@
 
 #include <array>
 #include <ctime>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <vector>
 
 #include "runtime/text/jinja/arguments.h"
 #include "runtime/text/jinja/ast.h"
+#include "runtime/text/jinja/heap.h"
 
 namespace dspack::runtime::jinja {
 
@@ -21,19 +23,21 @@ inline constexpr std::array<std::string_view, 5> kFunctions = {"range", "dict", 
 
 /// The names of a block; those around it through `outer`.
 struct Scope {
-  std::shared_ptr<Scope> outer;
-  std::unordered_map<std::string, Value> names;
+  std::shared_ptr<Scope> outer = {};
+  std::map<std::string, Value, std::less<>> names = {};
+  Charge charge = {};
 };
 
 class Evaluator {
  public:
-  Evaluator(Budget& budget, const std::tm& now) : heap_(budget), now_(now), scope_(std::make_shared<Scope>()) {}
+  Evaluator(Budget& budget, const std::tm& now)
+      : heap_(budget), now_(now), scope_(std::make_shared<Scope>()), out_(budget) {}
   ~Evaluator();
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
   [[nodiscard]] Heap& heap() { return heap_; }
-  void define(const std::string& name, Value value) { scope_->names[name] = std::move(value); }
+  [[nodiscard]] Result<void> define(std::string_view name, Value value);
   [[nodiscard]] Result<std::string> run(const Node& program);
 
  private:
@@ -46,15 +50,16 @@ class Evaluator {
   Result<Flow> with(const Node& node);
   Result<void> set_block(const Node& node);
   /// The text that a block writes, in a scope of its own.
-  Result<std::string> captured(const Node& body);
+  Result<Value> captured(const Node& body);
   Result<void> assign(const Node& target, Value value);
-  Result<void> write(std::string_view text);
-  void push_scope();
+  Result<void> push_scope();
+  /// A macro of the current scope, which is kept for it.
+  Result<Value> macro(const Node& node, const std::string& name);
 
   Result<Value> evaluate(const Node& node);
   Result<Value> evaluate_inner(const Node& node);
   Result<Value> look_up(const std::string& name);
-  Result<Value> attribute(const Value& object, const std::string& name);
+  Result<Value> attribute(const Value& object, std::string_view name);
   Result<Value> item(const Node& node);
   Result<Value> comparison(const Node& node);
   Result<Value> collection(const Node& node);
@@ -68,10 +73,10 @@ class Evaluator {
   Heap heap_;
   const std::tm& now_;
   std::shared_ptr<Scope> scope_;
-  // Those that macros belong to. A macro and its scope own each other, which is undone at the end, oldest first: each
-  // then holds nothing that holds much.
+  // Those that macros belong to. A macro and its scope, or one around it, own each other, which is undone at the end,
+  // oldest first: each then holds nothing that holds much.
   std::vector<std::shared_ptr<Scope>> scopes_;
-  std::string out_;
+  TextBuilder out_;
 };
 
 }  // namespace dspack::runtime::jinja

@@ -392,6 +392,7 @@ Result<NodePtr> ExpressionParser::test(NodePtr node) {
 }
 
 Result<void> ExpressionParser::arguments(Node& into) {
+  bool has_names = false;
   TRY(expect(TokenKind::sign, "("));
   while (!is_sign(")")) {
     const uint32_t line = current().line;
@@ -407,12 +408,11 @@ Result<void> ExpressionParser::arguments(Node& into) {
       std::string name = next().text;
       next();
       TRY_ASSIGN(argument, expression());
+      has_names = true;
       TRY_ASSIGN(argument, make(Node::Kind::keyword, line, std::move(name), nodes(std::move(argument))));
     } else {
       TRY_ASSIGN(argument, expression());
-      for (const NodePtr& earlier : into.kids) {
-        if (earlier && earlier->kind == Node::Kind::keyword) return wrong("an argument follows one by name");
-      }
+      if (has_names) return wrong("an argument follows one by name");
     }
     into.depth = std::max(into.depth, argument->depth + 1);
     into.kids.push_back(std::move(argument));

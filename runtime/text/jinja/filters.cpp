@@ -22,22 +22,21 @@ namespace dspack::runtime::jinja {
 namespace {
 
 Result<Value> method_of_text(std::string_view name, const Value& value, const Arguments& args, Heap& heap) {
-  TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
-  TRY_ASSIGN(const Value as_text, heap.text(std::move(text)));
-  return call_method(as_text, name, args, heap);
+  TRY_ASSIGN(const Value text, as_text(value, heap));
+  return call_method(text, name, args, heap);
 }
 
 Result<Value> select(std::string_view name, const Value& value, const Arguments& args, Heap& heap) {
-  if (!value.truth()) return heap.generator({});  // so does Jinja, whatever it is
+  if (!value.truth()) return heap.generator(ListBuilder(heap.budget()));  // so does Jinja, whatever it is
   const bool by_attribute = name.ends_with("attr");
   const bool wanted = name.starts_with("select");
   if (by_attribute && args.positional.empty()) return invalid("missing parameter for attribute name");
   const size_t test_at = by_attribute ? 1 : 0;
-  TRY_ASSIGN(const std::string test, args.text(test_at, "", ""));
-  const Arguments rest = args.from(test_at + 1);
-  TRY_ASSIGN(const Values items, iterate(value, heap));
-  Values chosen;
-  for (const Value& item : items) {
+  TRY_ASSIGN(const std::string_view test, args.text(test_at, "", ""));
+  TRY_ASSIGN(const Arguments rest, args.from(test_at + 1, heap.budget()));
+  TRY_ASSIGN(const SharedList list, iterate(value, heap));
+  ListBuilder chosen(heap.budget());
+  for (const Value& item : list->items) {
     Value tested = item;
     if (by_attribute) {
       TRY_ASSIGN(tested, attribute_path(item, args.positional.front(), heap));
@@ -46,21 +45,22 @@ Result<Value> select(std::string_view name, const Value& value, const Arguments&
     if (!test.empty()) {
       TRY_ASSIGN(holds, apply_test(test, tested, rest, heap));
     }
-    if (holds == wanted) chosen.push_back(item);
+    TRY(heap.budget().step());
+    if (holds == wanted) TRY(chosen.add(item));
   }
   return heap.generator(std::move(chosen));
 }
 
 Result<Value> map(const Value& value, const Arguments& args, Heap& heap) {
-  if (!value.truth()) return heap.generator({});  // so does Jinja, whatever it is
-  TRY_ASSIGN(const Values items, iterate(value, heap));
+  if (!value.truth()) return heap.generator(ListBuilder(heap.budget()));  // so does Jinja, whatever it is
+  TRY_ASSIGN(const SharedList list, iterate(value, heap));
   const Value* attribute = args.positional.empty() ? args.get(9, "attribute") : nullptr;
   const Value* otherwise = args.get(9, "default");
-  TRY_ASSIGN(const std::string filter, args.text(0, "", ""));
+  TRY_ASSIGN(const std::string_view filter, args.text(0, "", ""));
   if (attribute == nullptr && filter.empty()) return invalid("map requires a filter argument");
-  const Arguments rest = args.from(1);
-  Values mapped;
-  for (const Value& item : items) {
+  TRY_ASSIGN(const Arguments rest, args.from(1, heap.budget()));
+  ListBuilder mapped(heap.budget());
+  for (const Value& item : list->items) {
     Value made;
     if (attribute != nullptr) {
       TRY_ASSIGN(made, attribute_path(item, *attribute, heap));
@@ -68,29 +68,24 @@ Result<Value> map(const Value& value, const Arguments& args, Heap& heap) {
     } else {
       TRY_ASSIGN(made, apply_filter(filter, item, rest, heap));
     }
-    mapped.push_back(std::move(made));
+    TRY(mapped.add(std::move(made)));
   }
   return heap.generator(std::move(mapped));
 }
 
 Result<Value> join(const Value& value, const Arguments& args, Heap& heap) {
-  TRY_ASSIGN(const Values items, iterate(value, heap));
+  TRY_ASSIGN(const SharedList list, iterate(value, heap));
   const Value* mark = args.get(0, "d");
-  std::string between;
-  if (mark != nullptr) {
-    TRY_ASSIGN(between, to_text(*mark, heap.budget()));
-  }
+  TRY_ASSIGN(const Value between, mark == nullptr ? heap.text("") : as_text(*mark, heap));
   const Value* attribute = args.get(1, "attribute");
-  std::string out;
-  for (size_t i = 0; i < items.size(); ++i) {
-    Value item = items[i];
+  TextBuilder out(heap.budget());
+  for (size_t i = 0; i < list->items.size(); ++i) {
+    Value item = list->items[i];
     if (attribute != nullptr) {
       TRY_ASSIGN(item, attribute_path(item, *attribute, heap));
     }
-    TRY_ASSIGN(const std::string text, to_text(item, heap.budget()));
-    TRY(heap.budget().produce(between.size()));
-    if (i > 0) out += between;
-    out += text;
+    if (i > 0) TRY(print(between, out));
+    TRY(print(item, out));
   }
   return heap.text(std::move(out));
 }
@@ -99,11 +94,12 @@ Result<Value> json(const Value& value, const Arguments& args, Heap& heap) {
   JsonStyle style;
   if (const Value* ascii = args.get(0, "ensure_ascii")) style.ascii = ascii->truth();
   if (const Value* indent = args.get(1, "indent"); indent != nullptr && !indent->is_none()) {
-    constexpr int64_t kMostIndent = 64;
+    constexpr std::string_view kMostIndent = "                                                                ";
+    const auto columns = indent->is_integer() ? indent->integer() : std::nullopt;
     if (indent->text() != nullptr) {
       style.indent = *indent->text();
-    } else if (indent->is_integer() && indent->integer() <= kMostIndent) {
-      style.indent = std::string(static_cast<size_t>(std::max<int64_t>(indent->integer(), 0)), ' ');
+    } else if (columns && *columns <= static_cast<int64_t>(kMostIndent.size())) {
+      style.indent = kMostIndent.substr(0, static_cast<size_t>(std::max<int64_t>(*columns, 0)));
     } else {
       return invalid("tojson: indent is neither a text nor a small integer");
     }
@@ -116,29 +112,31 @@ Result<Value> json(const Value& value, const Arguments& args, Heap& heap) {
     style.comma = *list->items[0].text();
     style.colon = *list->items[1].text();
   } else if (style.indent) {
-    style.comma.assign(1, ',');  // g++ 12 warns of an assigned literal (-Wrestrict)
+    style.comma = ",";
   }
   style.sort_keys = args.truth(3, "sort_keys", false);
-  TRY_ASSIGN(std::string text, to_json(value, style, heap.budget()));
-  return heap.text(std::move(text));
+  TextBuilder out(heap.budget());
+  TRY(print_json(value, style, out));
+  return heap.text(std::move(out));
 }
 
 constexpr double kFirstTooLong = 9223372036854775808.0;
 
-Result<Value> number(std::string_view name, const Value& value, const Arguments& args) {
+Result<Value> number(std::string_view name, const Value& value, const Arguments& args, Budget& budget) {
   const bool whole = name == "int";
   const Value* given = args.get(0, "default");
   const Value otherwise = given != nullptr ? *given : whole ? Value(int64_t{0}) : Value(0.0);
   if (value.is_undefined()) return invalid(value.why_undefined());
-  if (value.is_number()) {
-    if (!whole) return Value(value.real());
-    if (!value.is_float()) return Value(value.integer());
-    if (std::isnan(value.real())) return otherwise;
-    if (std::abs(value.real()) >= kFirstTooLong) return too_long();
-    return Value(static_cast<int64_t>(value.real()));
+  if (const auto given_number = value.real()) {
+    if (!whole) return Value(*given_number);
+    if (const auto number = value.integer()) return Value(*number);
+    if (std::isnan(*given_number)) return otherwise;
+    if (std::abs(*given_number) >= kFirstTooLong) return too_long();
+    return Value(static_cast<int64_t>(*given_number));
   }
   if (value.text() == nullptr) return otherwise;
   std::string_view text = *value.text();
+  TRY(budget.step(1 + text.size() / 8));
   text.remove_prefix(leading_white_space(text));
   text.remove_suffix(trailing_white_space(text));
   if (text.starts_with('+')) text.remove_prefix(1);
@@ -161,22 +159,23 @@ Result<Value> number(std::string_view name, const Value& value, const Arguments&
 
 Result<Value> dict_sorted(const Value& value, const Arguments& args, Heap& heap) {
   if (value.dict() == nullptr) return invalid("dictsort needs a dict");
-  TRY_ASSIGN(const std::string by, args.text(1, "by", "key"));
+  TRY_ASSIGN(const std::string_view by, args.text(1, "by", "key"));
   TRY_ASSIGN(const Value pairs, call_method(value, "items", {}, heap));
   const Value place(int64_t{by == "value" ? 1 : 0});
+  TRY_ASSIGN(const SharedList items, iterate(pairs, heap));
   TRY_ASSIGN(
-      Values items,
-      sorted(pairs.list()->items, &place,
+      ListBuilder in_order,
+      sorted(items->items, &place,
              {.reverse = args.truth(2, "reverse", false), .by_case = args.truth(0, "case_sensitive", false)}, heap));
-  return heap.list(std::move(items));
+  return heap.list(std::move(in_order));
 }
 
 Result<Value> unique(const Value& value, const Arguments& args, Heap& heap) {
-  TRY_ASSIGN(const Values items, iterate(value, heap));
+  TRY_ASSIGN(const SharedList list, iterate(value, heap));
   const Value* attribute = args.get(1, "attribute");
   Dict seen;
-  Values kept;
-  for (const Value& item : items) {
+  ListBuilder kept(heap.budget());
+  for (const Value& item : list->items) {
     Value key = item;
     if (attribute != nullptr) {
       TRY_ASSIGN(key, attribute_path(item, *attribute, heap));
@@ -184,37 +183,37 @@ Result<Value> unique(const Value& value, const Arguments& args, Heap& heap) {
     if (key.text() != nullptr && !args.truth(0, "case_sensitive", false)) {
       TRY_ASSIGN(key, call_method(key, "lower", {}, heap));
     }
-    TRY(heap.budget().step(4));
-    if (seen.find(key) != nullptr) continue;
-    TRY(seen.set(key, Value(true)));
-    kept.push_back(item);
+    const size_t before = seen.items().size();
+    TRY(seen.set(key, Value(true), heap.budget()));
+    if (seen.items().size() > before) TRY(kept.add(item));
   }
   return heap.generator(std::move(kept));
 }
 
 Result<Value> replace(const Value& value, const Arguments& args, Heap& heap) {
-  Arguments as_texts = args;
+  TRY_ASSIGN(Arguments as_texts, args.from(0, heap.budget()));
   for (size_t i = 0; i < std::min<size_t>(as_texts.positional.size(), 2); ++i) {
-    TRY_ASSIGN(std::string text, to_text(as_texts.positional[i], heap.budget()));
-    TRY_ASSIGN(as_texts.positional[i], heap.text(std::move(text)));
+    TRY_ASSIGN(as_texts.positional[i], as_text(args.positional[i], heap));
   }
   return method_of_text("replace", value, as_texts, heap);
 }
 
 Result<Value> extreme(const Value& value, const Arguments& args, bool greatest, Heap& heap) {
-  TRY_ASSIGN(Values items, iterate(value, heap));
-  if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
-  TRY_ASSIGN(items, sorted(std::move(items), args.get(1, "attribute"),
-                           {.reverse = greatest, .by_case = args.truth(0, "case_sensitive", false)}, heap));
-  return items.front();
+  TRY_ASSIGN(const SharedList list, iterate(value, heap));
+  if (list->items.empty()) return heap.undefined("No aggregated item, sequence was empty.");
+  TRY_ASSIGN(ListBuilder in_order,
+             sorted(list->items, args.get(1, "attribute"),
+                    {.reverse = greatest, .by_case = args.truth(0, "case_sensitive", false)}, heap));
+  return in_order.items().front();
 }
 
 Result<Value> sum(const Value& value, const Arguments& args, Heap& heap) {
-  TRY_ASSIGN(const Values items, iterate(value, heap));
+  TRY_ASSIGN(const SharedList list, iterate(value, heap));
   const Value* attribute = args.get(0, "attribute");
   const Value* start = args.get(1, "start");
   Value total = start != nullptr ? *start : Value(int64_t{0});
-  for (const Value& item : items) {
+  for (const Value& item : list->items) {
+    TRY(heap.budget().step());
     Value part = item;
     if (attribute != nullptr) {
       TRY_ASSIGN(part, attribute_path(item, *attribute, heap));
@@ -249,17 +248,9 @@ const std::map<std::string_view, Filter>& filters() {
       {"truncate", &truncate},
       {"capitalize", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("capitalize", v, a, h); }},
       {"replace", &replace},
-      {"string",
-       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
-         TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
-         return heap.text(std::move(text));
-       }},
+      {"string", [](const Value& value, const Arguments&, Heap& heap) { return as_text(value, heap); }},
       // Markup(value), which is str(value) where nothing is escaped.
-      {"safe",
-       [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
-         TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
-         return heap.text(std::move(text));
-       }},
+      {"safe", [](const Value& value, const Arguments&, Heap& heap) { return as_text(value, heap); }},
       {"escape", [](const Value& value, const Arguments&, Heap& heap) { return escape(value, heap); }},
       {"join", &join},
       {"tojson", &json},
@@ -268,8 +259,8 @@ const std::map<std::string_view, Filter>& filters() {
       {"unique", &unique},
       {"dictsort", &dict_sorted},
       {"sum", &sum},
-      {"int", [](const Value& value, const Arguments& args, Heap&) { return number("int", value, args); }},
-      {"float", [](const Value& value, const Arguments& args, Heap&) { return number("float", value, args); }},
+      {"int", [](const Value& v, const Arguments& a, Heap& h) { return number("int", v, a, h.budget()); }},
+      {"float", [](const Value& v, const Arguments& a, Heap& h) { return number("float", v, a, h.budget()); }},
       {"select", [](const Value& v, const Arguments& a, Heap& h) { return select("select", v, a, h); }},
       {"reject", [](const Value& v, const Arguments& a, Heap& h) { return select("reject", v, a, h); }},
       {"selectattr", [](const Value& v, const Arguments& a, Heap& h) { return select("selectattr", v, a, h); }},
@@ -278,87 +269,98 @@ const std::map<std::string_view, Filter>& filters() {
       {"max", [](const Value& v, const Arguments& a, Heap& h) { return extreme(v, a, true, h); }},
       {"list",
        [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
-         TRY_ASSIGN(Values items, iterate(value, heap));
-         return heap.list(std::move(items));
+         TRY_ASSIGN(const SharedList items, iterate(value, heap));
+         return heap.list(items->items);
        }},
       {"first",
        [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
-         TRY_ASSIGN(const Values items, iterate(value, heap));
-         return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
+         TRY_ASSIGN(const SharedList list, iterate(value, heap));
+         if (list->items.empty()) return heap.undefined("No first item, sequence was empty.");
+         return list->items.front();
        }},
       {"last",
        [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
-         TRY_ASSIGN(const Values items, iterate(value, heap));
-         return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
+         TRY_ASSIGN(const SharedList list, iterate(value, heap));
+         if (list->items.empty()) return heap.undefined("No last item, sequence was empty.");
+         return list->items.back();
        }},
       {"reverse",
        [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
          if (value.text() != nullptr) return slice(value, None{}, None{}, int64_t{-1}, heap);
-         TRY_ASSIGN(Values items, iterate(value, heap));
-         std::ranges::reverse(items);
-         return heap.generator(std::move(items));
+         TRY_ASSIGN(const SharedList list, iterate(value, heap));
+         ListBuilder reversed(heap.budget());
+         TRY(reversed.add(list->items));
+         std::ranges::reverse(reversed.items());
+         return heap.generator(std::move(reversed));
        }},
       {"sort",
        [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
-         TRY_ASSIGN(Values items, iterate(value, heap));
-         TRY_ASSIGN(items, sorted(std::move(items), args.get(2, "attribute"),
-                                  {.reverse = args.truth(0, "reverse", false),
-                                   .by_case = args.truth(1, "case_sensitive", false),
-                                   .in_lists = true},
-                                  heap));
-         return heap.list(std::move(items));
+         TRY_ASSIGN(const SharedList list, iterate(value, heap));
+         TRY_ASSIGN(ListBuilder in_order, sorted(list->items, args.get(2, "attribute"),
+                                                 {.reverse = args.truth(0, "reverse", false),
+                                                  .by_case = args.truth(1, "case_sensitive", false),
+                                                  .in_lists = true},
+                                                 heap));
+         return heap.list(std::move(in_order));
        }},
       {"items",
        [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
-         if (value.is_undefined()) return heap.generator({});
+         ListBuilder pairs(heap.budget());
+         if (value.is_undefined()) return heap.generator(std::move(pairs));
          if (value.dict() == nullptr) return invalid("Can only get item pairs from a mapping.");
-         TRY_ASSIGN(const Value pairs, call_method(value, "items", {}, heap));
-         return heap.generator(pairs.list()->items);
+         TRY_ASSIGN(const Value items, call_method(value, "items", {}, heap));
+         TRY_ASSIGN(const SharedList list, iterate(items, heap));
+         TRY(pairs.add(list->items));
+         return heap.generator(std::move(pairs));
        }},
       {"abs",
        [](const Value& value, const Arguments&, Heap&) -> Result<Value> {
-         if (value.is_float()) return Value(std::abs(value.real()));
-         if (!value.is_number() || value.integer() == INT64_MIN) return invalid("abs needs a number");
-         return Value(std::abs(value.integer()));
+         const auto whole = value.integer();
+         if (whole && *whole != INT64_MIN) return Value(std::abs(*whole));
+         if (!value.is_float()) return invalid("abs needs a number");
+         return Value(std::abs(*value.real()));
        }},
       {"round",
        [](const Value& value, const Arguments& args, Heap&) -> Result<Value> {
-         if (!value.is_number()) return invalid("round needs a number");
+         const auto number = value.real();
+         if (!number) return invalid("round needs a number");
          TRY_ASSIGN(const int64_t digits, args.integer(0, "precision", 0));
-         TRY_ASSIGN(const std::string method, args.text(1, "method", "common"));
+         TRY_ASSIGN(const std::string_view method, args.text(1, "method", "common"));
          if (digits < 0 || digits > 15) return Error{ErrorKind::unsupported, "round: a precision of 0 to 15"};
-         if (!value.is_float() && method == "common") return Value(value.integer());
+         if (const auto whole = value.integer(); whole && method == "common") return Value(*whole);
          const double scale = std::pow(10.0, static_cast<double>(digits));
-         if (method == "ceil") return Value(std::ceil(value.real() * scale) / scale);
-         if (method == "floor") return Value(std::floor(value.real() * scale) / scale);
-         return Value(std::strtod(fmt::format("{:.{}f}", value.real(), digits).c_str(), nullptr));
+         if (method == "ceil") return Value(std::ceil(*number * scale) / scale);
+         if (method == "floor") return Value(std::floor(*number * scale) / scale);
+         return Value(std::strtod(fmt::format("{:.{}f}", *number, digits).c_str(), nullptr));
        }},
       {"wordcount",
        [](const Value& value, const Arguments&, Heap& heap) -> Result<Value> {
-         TRY_ASSIGN(const std::string text, to_text(value, heap.budget()));
-         return Value(count_words(text));
+         TRY_ASSIGN(const Value text, as_text(value, heap));
+         TRY(heap.budget().step(1 + text.text()->size() / 4));
+         return Value(count_words(*text.text()));
        }},
       {"format",
        [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
-         TRY_ASSIGN(const std::string text, to_text(value, heap.budget()));
+         TRY_ASSIGN(const Value text, as_text(value, heap));
          if (args.named.empty()) {
            TRY_ASSIGN(const Value values, heap.list(args.positional, true));
-           return format_percent(text, values, heap);
+           return format_percent(*text.text(), values, heap);
          }
          if (!args.positional.empty()) return invalid("can't handle positional and keyword arguments at the same time");
          Dict fields;
          for (const auto& [name, field] : args.named) {
            TRY_ASSIGN(Value key, heap.text(name));
-           TRY(fields.set(std::move(key), field));
+           TRY(fields.set(std::move(key), field, heap.budget()));
          }
          TRY_ASSIGN(const Value values, heap.dict(std::move(fields)));
-         return format_percent(text, values, heap);
+         return format_percent(*text.text(), values, heap);
        }},
       {"attr",
        [](const Value& value, const Arguments& args, Heap& heap) -> Result<Value> {
-         TRY_ASSIGN(const std::string name, args.text(0, "name", ""));
+         TRY_ASSIGN(const std::string_view name, args.text(0, "name", ""));
          if (value.dict() != nullptr || value.text() != nullptr || value.list() != nullptr) {
-           return Value::undefined(fmt::format("'{} object' has no attribute '{}'", value.type(), name));
+           return heap.undefined(
+               fmt::format("'{} object' has no attribute '{}'", value.type(), shortened(name, kPieceBytes)));
          }
          TRY_ASSIGN(const Value key, heap.text(name));
          return item_of(value, key, heap);
@@ -380,7 +382,7 @@ bool is_filter(std::string_view name) {
 }
 
 Result<Value> apply_filter(std::string_view name, const Value& value, const Arguments& args, Heap& heap) {
-  TRY(heap.budget().step());
+  TRY(heap.budget().step(1 + args.named.size()));
   const auto found = filters().find(full_name(name));
   if (found == filters().end()) return Error{ErrorKind::unsupported, fmt::format("there is no filter {}", quote(name))};
   return found->second(value, args, heap);
@@ -393,12 +395,13 @@ Result<Value> attribute_path(const Value& object, const Value& path, Heap& heap)
   while (!rest.empty()) {
     const std::string_view part = rest.substr(0, rest.find('.'));
     rest.remove_prefix(std::min(part.size() + 1, rest.size()));
+    TRY(heap.budget().read(part.size()));
     int64_t place = 0;
     const auto read = std::from_chars(part.data(), part.data() + part.size(), place);
     if (read.ec == std::errc() && read.ptr == part.data() + part.size()) {
       TRY_ASSIGN(value, item_of(value, Value(place), heap));
     } else {
-      TRY_ASSIGN(const Value key, heap.text(std::string(part)));
+      TRY_ASSIGN(const Value key, heap.text(part));
       TRY_ASSIGN(value, item_of(value, key, heap));
     }
   }

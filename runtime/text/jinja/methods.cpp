@@ -10,6 +10,7 @@
 #include "format/base/foreign_text.h"
 #include "runtime/text/jinja/operators.h"
 #include "runtime/text/jinja/printing.h"
+#include "runtime/text/jinja/text_search.h"
 #include "runtime/text/letter_case.h"
 #include "runtime/text/unicode.h"
 
@@ -24,138 +25,202 @@ constexpr std::array<std::string_view, 34> kTextMethods = {
     "istitle",   "removeprefix", "removesuffix", "partition", "zfill",   "format"};
 constexpr std::array<std::string_view, 5> kDictMethods = {"items", "keys", "values", "get", "copy"};
 constexpr std::array<std::string_view, 3> kListMethods = {"index", "count", "copy"};
+constexpr std::array<std::string_view, 2> kLoopMethods = {"cycle", "changed"};
 
-Result<std::string> wanted_text(const Arguments& args, size_t place) {
+Result<std::string_view> wanted_text(const Arguments& args, size_t place) {
   const Value* value = place < args.positional.size() ? &args.positional[place] : nullptr;
   if (value == nullptr || value->text() == nullptr) {
     return invalid(fmt::format("expected a str, not {}", value == nullptr ? "nothing" : value->type()));
   }
-  return *value->text();
+  return std::string_view(*value->text());
 }
 
-std::string strip(std::string_view text, const std::string* set, bool left, bool right) {
+Result<std::string_view> strip(std::string_view text, const std::string* set, bool left, bool right, Budget& budget) {
   if (set == nullptr) {
     if (left) text.remove_prefix(leading_white_space(text));
     if (right) text.remove_suffix(trailing_white_space(text));
-    return std::string(text);
+    return text;
   }
-  const auto in_set = [set](std::string_view unit) { return set->find(unit) != std::string::npos; };
-  while (left && !text.empty() && in_set(first_character(text)))
+  const auto in_set = [&](std::string_view unit) -> Result<bool> {
+    TRY_ASSIGN(const size_t found, find_first(*set, unit, budget));
+    return found != std::string::npos;
+  };
+  while (left && !text.empty()) {
+    TRY_ASSIGN(const bool goes, in_set(first_character(text)));
+    if (!goes) break;
     text.remove_prefix(first_character(text).size());
-  while (right && !text.empty() && in_set(last_character(text)))
+  }
+  while (right && !text.empty()) {
+    TRY_ASSIGN(const bool goes, in_set(last_character(text)));
+    if (!goes) break;
     text.remove_suffix(last_character(text).size());
-  return std::string(text);
+  }
+  return text;
 }
 
-Result<Value> texts(const std::vector<std::string>& parts, Heap& heap, bool tuple = false) {
-  Values items;
-  for (const std::string& part : parts) {
-    TRY_ASSIGN(Value text, heap.text(part));
-    items.push_back(std::move(text));
+/// Takes the parts of a text, one after the other.
+class Parts {
+ public:
+  explicit Parts(Heap& heap) : heap_(heap), parts_(heap.budget()) {}
+  [[nodiscard]] Result<void> add(std::string_view part) {
+    TRY_ASSIGN(Value text, heap_.text(part));
+    return parts_.add(std::move(text));
   }
-  return heap.list(std::move(items), tuple);
-}
+  [[nodiscard]] int64_t count() { return static_cast<int64_t>(parts_.items().size()); }
+  void reverse() { std::ranges::reverse(parts_.items()); }
+  [[nodiscard]] Result<Value> list() { return heap_.list(std::move(parts_)); }
+
+ private:
+  Heap& heap_;
+  ListBuilder parts_;
+};
 
 /// Words with white space between; `most` splits, the rest is the last word.
-std::vector<std::string> words(std::string_view text, int64_t most, bool from_right) {
-  std::vector<std::string> parts;
+Result<Value> words(std::string_view text, int64_t most, bool from_right, Heap& heap) {
+  Parts parts(heap);
   if (from_right) {
     while (text.remove_suffix(trailing_white_space(text)), !text.empty()) {
-      if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
-        parts.emplace_back(text);
+      if (most >= 0 && parts.count() == most) {
+        TRY(parts.add(text));
         break;
       }
       size_t begin = text.size();
       while (begin > 0 && trailing_white_space(text.substr(0, begin)) == 0)
         begin -= last_character(text.substr(0, begin)).size();
-      parts.emplace_back(text.substr(begin));
+      TRY(parts.add(text.substr(begin)));
       text = text.substr(0, begin);
     }
-    std::ranges::reverse(parts);
-    return parts;
+    parts.reverse();
+    return parts.list();
   }
   while (text.remove_prefix(leading_white_space(text)), !text.empty()) {
-    if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
-      parts.emplace_back(text);
+    if (most >= 0 && parts.count() == most) {
+      TRY(parts.add(text));
       break;
     }
     size_t end = 0;
     while (end < text.size() && leading_white_space(text.substr(end)) == 0)
       end += utf8_length(text[end]);
-    parts.emplace_back(text.substr(0, end));
-    text.remove_prefix(end);
+    TRY(parts.add(text.substr(0, end)));
+    text.remove_prefix(std::min(end, text.size()));
   }
-  return parts;
+  return parts.list();
 }
 
 Result<Value> split(std::string_view text, const Arguments& args, bool from_right, Heap& heap) {
   TRY_ASSIGN(const int64_t most, args.integer(1, "maxsplit", -1));
   const Value* mark = args.get(0, "sep");
-  if (mark == nullptr || mark->is_none()) return texts(words(text, most, from_right), heap);
+  if (mark == nullptr || mark->is_none()) return words(text, most, from_right, heap);
   if (mark->text() == nullptr) return invalid("must be str or None");
   const std::string& between = *mark->text();
   if (between.empty()) return invalid("empty separator");
-  std::vector<std::string> parts;
-  while (most < 0 || static_cast<int64_t>(parts.size()) < most) {
-    const size_t at = from_right ? text.rfind(between) : text.find(between);
+  Parts parts(heap);
+  while (most < 0 || parts.count() < most) {
+    TRY_ASSIGN(const size_t at,
+               from_right ? find_last(text, between, heap.budget()) : find_first(text, between, heap.budget()));
     if (at == std::string_view::npos) break;
-    TRY(heap.budget().step(8));
-    parts.emplace_back(from_right ? text.substr(at + between.size()) : text.substr(0, at));
-    text = from_right ? text.substr(0, at) : text.substr(at + between.size());
+    const std::string_view before = text.substr(0, at);
+    const std::string_view behind = text.substr(at + between.size());
+    TRY(parts.add(from_right ? behind : before));
+    text = from_right ? before : behind;
   }
-  parts.emplace_back(text);
-  if (from_right) std::ranges::reverse(parts);
-  return texts(parts, heap);
+  TRY(parts.add(text));
+  if (from_right) parts.reverse();
+  return parts.list();
 }
 
 Result<Value> split_lines(std::string_view text, bool keep, Heap& heap) {
-  std::vector<std::string> lines;
+  Parts lines(heap);
   while (!text.empty()) {
     const size_t end = std::min(text.find_first_of("\n\r\v\f\x1c\x1d\x1e"), text.size());
     const size_t mark = end == text.size() ? 0 : text.substr(end).starts_with("\r\n") ? 2 : 1;
-    lines.emplace_back(text.substr(0, end + (keep ? mark : 0)));
+    TRY(lines.add(text.substr(0, end + (keep ? mark : 0))));
     text.remove_prefix(end + mark);
   }
-  return texts(lines, heap);
+  return lines.list();
 }
 
-Result<Value> begins_or_ends(std::string_view text, const Arguments& args, bool begins) {
+Result<Value> begins_or_ends(std::string_view text, const Arguments& args, bool begins, Budget& budget) {
   const Value none;
   const Value& what = args.positional.empty() ? none : args.positional.front();
   const Values one = {what};
   for (const Value& each : what.list() != nullptr && what.list()->tuple ? what.list()->items : one) {
     if (each.text() == nullptr) return invalid(fmt::format("expected a str or a tuple of str, not {}", each.type()));
+    TRY(budget.read(std::min(text.size(), each.text()->size())));
     if (begins ? text.starts_with(*each.text()) : text.ends_with(*each.text())) return Value(true);
   }
   return Value(false);
 }
 
 Result<Value> replace(std::string_view text, const Arguments& args, Heap& heap) {
-  TRY_ASSIGN(const std::string old, wanted_text(args, 0));
-  TRY_ASSIGN(const std::string fresh, wanted_text(args, 1));
+  TRY_ASSIGN(const std::string_view old, wanted_text(args, 0));
+  TRY_ASSIGN(const std::string_view fresh, wanted_text(args, 1));
   const Value* count = args.get(2, "count");
-  int64_t left = count != nullptr && count->is_integer() ? count->integer() : -1;
-  std::string out;
-  for (size_t at = 0; left != 0; --left) {
-    const size_t found = old.empty() ? at : text.find(old, 0);
-    if (found == std::string_view::npos) break;
+  int64_t left = count != nullptr && count->is_integer() ? count->integer().value_or(-1) : -1;
+  TextBuilder out(heap.budget());
+  for (; left != 0; --left) {
     if (old.empty()) {
       // Between all characters, before the first and after the last.
-      TRY(heap.budget().produce(fresh.size() + 4));
-      out += fresh;
+      TRY(out.add(fresh));
       if (text.empty()) break;
-      const size_t length = std::min(utf8_length(text.front()), text.size());
-      out += text.substr(0, length);
-      text.remove_prefix(length);
+      const std::string_view unit = first_character(text);
+      TRY(out.add(unit));
+      text.remove_prefix(unit.size());
       continue;
     }
-    TRY(heap.budget().produce(found + fresh.size() + 16));
-    out += text.substr(0, found);
-    out += fresh;
+    TRY_ASSIGN(const size_t found, find_first(text, old, heap.budget()));
+    if (found == std::string_view::npos) break;
+    TRY(out.add(text.substr(0, found)));
+    TRY(out.add(fresh));
     text.remove_prefix(found + old.size());
   }
-  out += text;
+  TRY(out.add(text));
   return heap.text(std::move(out));
+}
+
+Result<int64_t> count_of(std::string_view text, std::string_view part, Budget& budget) {
+  int64_t count = 0;
+  for (;; ++count) {
+    TRY_ASSIGN(const size_t found, find_first(text, part, budget));
+    if (found == std::string_view::npos) return count;
+    text.remove_prefix(found + part.size());
+  }
+}
+
+Result<Value> join(std::string_view between, const Arguments& args, Heap& heap) {
+  if (args.positional.size() != 1) return invalid("join() takes exactly one argument");
+  TRY_ASSIGN(const SharedList list, iterate(args.positional.front(), heap));
+  TextBuilder out(heap.budget());
+  for (size_t i = 0; i < list->items.size(); ++i) {
+    const Value& item = list->items[i];
+    if (item.text() == nullptr) {
+      return invalid(fmt::format("sequence item {}: expected str instance, {} found", i, item.type()));
+    }
+    if (i > 0) TRY(out.add(between));
+    TRY(out.add(*item.text()));
+  }
+  return heap.text(std::move(out));
+}
+
+Result<Value> zero_filled(std::string_view text, int64_t width, Heap& heap) {
+  const int64_t missing = width - std::min(width, count_characters(text));
+  const size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
+  TextBuilder out(heap.budget());
+  TRY(out.add(text.substr(0, sign)));
+  TRY(out.add(static_cast<uint64_t>(missing), '0'));
+  TRY(out.add(text.substr(sign)));
+  return heap.text(std::move(out));
+}
+
+/// In front of the first `part`, it, and what is behind it.
+Result<Value> partition(std::string_view text, std::string_view part, Heap& heap) {
+  if (part.empty()) return invalid("empty separator");
+  TRY_ASSIGN(const size_t at, find_first(text, part, heap.budget()));
+  const bool is_there = at != std::string_view::npos;
+  TRY_ASSIGN(Value before, heap.text(text.substr(0, at)));
+  TRY_ASSIGN(Value found, heap.text(is_there ? part : ""));
+  TRY_ASSIGN(Value behind, heap.text(is_there ? text.substr(at + part.size()) : ""));
+  return heap.list({std::move(before), std::move(found), std::move(behind)}, true);
 }
 
 std::string cased(std::string_view text, std::string_view how) {
@@ -163,6 +228,11 @@ std::string cased(std::string_view text, std::string_view how) {
   if (how == "lower") return lower_case(text);
   if (how == "title") return title_case(text);
   return how == "capitalize" ? capitalized(text) : swapped_case(text);
+}
+
+Result<Value> in_case(std::string_view text, std::string_view how, Heap& heap) {
+  TRY_ASSIGN(const Charge charge, heap.budget().hold(kMostCaseGrowth * text.size()));
+  return heap.text(cased(text, how));
 }
 
 template <typename Test>
@@ -220,29 +290,49 @@ Result<const Value*> field(std::string_view name, const Arguments& args, std::op
 }
 
 Result<Value> format_fields(std::string_view text, const Arguments& args, Heap& heap) {
-  std::string out;
+  TextBuilder out(heap.budget());
   std::optional<size_t> next;  // place of the next field without a number, once there is one
   bool numbered = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    TRY(heap.budget().produce(1));
-    const char c = text[i];
-    if ((c == '{' || c == '}') && text.substr(i + 1, 1) == text.substr(i, 1)) {
-      out += c;
-      ++i;
-    } else if (c == '{') {
-      const size_t end = text.find_first_of("{}", i + 1);
-      if (end == std::string_view::npos || text[end] == '{') return invalid("str.format: a '{' without its '}'");
-      TRY_ASSIGN(const Value* const value, field(text.substr(i + 1, end - i - 1), args, next, numbered));
-      TRY_ASSIGN(const std::string shown, to_text(*value, heap.budget()));
-      out += shown;
-      i = end;
+  while (!text.empty()) {
+    const size_t mark = std::min(text.find_first_of("{}"), text.size());
+    TRY(out.add(text.substr(0, mark)));
+    text.remove_prefix(mark);
+    if (text.empty()) break;
+    const char c = text.front();
+    if (text.substr(1, 1) == text.substr(0, 1)) {
+      TRY(out.add(text.substr(0, 1)));
+      text.remove_prefix(2);
     } else if (c == '}') {
       return invalid("str.format: a '}' without its '{'");
     } else {
-      out += c;
+      const size_t end = text.find_first_of("{}", 1);
+      if (end == std::string_view::npos || text[end] == '{') return invalid("str.format: a '{' without its '}'");
+      TRY(heap.budget().step(1 + args.named.size()));
+      TRY_ASSIGN(const Value* const value, field(text.substr(1, end - 1), args, next, numbered));
+      TRY(print(*value, out));
+      text.remove_prefix(end + 1);
     }
   }
   return heap.text(std::move(out));
+}
+
+/// Methods that look for another text in this one.
+Result<Value> search_method(std::string_view text, std::string_view name, const Arguments& args, Heap& heap) {
+  TRY_ASSIGN(const std::string_view part, wanted_text(args, 0));
+  if (name == "removeprefix") return heap.text(text.starts_with(part) ? text.substr(part.size()) : text);
+  if (name == "removesuffix") return heap.text(text.substr(0, text.size() - (text.ends_with(part) ? part.size() : 0)));
+  if (name == "partition") return partition(text, part, heap);
+  if (args.positional.size() > 1) return Error{ErrorKind::unsupported, fmt::format("str.{} of a part", name)};
+  if (name == "count") {
+    if (part.empty()) return Value(count_characters(text) + 1);
+    TRY_ASSIGN(const int64_t count, count_of(text, part, heap.budget()));
+    return Value(count);
+  }
+  TRY_ASSIGN(const size_t at,
+             name == "rfind" ? find_last(text, part, heap.budget()) : find_first(text, part, heap.budget()));
+  if (at == std::string::npos && name == "index") return invalid("substring not found");
+  if (at == std::string::npos) return Value(int64_t{-1});
+  return Value(count_characters(text.substr(0, at)));
 }
 
 Result<Value> text_method(const std::string& text, std::string_view name, const Arguments& args, Heap& heap) {
@@ -250,63 +340,26 @@ Result<Value> text_method(const std::string& text, std::string_view name, const 
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     const Value* set = args.get(0, "chars");
     if (set != nullptr && !set->is_none() && set->text() == nullptr) return invalid("strip arg must be None or str");
-    if (set != nullptr && set->text() != nullptr) TRY(heap.budget().step(text.size() * set->text()->size() / 16));
-    return heap.text(strip(text, set == nullptr ? nullptr : set->text(), name != "rstrip", name != "lstrip"));
+    TRY_ASSIGN(const std::string_view rest,
+               strip(text, set == nullptr ? nullptr : set->text(), name != "rstrip", name != "lstrip", heap.budget()));
+    return heap.text(rest);
   }
   if (name == "split" || name == "rsplit") return split(text, args, name == "rsplit", heap);
   if (name == "splitlines") return split_lines(text, args.truth(0, "keepends", false), heap);
-  if (name == "startswith" || name == "endswith") return begins_or_ends(text, args, name == "startswith");
+  if (name == "startswith" || name == "endswith") {
+    return begins_or_ends(text, args, name == "startswith", heap.budget());
+  }
   if (name == "replace") return replace(text, args, heap);
   if (name == "format") return format_fields(text, args, heap);
   static constexpr std::array<std::string_view, 5> kCases = {"upper", "lower", "title", "capitalize", "swapcase"};
-  if (std::ranges::find(kCases, name) != kCases.end()) return heap.text(cased(text, name));
+  if (std::ranges::find(kCases, name) != kCases.end()) return in_case(text, name, heap);
   if (const auto holds = answer(text, name)) return Value(*holds);
-  if (name == "join") {
-    if (args.positional.size() != 1) return invalid("join() takes exactly one argument");
-    TRY_ASSIGN(const Values items, iterate(args.positional.front(), heap));
-    std::string out;
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (items[i].text() == nullptr) {
-        return invalid(fmt::format("sequence item {}: expected str instance, {} found", i, items[i].type()));
-      }
-      TRY(heap.budget().produce(text.size() + items[i].text()->size()));
-      if (i > 0) out += text;
-      out += *items[i].text();
-    }
-    return heap.text(std::move(out));
-  }
+  if (name == "join") return join(text, args, heap);
   if (name == "zfill") {
     TRY_ASSIGN(const int64_t width, args.integer(0, "width", 0));
-    const bool sign = text.starts_with('-') || text.starts_with('+');
-    const auto size = count_characters(text);
-    if (width <= size) return heap.text(text);
-    TRY(heap.budget().produce(static_cast<uint64_t>(width)));
-    return heap.text(text.substr(0, sign ? 1 : 0) + std::string(static_cast<size_t>(width - size), '0') +
-                     text.substr(sign ? 1 : 0));
+    return zero_filled(text, width, heap);
   }
-  TRY_ASSIGN(const std::string part, wanted_text(args, 0));
-  if (name == "removeprefix") return heap.text(text.starts_with(part) ? text.substr(part.size()) : text);
-  if (name == "removesuffix") {
-    return heap.text(text.ends_with(part) ? text.substr(0, text.size() - part.size()) : text);
-  }
-  if (name == "partition") {
-    if (part.empty()) return invalid("empty separator");
-    const size_t at = text.find(part);
-    if (at == std::string::npos) return texts({text, "", ""}, heap, true);
-    return texts({text.substr(0, at), part, text.substr(at + part.size())}, heap, true);
-  }
-  if (args.positional.size() > 1) return Error{ErrorKind::unsupported, fmt::format("str.{} of a part", name)};
-  if (name == "count") {
-    if (part.empty()) return Value(count_characters(text) + 1);
-    int64_t count = 0;
-    for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size())
-      ++count;
-    return Value(count);
-  }
-  const size_t at = name == "rfind" ? text.rfind(part) : text.find(part);
-  if (at == std::string::npos && name == "index") return invalid("substring not found");
-  if (at == std::string::npos) return Value(int64_t{-1});
-  return Value(count_characters(std::string_view(text).substr(0, at)));
+  return search_method(text, name, args, heap);
 }
 
 Result<Value> dict_method(const Value& self, std::string_view name, const Arguments& args, Heap& heap) {
@@ -314,19 +367,51 @@ Result<Value> dict_method(const Value& self, std::string_view name, const Argume
   if (name == "copy") return self;
   if (name == "get") {
     if (args.positional.empty()) return invalid("get expected at least 1 argument, got 0");
-    if (const Value* found = dict.find(args.positional.front())) return *found;
+    TRY_ASSIGN(const Value* const found, dict.find(args.positional.front(), heap.budget()));
+    if (found != nullptr) return *found;
     return args.positional.size() > 1 ? args.positional[1] : Value(None{});
   }
-  Values all;
+  ListBuilder all(heap.budget());
+  TRY(all.reserve(dict.items().size()));
   for (const auto& [key, value] : dict.items()) {
+    TRY(heap.budget().step());
     if (name == "items") {
       TRY_ASSIGN(Value pair, heap.list({key, value}, true));
-      all.push_back(std::move(pair));
+      TRY(all.add(std::move(pair)));
     } else {
-      all.push_back(name == "keys" ? key : value);
+      TRY(all.add(name == "keys" ? key : value));
     }
   }
   return heap.list(std::move(all));
+}
+
+Result<Value> list_method(const Value& self, std::string_view name, const Arguments& args, Heap& heap) {
+  if (name == "copy") return self;
+  if (args.positional.size() != 1) return Error{ErrorKind::unsupported, fmt::format("list.{} of a part", name)};
+  const Values& items = self.list()->items;
+  const auto same = [&](const Value& each) { return equal(each, args.positional.front(), heap.budget()); };
+  if (name == "count") {
+    TRY(heap.budget().step(1 + items.size()));
+    return Value(static_cast<int64_t>(std::ranges::count_if(items, same)));
+  }
+  const auto found = std::ranges::find_if(items, same);
+  TRY(heap.budget().step());  // nothing equals anything once the budget has ended
+  if (found == items.end()) return invalid("the value is not in the list");
+  return Value(static_cast<int64_t>(found - items.begin()));
+}
+
+Result<Value> loop_method(LoopState& loop, std::string_view name, const Arguments& args, Heap& heap) {
+  if (name == "cycle") {
+    if (args.positional.empty()) return invalid("no items for cycling given");
+    return args.positional[loop.at % args.positional.size()];
+  }
+  TRY_ASSIGN(Value seen, heap.list(args.positional, true));
+  if (seen.leads_to_state()) {
+    return Error{ErrorKind::unsupported, "loop.changed cannot be given a namespace or a loop"};
+  }
+  const bool changed = loop.seen.is_undefined() || !equal(loop.seen, seen, heap.budget());
+  loop.seen = std::move(seen);
+  return Value(changed);
 }
 
 }  // namespace
@@ -334,21 +419,16 @@ Result<Value> dict_method(const Value& self, std::string_view name, const Argume
 bool is_method(const Value& self, std::string_view name) {
   if (self.text() != nullptr) return std::ranges::find(kTextMethods, name) != kTextMethods.end();
   if (self.dict() != nullptr) return std::ranges::find(kDictMethods, name) != kDictMethods.end();
+  if (self.loop() != nullptr) return std::ranges::find(kLoopMethods, name) != kLoopMethods.end();
   return self.list() != nullptr && std::ranges::find(kListMethods, name) != kListMethods.end();
 }
 
 Result<Value> call_method(const Value& self, std::string_view name, const Arguments& args, Heap& heap) {
+  TRY(heap.budget().step(1 + args.named.size()));
   if (self.text() != nullptr) return text_method(*self.text(), name, args, heap);
   if (self.dict() != nullptr) return dict_method(self, name, args, heap);
-  if (name == "copy") return self;
-  if (args.positional.size() != 1) return Error{ErrorKind::unsupported, fmt::format("list.{} of a part", name)};
-  const Values& items = self.list()->items;
-  TRY(heap.budget().step(1 + items.size()));
-  const auto same = [&](const Value& each) { return equal(each, args.positional.front(), heap.budget()); };
-  if (name == "count") return Value(static_cast<int64_t>(std::ranges::count_if(items, same)));
-  const auto found = std::ranges::find_if(items, same);
-  if (found == items.end()) return invalid("the value is not in the list");
-  return Value(static_cast<int64_t>(found - items.begin()));
+  if (self.loop() != nullptr) return loop_method(*self.loop(), name, args, heap);
+  return list_method(self, name, args, heap);
 }
 
 }  // namespace dspack::runtime::jinja

@@ -1,4 +1,4 @@
-// The methods of texts, lists and dicts that change nothing.
+// The methods of texts, lists and dicts, none of which changes what it belongs to, and of a loop's state.
 // Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Jinja or Python refuses),
 // unsupported (what is not here), budget.
 #pragma once
@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "runtime/text/jinja/arguments.h"
+#include "runtime/text/jinja/heap.h"
 
 namespace dspack::runtime::jinja {
 

@@ -7,7 +7,7 @@
 
 #include "runtime/text/codepoint_set.h"
 #include "runtime/text/jinja/percent_format.h"
-#include "runtime/text/jinja/printing.h"
+#include "runtime/text/jinja/text_search.h"
 #include "runtime/text/letter_case.h"
 #include "runtime/text/unicode.h"
 
@@ -77,46 +77,56 @@ Result<Value> real(std::string_view sign, double a, double b) {
 }
 
 Result<Value> repeat(const Value& what, int64_t count, Heap& heap) {
-  const auto times = static_cast<uint64_t>(std::max<int64_t>(count, 0));
-  const uint64_t each = what.text() != nullptr ? what.text()->size() : what.list()->items.size() * sizeof(Value);
-  if (each > 0 && times > UINT64_MAX / 2 / each) return Error{ErrorKind::budget, "the template produces too much text"};
-  TRY(heap.budget().produce(times * each));
-  if (what.text() != nullptr) {
-    std::string text;
-    for (uint64_t i = 0; i < times && each > 0; ++i)
-      text += *what.text();
-    return heap.text(std::move(text));
+  auto times = static_cast<uint64_t>(std::max<int64_t>(count, 0));
+  const uint64_t each = what.text() != nullptr ? what.text()->size() : what.list()->items.size();
+  if (each == 0) times = 0;
+  uint64_t size = 0;
+  if (__builtin_mul_overflow(times, each, &size)) size = UINT64_MAX / 2;
+  if (const std::string* text = what.text()) {
+    TextBuilder out(heap.budget());
+    TRY(out.reserve(size));
+    if (times > 0) TRY(out.add(*text));
+    // Twice as much each time, which has its room already.
+    while (out.text().size() < size)
+      TRY(out.add(std::string_view(out.text()).substr(0, size - out.text().size())));
+    return heap.text(std::move(out));
   }
-  Values items;
-  for (uint64_t i = 0; i < times && each > 0; ++i)
-    items.insert(items.end(), what.list()->items.begin(), what.list()->items.end());
-  return heap.list(std::move(items), what.list()->tuple);
+  ListBuilder out(heap.budget());
+  TRY(out.reserve(size));
+  for (uint64_t i = 0; i < times; ++i)
+    TRY(out.add(what.list()->items));
+  return heap.list(std::move(out), what.list()->tuple);
 }
 
 }  // namespace
 
 Result<Value> binary(std::string_view sign, const Value& a, const Value& b, Heap& heap) {
   if (a.is_number() && b.is_number()) {
-    const bool whole_result = !a.is_float() && !b.is_float() && sign != "/" && !(sign == "**" && b.integer() < 0);
-    return whole_result ? whole(sign, a.integer(), b.integer()) : real(sign, a.real(), b.real());
+    const auto left = a.integer();
+    const auto right = b.integer();
+    const bool whole_result = left && right && sign != "/" && !(sign == "**" && *right < 0);
+    return whole_result ? whole(sign, *left, *right) : real(sign, *a.real(), *b.real());
   }
   if (sign == "+" && a.text() != nullptr && b.text() != nullptr) {
-    TRY(heap.budget().produce(a.text()->size() + b.text()->size()));
-    return heap.text(*a.text() + *b.text());
+    TextBuilder out(heap.budget());
+    TRY(out.reserve(a.text()->size() + b.text()->size()));
+    TRY(out.add(*a.text()));
+    TRY(out.add(*b.text()));
+    return heap.text(std::move(out));
   }
   if (sign == "+" && a.text() != nullptr && !b.is_undefined()) {
     return invalid(fmt::format("can only concatenate str (not \"{}\") to str", b.type()));
   }
   if (sign == "+" && a.list() != nullptr && b.list() != nullptr && a.list()->tuple == b.list()->tuple) {
-    Values items = a.list()->items;
-    TRY(heap.budget().produce((items.size() + b.list()->items.size()) * sizeof(Value)));
-    items.insert(items.end(), b.list()->items.begin(), b.list()->items.end());
-    return heap.list(std::move(items), a.list()->tuple);
+    ListBuilder out(heap.budget());
+    TRY(out.reserve(a.list()->items.size() + b.list()->items.size()));
+    TRY(out.add(a.list()->items));
+    TRY(out.add(b.list()->items));
+    return heap.list(std::move(out), a.list()->tuple);
   }
   const auto repeatable = [](const Value& value) { return value.text() != nullptr || value.list() != nullptr; };
-  const auto count = [](const Value& value) { return value.is_bool() || value.is_integer(); };
-  if (sign == "*" && repeatable(a) && count(b)) return repeat(a, b.integer(), heap);
-  if (sign == "*" && repeatable(b) && count(a)) return repeat(b, a.integer(), heap);
+  if (sign == "*" && repeatable(a) && b.integer()) return repeat(a, *b.integer(), heap);
+  if (sign == "*" && repeatable(b) && a.integer()) return repeat(b, *a.integer(), heap);
   if (sign == "%" && a.text() != nullptr) return format_percent(*a.text(), b, heap);
   if (a.digits() != nullptr || b.digits() != nullptr) {
     return Error{ErrorKind::unsupported, fmt::format("{} of a whole number beyond 63 bits", sign)};
@@ -133,7 +143,7 @@ Result<bool> compare_by(std::string_view sign, const Value& a, const Value& b, H
     TRY_ASSIGN(const bool found, contains(b, a, heap));
     return !found;
   }
-  if (a.is_number() && b.is_number() && (std::isnan(a.real()) || std::isnan(b.real()))) return false;
+  if (a.is_number() && b.is_number() && (std::isnan(*a.real()) || std::isnan(*b.real()))) return false;
   TRY_ASSIGN(const int order, compare(a, b, sign, heap.budget()));
   if (sign == "<") return order < 0;
   if (sign == "<=") return order <= 0;
@@ -146,8 +156,8 @@ Result<bool> contains(const Value& container, const Value& item, Heap& heap) {
     if (item.text() == nullptr) {
       return invalid(fmt::format("'in <string>' requires string as left operand, not {}", item.type()));
     }
-    TRY(heap.budget().step(1 + container.text()->size() / 16));
-    return container.text()->find(*item.text()) != std::string::npos;
+    TRY_ASSIGN(const size_t found, find_first(*container.text(), *item.text(), heap.budget()));
+    return found != std::string::npos;
   }
   if (const List* list = container.list()) {
     TRY(heap.budget().step(1 + list->items.size()));
@@ -156,8 +166,8 @@ Result<bool> contains(const Value& container, const Value& item, Heap& heap) {
   if (const Dict* dict = container.dict()) {
     if (item.list() != nullptr && !item.list()->tuple) return invalid("unhashable type: 'list'");
     if (item.dict() != nullptr) return invalid("unhashable type: 'dict'");
-    if (item.text() != nullptr) TRY(heap.budget().step(item.text()->size() / 16));
-    return dict->find(item) != nullptr;
+    TRY_ASSIGN(const Value* const found, dict->find(item, heap.budget()));
+    return found != nullptr;
   }
   if (container.is_undefined()) return false;
   return invalid(fmt::format("argument of type '{}' is not iterable", container.type()));
@@ -192,22 +202,35 @@ int64_t count_characters(std::string_view text) {
   return count;
 }
 
-Result<Values> iterate(const Value& value, Heap& heap) {
-  Values items;
-  if (value.is_undefined()) return items;
+namespace {
+
+/// Bytes in front of a character. `count`: of the text's characters.
+size_t offset_of(std::string_view text, int64_t place, int64_t count) {
+  if (static_cast<size_t>(count) == text.size()) return static_cast<size_t>(place);  // one byte each
+  size_t offset = 0;
+  for (int64_t i = 0; i < place; ++i)
+    offset += first_character(text.substr(offset)).size();
+  return offset;
+}
+
+}  // namespace
+
+Result<SharedList> iterate(const Value& value, Heap& heap) {
+  if (value.list() != nullptr) return value.shared_list();
   TRY_ASSIGN(const int64_t count, length_of(value, heap));
-  TRY(heap.budget().produce(static_cast<uint64_t>(count) * sizeof(Value)));
-  if (value.list() != nullptr) return value.list()->items;
-  if (value.dict() != nullptr) {
-    for (const auto& [key, item] : value.dict()->items())
-      items.push_back(key);
-    return items;
+  ListBuilder items(heap.budget());
+  TRY(items.reserve(static_cast<uint64_t>(count)));
+  if (const Dict* dict = value.dict()) {
+    for (const auto& [key, item] : dict->items())
+      TRY(items.add(key));
+  } else if (const std::string* text = value.text()) {
+    for (std::string_view rest = *text; !rest.empty(); rest.remove_prefix(first_character(rest).size())) {
+      TRY_ASSIGN(Value character, heap.text(first_character(rest)));
+      TRY(items.add(std::move(character)));
+    }
   }
-  for (std::string_view rest = *value.text(); !rest.empty(); rest.remove_prefix(first_character(rest).size())) {
-    TRY_ASSIGN(Value text, heap.text(std::string(first_character(rest))));
-    items.push_back(std::move(text));
-  }
-  return items;
+  TRY_ASSIGN(const Value made, heap.list(std::move(items)));
+  return made.shared_list();
 }
 
 Result<int64_t> length_of(const Value& value, Heap& heap) {
@@ -221,29 +244,51 @@ Result<int64_t> length_of(const Value& value, Heap& heap) {
 
 Result<Value> item_of(const Value& object, const Value& key, Heap& heap) {
   if (object.is_undefined()) return invalid(object.why_undefined());
-  if (key.text() != nullptr) TRY(heap.budget().step(key.text()->size() / 16));
+  TRY(heap.budget().step());
   if (const Dict* dict = object.dict()) {
-    if (const Value* found = dict->find(key)) return *found;
-  } else if (((object.list() != nullptr && !object.list()->generator) || object.text() != nullptr) &&
-             (key.is_integer() || key.is_bool())) {
+    TRY_ASSIGN(const Value* const found, dict->find(key, heap.budget()));
+    if (found != nullptr) return *found;
+  } else if (((object.list() != nullptr && !object.list()->generator) || object.text() != nullptr) && key.integer()) {
     TRY_ASSIGN(const int64_t count, length_of(object, heap));
-    const int64_t at = key.integer() < 0 ? key.integer() + count : key.integer();
+    const int64_t at = *key.integer() < 0 ? *key.integer() + count : *key.integer();
     if (at >= 0 && at < count) {
       if (object.list() != nullptr) return object.list()->items[static_cast<size_t>(at)];
-      std::string_view rest = *object.text();
-      for (int64_t i = 0; i < at; ++i)
-        rest.remove_prefix(first_character(rest).size());
-      return heap.text(std::string(first_character(rest)));
+      return heap.text(first_character(std::string_view(*object.text()).substr(offset_of(*object.text(), at, count))));
     }
   } else if (object.space() != nullptr && key.text() != nullptr) {
+    TRY(heap.budget().read(key.text()->size()));
     const auto found = object.space()->fields.find(*key.text());
     if (found != object.space()->fields.end()) return found->second;
+  } else if (object.loop() != nullptr && key.text() != nullptr) {
+    if (auto found = object.loop()->field(*key.text())) return *std::move(found);
   }
-  if (key.text() != nullptr) {
-    return Value::undefined(fmt::format("'{} object' has no attribute '{}'", object.type(), *key.text()));
-  }
-  return Value::undefined(fmt::format("{} object has no such element", object.type()));
+  if (key.text() == nullptr) return heap.undefined(fmt::format("{} object has no such element", object.type()));
+  return heap.undefined(
+      fmt::format("'{} object' has no attribute '{}'", object.type(), shortened(*key.text(), kPieceBytes)));
 }
+
+namespace {
+
+/// Every stride-th character from one place up or down to another, which is not taken. `count`: of the text.
+Result<Value> slice_of_text(std::string_view text, int64_t from, int64_t to, int64_t stride, int64_t count,
+                            Heap& heap) {
+  TextBuilder out(heap.budget());
+  if (stride < 0 ? from <= to : from >= to) return heap.text(std::move(out));
+  size_t at = offset_of(text, from, count);
+  if (stride == 1) return heap.text(text.substr(at, offset_of(text, to, count) - at));
+  for (int64_t place = from; stride < 0 ? place > to : place < to;) {
+    TRY(out.add(first_character(text.substr(at))));
+    int64_t next = 0;
+    if (__builtin_add_overflow(place, stride, &next) || (stride < 0 ? next <= to : next >= to)) break;
+    for (; place < next; ++place)
+      at += first_character(text.substr(at)).size();
+    for (; place > next; --place)
+      at -= last_character(text.substr(0, at)).size();
+  }
+  return heap.text(std::move(out));
+}
+
+}  // namespace
 
 Result<Value> slice(const Value& object, const Value& start, const Value& end, const Value& step, Heap& heap) {
   if (object.is_undefined()) return invalid(object.why_undefined());
@@ -252,36 +297,26 @@ Result<Value> slice(const Value& object, const Value& start, const Value& end, c
   }
   TRY_ASSIGN(const int64_t count, length_of(object, heap));
   for (const Value* part : {&start, &end, &step}) {
-    if (!part->is_none() && !part->is_integer() && !part->is_bool()) return invalid("slice indices must be integers");
+    if (!part->is_none() && !part->integer()) return invalid("slice indices must be integers");
   }
-  const int64_t stride = step.is_none() ? 1 : step.integer();
+  const int64_t stride = step.integer().value_or(1);
   if (stride == 0) return invalid("slice step cannot be zero");
   const auto bound = [&](const Value& part, int64_t otherwise) {
-    if (part.is_none()) return otherwise;
-    const int64_t at = part.integer() < 0 ? part.integer() + count : part.integer();
+    const auto given = part.integer();
+    if (!given) return otherwise;
+    const int64_t at = *given < 0 ? *given + count : *given;
     return std::clamp<int64_t>(at, stride < 0 ? -1 : 0, stride < 0 ? count - 1 : count);
   };
   const int64_t from = bound(start, stride < 0 ? count - 1 : 0);
   const int64_t to = bound(end, stride < 0 ? -1 : count);
-  TRY(heap.budget().produce(static_cast<uint64_t>(count) * sizeof(Value)));
-  std::vector<size_t> places;
+  if (object.text() != nullptr) return slice_of_text(*object.text(), from, to, stride, count, heap);
+  ListBuilder items(heap.budget());
   for (int64_t at = from; stride < 0 ? at > to : at < to;) {
-    places.push_back(static_cast<size_t>(at));
+    TRY(heap.budget().step());
+    TRY(items.add(object.list()->items[static_cast<size_t>(at)]));
     if (__builtin_add_overflow(at, stride, &at)) break;
   }
-  if (object.list() != nullptr) {
-    Values items;
-    for (const size_t place : places)
-      items.push_back(object.list()->items[place]);
-    return heap.list(std::move(items), object.list()->tuple);
-  }
-  std::vector<std::string_view> units;
-  for (std::string_view rest = *object.text(); !rest.empty(); rest.remove_prefix(units.back().size()))
-    units.push_back(first_character(rest));
-  std::string text;
-  for (const size_t place : places)
-    text += units[place];
-  return heap.text(std::move(text));
+  return heap.list(std::move(items), object.list()->tuple);
 }
 
 }  // namespace dspack::runtime::jinja

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "runtime/text/jinja/value.h"
+#include "runtime/text/jinja/heap.h"
 
 namespace dspack::runtime::jinja {
 
@@ -15,8 +15,8 @@ namespace dspack::runtime::jinja {
 /// == != < <= > >= in, not in
 [[nodiscard]] Result<bool> compare_by(std::string_view sign, const Value& a, const Value& b, Heap& heap);
 [[nodiscard]] Result<bool> contains(const Value& container, const Value& item, Heap& heap);
-/// What `for` goes through: items, keys, characters; nothing of what is undefined.
-[[nodiscard]] Result<Values> iterate(const Value& value, Heap& heap);
+/// What `for` goes through: items (of the same list), keys, characters; nothing of what is undefined.
+[[nodiscard]] Result<SharedList> iterate(const Value& value, Heap& heap);
 [[nodiscard]] Result<int64_t> length_of(const Value& value, Heap& heap);
 /// object[key], undefined where there is none.
 [[nodiscard]] Result<Value> item_of(const Value& object, const Value& key, Heap& heap);

@@ -31,7 +31,7 @@ struct Specification {
 class PercentFormat {
  public:
   PercentFormat(std::string_view format, const Value& argument, Heap& heap)
-      : format_(format), argument_(argument), heap_(heap) {
+      : format_(format), argument_(argument), heap_(heap), out_(heap.budget()) {
     if (const List* list = argument.list(); list != nullptr && list->tuple) tuple_ = list;
     // To Python a list is a mapping as well: of neither must all be used.
     may_rest_ = argument.dict() != nullptr || (argument.list() != nullptr && tuple_ == nullptr);
@@ -40,7 +40,7 @@ class PercentFormat {
   Result<Value> run() {
     while (at_ < format_.size()) {
       const size_t mark = std::min(format_.find('%', at_), format_.size());
-      TRY(put(format_.substr(at_, mark - at_)));
+      TRY(out_.add(format_.substr(at_, mark - at_)));
       at_ = mark + 1;
       if (mark < format_.size()) TRY(one());
     }
@@ -51,12 +51,6 @@ class PercentFormat {
   }
 
  private:
-  Result<void> put(std::string_view text) {
-    TRY(heap_.budget().produce(text.size() + 1));
-    out_ += text;
-    return {};
-  }
-
   [[nodiscard]] char here() const { return at_ < format_.size() ? format_[at_] : '\0'; }
 
   Result<Value> next_value() {
@@ -77,9 +71,10 @@ class PercentFormat {
       if (format_[at_] == ')') --depth;
     }
     if (depth > 0) return invalid("incomplete format key");
-    const std::string name(format_.substr(begin, at_ - 1 - begin));
+    const std::string_view name = format_.substr(begin, at_ - 1 - begin);
     if (argument_.dict() == nullptr) return invalid("format requires a mapping");
-    const Value* found = argument_.dict()->find(std::string_view(name));
+    TRY_ASSIGN(const Value key, heap_.text(name));
+    TRY_ASSIGN(const Value* const found, argument_.dict()->find(key, heap_.budget()));
     if (found == nullptr) return invalid(fmt::format("the format names {}, which the mapping lacks", quote(name)));
     return *found;
   }
@@ -90,8 +85,8 @@ class PercentFormat {
     if (here() == '*') {
       ++at_;
       TRY_ASSIGN(const Value value, next_value());
-      if (!value.is_integer() && !value.is_bool()) return invalid("* wants int");
-      number = value.integer();
+      if (!value.integer()) return invalid("* wants int");
+      number = *value.integer();
     } else {
       for (; here() >= '0' && here() <= '9' && number <= kMostColumns; ++at_)
         number = number * 10 + (here() - '0');
@@ -136,7 +131,7 @@ class PercentFormat {
       used_ = 1;
     }
     TRY_ASSIGN(const Specification spec, specification());
-    if (spec.type == '%') return put("%");
+    if (spec.type == '%') return out_.add("%");
     if (std::string_view("sradiuoxXeEfFgGc").find(spec.type) == std::string_view::npos) {
       return invalid(fmt::format("unsupported format character {} at index {}",
                                  quote(first_character(format_.substr(at_ - 1))), at_ - 1));
@@ -153,25 +148,27 @@ class PercentFormat {
 
   Result<void> padded(std::string_view text, const Specification& spec) {
     const auto missing = static_cast<size_t>(std::max<int64_t>(spec.width - count_characters(text), 0));
-    if (!spec.left) TRY(put(std::string(missing, ' ')));
-    TRY(put(text));
-    return put(std::string(spec.left ? missing : 0, ' '));
+    if (!spec.left) TRY(out_.add(missing, ' '));
+    TRY(out_.add(text));
+    return out_.add(spec.left ? missing : 0, ' ');
   }
 
   Result<void> text(const Value& value, const Specification& spec) {
-    std::string text;
     if (spec.type == 'c') {
-      TRY_ASSIGN(text, character(value));
-    } else if (spec.type == 's') {
-      TRY_ASSIGN(text, to_text(value, heap_.budget()));
-    } else {
-      TRY_ASSIGN(text, to_repr(value, heap_.budget()));
-      if (spec.type == 'a') text = ascii(text);
+      TRY_ASSIGN(const std::string text, character(value));
+      return padded(text, spec);
     }
-    std::string_view shown = text;
-    if (spec.precision && spec.type != 'c') {
+    TextBuilder made(heap_.budget());
+    TRY(spec.type == 's' ? print(value, made) : print_repr(value, made));
+    if (spec.type == 'a') {
+      TextBuilder escaped(heap_.budget());
+      TRY(ascii(made.text(), escaped));
+      made = std::move(escaped);
+    }
+    std::string_view shown = made.text();
+    if (spec.precision) {
       size_t end = 0;
-      for (int64_t i = 0; i < *spec.precision && end < text.size(); ++i)
+      for (int64_t i = 0; i < *spec.precision && end < shown.size(); ++i)
         end += first_character(shown.substr(end)).size();
       shown = shown.substr(0, end);
     }
@@ -180,9 +177,10 @@ class PercentFormat {
 
   static Result<std::string> character(const Value& value) {
     std::string text;
-    if (value.text() != nullptr && count_characters(*value.text()) == 1) return *value.text();
-    if (!value.is_integer() && !value.is_bool()) return invalid("%c requires int or char");
-    const int64_t codepoint = value.integer();
+    const std::string* given = value.text();
+    if (given != nullptr && !given->empty() && first_character(*given).size() == given->size()) return *given;
+    if (!value.integer()) return invalid("%c requires int or char");
+    const int64_t codepoint = *value.integer();
     const bool is_surrogate = codepoint >= 0xD800 && codepoint < 0xE000;
     if (codepoint < 0 || codepoint > 0x10FFFF || is_surrogate) return invalid("%c arg not in range(0x110000)");
     append_utf8(text, static_cast<uint32_t>(codepoint));
@@ -190,17 +188,16 @@ class PercentFormat {
   }
 
   /// Python's ascii() of what repr() gave.
-  static std::string ascii(std::string_view text) {
-    std::string out;
+  static Result<void> ascii(std::string_view text, TextBuilder& out) {
     for (; !text.empty(); text.remove_prefix(first_character(text).size())) {
       const std::string_view unit = first_character(text);
       const uint32_t code = unit.size() == 1 ? 0 : decode_utf8_character(unit);
-      out += code == 0        ? std::string(unit)
-             : code < 0x100   ? fmt::format("\\x{:02x}", code)
-             : code < 0x10000 ? fmt::format("\\u{:04x}", code)
-                              : fmt::format("\\U{:08x}", code);
+      TRY(out.add(code == 0        ? std::string(unit)
+                  : code < 0x100   ? fmt::format("\\x{:02x}", code)
+                  : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                                   : fmt::format("\\U{:08x}", code)));
     }
-    return out;
+    return {};
   }
 
   /// The digits of a whole number, with "-" and what # adds.
@@ -210,11 +207,10 @@ class PercentFormat {
       return invalid(fmt::format("%{} format: {} is required, not {}", spec.type,
                                  is_decimal ? "a real number" : "an integer", value.type()));
     }
-    if (value.is_float() && !std::isfinite(value.real())) {
-      return invalid("cannot convert a number that is not finite to integer");
-    }
-    const bool is_negative = value.is_float() ? value.real() <= -1 : value.integer() < 0;
-    const int64_t number = value.is_float() ? 0 : value.integer();
+    const double real = *value.real();
+    if (!std::isfinite(real)) return invalid("cannot convert a number that is not finite to integer");
+    const int64_t number = value.integer().value_or(0);
+    const bool is_negative = value.is_float() ? real <= -1 : number < 0;
     const uint64_t size = is_negative ? 0 - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
     std::string digits;
     std::string_view mark;
@@ -222,8 +218,7 @@ class PercentFormat {
       case 'x': digits = fmt::format("{:x}", size), mark = "0x"; break;
       case 'X': digits = fmt::format("{:X}", size), mark = "0X"; break;
       case 'o': digits = fmt::format("{:o}", size), mark = "0o"; break;
-      default:
-        digits = value.is_float() ? fmt::format("{:.0f}", std::trunc(std::abs(value.real()))) : fmt::format("{}", size);
+      default: digits = value.is_float() ? fmt::format("{:.0f}", std::trunc(std::abs(real))) : fmt::format("{}", size);
     }
     const auto least = static_cast<size_t>(spec.precision.value_or(0));
     if (digits.size() < least) digits.insert(0, least - digits.size(), '0');
@@ -231,8 +226,8 @@ class PercentFormat {
   }
 
   static Result<std::string> real(const Value& value, const Specification& spec) {
-    if (!value.is_number()) return invalid(fmt::format("must be real number, not {}", value.type()));
-    const double number = value.real();
+    if (!value.real()) return invalid(fmt::format("must be real number, not {}", value.type()));
+    const double number = *value.real();
     if (std::isnan(number)) return std::string(spec.type >= 'a' ? "nan" : "NAN");  // whose sign is not shown
     int64_t precision = spec.precision.value_or(6);
     if (spec.type == 'g' || spec.type == 'G') precision = std::max<int64_t>(precision, 1);  // as in C
@@ -259,9 +254,9 @@ class PercentFormat {
       digits.remove_prefix(2);
     }
     const auto size = static_cast<int64_t>(sign.size() + digits.size());
-    TRY(put(sign));
-    TRY(put(std::string(static_cast<size_t>(std::max<int64_t>(spec.width - size, 0)), '0')));
-    return put(digits);
+    TRY(out_.add(sign));
+    TRY(out_.add(static_cast<uint64_t>(std::max<int64_t>(spec.width - size, 0)), '0'));
+    return out_.add(digits);
   }
 
   std::string_view format_;
@@ -271,7 +266,7 @@ class PercentFormat {
   bool may_rest_ = false;
   size_t used_ = 0;  // values
   size_t at_ = 0;
-  std::string out_;
+  TextBuilder out_;
 };
 
 }  // namespace

@@ -1,27 +1,30 @@
 // Values as text: as Python prints them, and as JSON.
-// Threads: thread-safe (pure functions). Errors: budget; invalid (no JSON).
+// Threads: thread-safe (pure functions). Errors: budget, cancelled; invalid (no JSON).
 #pragma once
 
 #include <optional>
-#include <string>
+#include <string_view>
 
-#include "runtime/text/jinja/value.h"
+#include "runtime/text/jinja/heap.h"
+#include "runtime/text/jinja/text_builder.h"
 
 namespace dspack::runtime::jinja {
 
 /// Python's str(); nothing for what is undefined.
-[[nodiscard]] Result<std::string> to_text(const Value& value, Budget& budget);
+[[nodiscard]] Result<void> print(const Value& value, TextBuilder& into);
 /// Python's repr().
-[[nodiscard]] Result<std::string> to_repr(const Value& value, Budget& budget);
+[[nodiscard]] Result<void> print_repr(const Value& value, TextBuilder& into);
+/// The value itself if it is a text, else its str().
+[[nodiscard]] Result<Value> as_text(const Value& value, Heap& heap);
 
 struct JsonStyle {
-  std::string comma = ", ";
-  std::string colon = ": ";
-  std::optional<std::string> indent = {};  // of one level
+  std::string_view comma = ", ";
+  std::string_view colon = ": ";
+  std::optional<std::string_view> indent = {};  // of one level
   bool sort_keys = false;
   bool ascii = false;
 };
 /// As json.dumps writes it.
-[[nodiscard]] Result<std::string> to_json(const Value& value, const JsonStyle& style, Budget& budget);
+[[nodiscard]] Result<void> print_json(const Value& value, const JsonStyle& style, TextBuilder& into);
 
 }  // namespace dspack::runtime::jinja

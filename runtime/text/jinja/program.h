@@ -1,12 +1,13 @@
 // A chat template as a program of the language Jinja, set up as transformers does it: trim_blocks, lstrip_blocks, the
 // immutable sandbox, loop controls, `generation` blocks, tojson, raise_exception, strftime_now.
 // Threads: immutable, thread-safe. Lifetime: owns its tree. Errors: compile: invalid (no Jinja), unsupported (what
-// needs other files), budget (too large); render: also what the template refuses; with the line.
+// needs other files), budget (too large); render: also what the template refuses, with the line; cancelled.
 #pragma once
 
 #include <ctime>
 #include <memory>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <string_view>
 
@@ -17,10 +18,11 @@
 namespace dspack::runtime::jinja {
 
 struct Node;
+class Budget;
 
 struct Cost {
   uint64_t steps = 0;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;  // the most that was held at one time
 };
 
 class Program {
@@ -30,7 +32,10 @@ class Program {
   /// `variables`: an object, whose members the template sees by name. `now`: what strftime_now prints. The cost is
   /// written even if the template fails.
   [[nodiscard]] Result<std::string> render(const nlohmann::ordered_json& variables, const std::tm& now,
-                                           Cost* cost = nullptr) const;
+                                           const std::stop_token& stop, Cost* cost = nullptr) const;
+  /// Within a budget of its owner, which outlives the call.
+  [[nodiscard]] Result<std::string> render(const nlohmann::ordered_json& variables, const std::tm& now,
+                                           Budget& budget) const;
   /// What it can be told (inputs.h).
   [[nodiscard]] const std::set<std::string, std::less<>>& inputs() const { return inputs_; }
 

@@ -7,9 +7,14 @@
 
 namespace dspack::runtime::jinja {
 
-Result<Values> sorted(Values items, const Value* attribute, const Order& order, Heap& heap) {
-  std::vector<std::pair<Value, Value>> keyed;
-  for (Value& item : items) {
+Result<ListBuilder> sorted(const Values& items, const Value* attribute, const Order& order, Heap& heap) {
+  using Keyed = std::pair<Value, const Value*>;
+  // A sort takes as much again for a time.
+  TRY_ASSIGN(const Charge charge, heap.budget().hold(2 * sizeof(Keyed) * items.size()));
+  TRY(heap.budget().step(items.size() * 20));
+  std::vector<Keyed> keyed;
+  keyed.reserve(items.size());
+  for (const Value& item : items) {
     Value key = item;
     if (attribute != nullptr) {
       TRY_ASSIGN(key, attribute_path(item, *attribute, heap));
@@ -20,9 +25,8 @@ Result<Values> sorted(Values items, const Value* attribute, const Order& order, 
     if (order.in_lists) {
       TRY_ASSIGN(key, heap.list({key}));
     }
-    keyed.emplace_back(std::move(key), std::move(item));
+    keyed.emplace_back(std::move(key), &item);
   }
-  TRY(heap.budget().step(keyed.size() * 20));
   for (size_t i = 1; i < keyed.size(); ++i) {
     const auto compared = compare(keyed[i].first, keyed[i - 1].first, "<", heap.budget());
     if (!compared) return compared.error();
@@ -35,10 +39,11 @@ Result<Values> sorted(Values items, const Value* attribute, const Order& order, 
   if (order.reverse) std::ranges::reverse(keyed);
   std::ranges::stable_sort(keyed, less);
   if (order.reverse) std::ranges::reverse(keyed);
-  items.clear();
-  for (auto& [key, item] : keyed)
-    items.push_back(std::move(item));
-  return items;
+  ListBuilder in_order(heap.budget());
+  TRY(in_order.reserve(items.size()));
+  for (const auto& [key, item] : keyed)
+    TRY(in_order.add(*item));
+  return in_order;
 }
 
 }  // namespace dspack::runtime::jinja

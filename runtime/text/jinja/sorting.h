@@ -2,7 +2,7 @@
 // Threads: single-thread. Errors: invalid (values without an order), budget.
 #pragma once
 
-#include "runtime/text/jinja/value.h"
+#include "runtime/text/jinja/heap.h"
 
 namespace dspack::runtime::jinja {
 
@@ -14,6 +14,6 @@ struct Order {
 };
 
 /// The items, by an attribute if there is one. Of those that are equal the first stays first.
-[[nodiscard]] Result<Values> sorted(Values items, const Value* attribute, const Order& order, Heap& heap);
+[[nodiscard]] Result<ListBuilder> sorted(const Values& items, const Value* attribute, const Order& order, Heap& heap);
 
 }  // namespace dspack::runtime::jinja

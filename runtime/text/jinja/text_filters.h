@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "runtime/text/jinja/arguments.h"
-#include "runtime/text/jinja/value.h"
+#include "runtime/text/jinja/heap.h"
 
 namespace dspack::runtime::jinja {
 

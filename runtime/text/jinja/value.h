@@ -1,14 +1,14 @@
 // A value of a template: what Jinja takes from Python. Texts, lists and dicts are shared and never change once made;
-// a namespace is the one thing that does.
+// a namespace and the state of a loop are what does. heap.h makes them.
 // Threads: single-thread. Errors: budget (too large, or nested too deeply); invalid (what Python refuses).
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -18,11 +18,11 @@
 
 namespace dspack::runtime::jinja {
 
-class Value;
 struct List;
 class Dict;
 struct Callable;
 struct Namespace;
+struct LoopState;
 
 /// A name or an attribute that is not there. It prints as nothing; any other use fails with this message.
 struct Undefined {
@@ -42,13 +42,14 @@ class Value {
   Value(int64_t number) : data_(number) {}
   Value(double number) : data_(number) {}
   Value(LongInteger number) : data_(std::move(number)) {}
+  Value(Undefined undefined) : data_(std::move(undefined)) {}
   Value(std::shared_ptr<const std::string> text) : data_(std::move(text)) {}
   Value(std::shared_ptr<const List> list) : data_(std::move(list)) {}
   Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
   Value(std::shared_ptr<const Callable> callable) : data_(std::move(callable)) {}
   Value(std::shared_ptr<Namespace> space) : data_(std::move(space)) {}
+  Value(std::shared_ptr<LoopState> loop) : data_(std::move(loop)) {}
   Value(const char*) = delete;  // would be a bool
-  [[nodiscard]] static Value undefined(std::string message);
 
   [[nodiscard]] bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   [[nodiscard]] bool is_none() const { return std::holds_alternative<None>(data_); }
@@ -62,61 +63,65 @@ class Value {
   [[nodiscard]] const std::string* digits() const;  // of a LongInteger
   [[nodiscard]] const std::string* text() const;
   [[nodiscard]] const List* list() const;
+  [[nodiscard]] std::shared_ptr<const List> shared_list() const;
   [[nodiscard]] const Dict* dict() const;
   [[nodiscard]] const Callable* callable() const;
   [[nodiscard]] Namespace* space() const;
+  [[nodiscard]] LoopState* loop() const;
 
-  // Of a number.
-  [[nodiscard]] int64_t integer() const;  // of a bool or an integer
-  [[nodiscard]] double real() const;
+  // Nothing if it is something else.
+  [[nodiscard]] std::optional<int64_t> integer() const;  // of a bool or an integer
+  [[nodiscard]] std::optional<double> real() const;      // of these and a float
 
   [[nodiscard]] bool truth() const;
   /// Python's name of the type.
   [[nodiscard]] std::string_view type() const;
   /// Why it is undefined.
   [[nodiscard]] std::string why_undefined() const;
-  /// Whether it leads to a namespace, which dicts and namespaces therefore may not hold: else a namespace could hold
-  /// itself.
-  [[nodiscard]] bool leads_to_space() const;
+  /// Whether it leads to what changes, a namespace or the state of a loop, which dicts and namespaces therefore may not
+  /// hold: else a namespace could hold itself.
+  [[nodiscard]] bool leads_to_state() const;
   /// Levels of lists and dicts within.
   [[nodiscard]] uint32_t depth() const;
 
  private:
   std::variant<Undefined, None, bool, int64_t, double, LongInteger, std::shared_ptr<const std::string>,
                std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<const Callable>,
-               std::shared_ptr<Namespace>>
+               std::shared_ptr<Namespace>, std::shared_ptr<LoopState>>
       data_;
 };
 
 using Values = std::vector<Value>;
 
 struct List {
+  Charge charge = {};
   Values items;
   bool tuple = false;
   // What Jinja computes as it is asked for: it has no length, is no JSON, and is true even if nothing comes.
   bool generator = false;
-  bool holds_space = false;  // it leads to a namespace
+  bool holds_state = false;  // Value::leads_to_state of an item
   uint32_t depth = 1;
 };
+using SharedList = std::shared_ptr<const List>;
 
-/// Keeps the order in which keys came. Keys are texts, numbers, none, or tuples of these.
-class Dict {
- public:
-  /// Replaces the value of a key that is there. Errors: invalid (a key that Python cannot hash).
-  [[nodiscard]] Result<void> set(Value key, Value value);
-  [[nodiscard]] const Value* find(const Value& key) const;
-  [[nodiscard]] const Value* find(std::string_view key) const;
-  [[nodiscard]] const std::vector<std::pair<Value, Value>>& items() const { return items_; }
-  [[nodiscard]] uint32_t depth() const { return depth_; }
-
- private:
-  std::vector<std::pair<Value, Value>> items_;
-  std::unordered_map<std::string, size_t> places_;  // by the key's identity
-  uint32_t depth_ = 1;
-};
+/// What a name with a value takes in a scope or a namespace, beside its own bytes.
+inline constexpr uint64_t kNameBytes = 128;
 
 struct Namespace {
-  std::unordered_map<std::string, Value> fields;
+  Charge charge = {};
+  std::map<std::string, Value, std::less<>> fields = {};
+  /// Errors: unsupported (what leads to state), budget.
+  [[nodiscard]] Result<void> set(std::string_view name, Value value, Budget& budget);
+};
+
+/// Where a loop is, which `loop` tells in its body.
+struct LoopState {
+  Charge charge = {};
+  SharedList items;
+  size_t at = 0;
+  Value seen = {};  // a tuple: what loop.changed was given last; undefined before
+  /// Of `loop.NAME`; null if the loop has no such field.
+  [[nodiscard]] std::optional<Value> field(std::string_view name) const;
 };
 
 struct Node;
@@ -130,23 +135,7 @@ struct Callable {
   Value self = {};                    // of a method
   const Node* macro = nullptr;        // of a macro; borrows the program
   std::shared_ptr<Scope> scope = {};  // of a macro: where it was defined
-};
-
-/// Makes values within a budget.
-class Heap {
- public:
-  explicit Heap(Budget& budget) : budget_(&budget) {}
-  [[nodiscard]] Result<Value> text(std::string text);
-  [[nodiscard]] Result<Value> list(Values items, bool tuple = false);
-  [[nodiscard]] Result<Value> generator(Values items);
-  [[nodiscard]] Result<Value> dict(Dict dict);
-  [[nodiscard]] Result<Value> from_json(const nlohmann::ordered_json& json);
-  [[nodiscard]] Budget& budget() { return *budget_; }
-
-  static constexpr uint32_t kMaxDepth = 150;  // of lists and dicts within each other
-
- private:
-  Budget* budget_;
+  Charge charge = {};
 };
 
 /// Python's ==. False, and nothing is left, when the budget ends.

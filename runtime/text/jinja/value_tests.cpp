@@ -58,9 +58,8 @@ Result<bool> apply_test(std::string_view name, const Value& value, const Argumen
     return value.is_text() || value.list() != nullptr || value.dict() != nullptr || value.is_undefined();
   }
   if (name == "lower" || name == "upper") {
-    TRY_ASSIGN(std::string text, to_text(value, heap.budget()));
-    TRY_ASSIGN(const Value as_text, heap.text(std::move(text)));
-    TRY_ASSIGN(const Value holds, call_method(as_text, name == "lower" ? "islower" : "isupper", {}, heap));
+    TRY_ASSIGN(const Value text, as_text(value, heap));
+    TRY_ASSIGN(const Value holds, call_method(text, name == "lower" ? "islower" : "isupper", {}, heap));
     return holds.truth();
   }
   if (name == "filter" || name == "test") {
@@ -68,13 +67,13 @@ Result<bool> apply_test(std::string_view name, const Value& value, const Argumen
   }
   if (name == "odd" || name == "even") {
     TRY_ASSIGN(const Value rest, binary("%", value, Value(int64_t{2}), heap));
-    return rest.is_number() && rest.real() == (name == "odd" ? 1.0 : 0.0);
+    return rest.real() == (name == "odd" ? 1.0 : 0.0);
   }
   if (args.positional.size() != 1) return invalid(fmt::format("the test {} needs one argument", name));
   const Value& other = args.positional.front();
   if (name == "divisibleby") {
     TRY_ASSIGN(const Value rest, binary("%", value, other, heap));
-    return rest.is_number() && rest.real() == 0.0;
+    return rest.real() == 0.0;
   }
   // Texts and numbers that are equal are taken for the same one, as Python mostly does.
   if (name == "sameas") return value.type() == other.type() && equal(value, other, heap.budget());

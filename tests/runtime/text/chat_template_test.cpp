@@ -1,5 +1,6 @@
 #include "runtime/text/chat_template.h"
 
+#include <ctime>
 #include <set>
 
 #include "golden.h"
@@ -55,6 +56,25 @@ TEST_CASE("chat template: mistakes have their line") {
   const auto refused = ChatTemplate::compile("\n{{ raise_exception('no users') }}")->render({}, {});
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().message.find("line 2: the template refuses: no users") != std::string::npos);
+}
+
+TEST_CASE("chat template: a message's own fields may be many, a template's arguments may not") {
+  // Whoever looks through all of them for each compares 20 billion names.
+  std::string fields;
+  for (int i = 0; i < 200'000; ++i)
+    fields += ",\"f" + std::to_string(i) + "\":0";
+  const std::clock_t begin = std::clock();
+  const auto conversation = parse_conversation(R"([{"role":"user","content":"hi")" + fields + "}]");
+  REQUIRE(conversation.has_value());
+  const auto text =
+      ChatTemplate::compile("{{ messages[0].f199999 }}{{ messages[0] | length }}")->render(conversation->messages, {});
+  REQUIRE(text.has_value());
+  CHECK(*text == "0200002");
+  CHECK(std::clock() - begin < 10 * CLOCKS_PER_SEC);
+  const auto refused = parse_conversation(R"({"messages":[],"chat_template_kwargs":{)" + fields.substr(1) + "}}");
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().kind == ErrorKind::invalid);
+  CHECK(refused.error().message.find("chat_template_kwargs") != std::string::npos);
 }
 
 TEST_CASE("chat template: what it reads says what it can be told") {

@@ -17,7 +17,7 @@ TEST_CASE("jinja: 300 generated templates give the texts of jinja2, or fail as t
     CAPTURE(each.dump());
     const auto program = jinja::Program::compile(each.at("template").get<std::string>());
     const Result<std::string> text =
-        program ? program->render(file.at("contexts").at(each.at("context").get<size_t>()), std::tm())
+        program ? program->render(file.at("contexts").at(each.at("context").get<size_t>()), std::tm(), {})
                 : Result<std::string>(program.error());
     if (each.at("text").is_null()) {
       CHECK_FALSE(text.has_value());

@@ -20,7 +20,7 @@ Result<std::string> rendered(std::string_view source, const std::string& variabl
   now.tm_year = 124;
   now.tm_mday = 26;
   now.tm_mon = 6;
-  return program->render(OrderedJson::parse(variables), now, cost);
+  return program->render(OrderedJson::parse(variables), now, {}, cost);
 }
 
 }  // namespace

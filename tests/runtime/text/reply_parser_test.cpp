@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -471,6 +472,21 @@ TEST_CASE("reply: a text that begins calls without end, and ends none, is text")
     text += end;
     CHECK(read({text}, {.tools = tools()}) == Reply{{{Kind::content, text}}});
     CHECK(read({text.substr(0, 250'001), text.substr(250'001)}, {.tools = tools()}) == Reply{{{Kind::content, text}}});
+  }
+}
+
+TEST_CASE("reply: white space without end costs a bounded time, wherever it comes") {
+  // 2 MB in pieces of a token: what looks at all of it for each piece reads 64 GB.
+  for (const char* front :
+       {"", "x", "<tool_call>now</tool_call>", "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\":"}) {
+    CAPTURE(front);
+    ReplyParser parser({.tools = tools()});
+    (void)parser.push(front);
+    const std::clock_t begin = std::clock();
+    for (int i = 0; i < 65'536; ++i)
+      (void)parser.push("                                \n");
+    CHECK(std::clock() - begin < 2 * CLOCKS_PER_SEC);
+    CHECK(parser.push("end").back().text.ends_with("end"));
   }
 }
 
