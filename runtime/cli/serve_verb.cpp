@@ -91,9 +91,11 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   // Before the model, so that a port in use need not wait for it.
   TRY_ASSIGN(auto listening,
              HttpServer::listen(*addresses, options.port, {}, cross_origin_headers(options.allow_origin),
-                                [&gate](HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
-                                  gate.handle(std::move(request), reply);
-                                }));
+                                {.answer =
+                                     [&gate](HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
+                                       gate.handle(std::move(request), reply);
+                                     },
+                                 .is_brief = &StartupGate::is_brief}));
   // However this ends, nobody is left waiting when the server goes.
   const auto close = [](StartupGate* waited_at) { waited_at->close(); };
   const std::unique_ptr<StartupGate, decltype(close)> closing(&gate, close);

@@ -46,6 +46,10 @@ std::shared_ptr<format::Progress> StartupGate::watch(std::shared_ptr<format::Pro
   return std::make_shared<Watch>(*this, std::move(shown));
 }
 
+bool StartupGate::is_brief(const HttpRequest& request) {
+  return request.method != "POST" && request.path != "/machine";
+}
+
 void StartupGate::handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
   if (Api* const api = api_; api != nullptr) return api->handle(request, reply);
   if (request.path == "/health" || request.path == "/v1/health") {

@@ -21,6 +21,8 @@ class StartupGate {
  public:
   /// By the Api, once there is one.
   void handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply);
+  /// Whether `handle` takes next to no time for it: the server's health and counts, its settings and pages.
+  [[nodiscard]] static bool is_brief(const HttpRequest& request);
   /// From now on requests are for the Api, and first those that have waited.
   void open(Api& api);
   /// No model comes: those that have waited are told so, while the server is still there.
