@@ -5,6 +5,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +53,7 @@ struct RenderOptions {
   OrderedJson tools = {};               // a list in OpenAI's form, or null; DeepSeek's templates do not print it
   OrderedJson arguments = {};           // what else the template is told, by name; an object or null
   std::tm now = {};                     // what templates that print the date are told
+  std::stop_token stop = {};            // a rendering nobody waits for any more ends
 };
 
 struct Conversation {
