@@ -13,7 +13,7 @@ namespace {
 std::vector<Generation> request_of(const std::string& client, uint32_t first, size_t count = 1) {
   std::vector<Generation> request;
   for (uint32_t i = 0; i < count; ++i)
-    request.push_back({.prompt = {first + i}, .sampler = test::sampler_of({}), .client = client});
+    request.push_back({.prompt = {first + i}, .sampler = test::sampler_of({}), .listener = {}, .client = client});
   return request;
 }
 

@@ -99,7 +99,8 @@ TEST_CASE("request memory: reading a body, rendering and encoding it take no mor
       chat_of(user, R"(,"x":[)" + list(repeated(R"("",)", kBytes)) + "]"),
       chat_of(user, R"(,"chat_template_kwargs":{"x":[)" + list(repeated("[{}],", kBytes)) + "]}"),
       chat_of(user, R"(,"tools":[)" +
-                        list(repeated(R"({"type":"function","function":{"name":"f","parameters":{}}},)", kBytes)) + "]"),
+                        list(repeated(R"({"type":"function","function":{"name":"f","parameters":{}}},)", kBytes)) +
+                        "]"),
   };
   for (const std::string& body : bodies) {
     CAPTURE(body.substr(0, 120));
@@ -116,8 +117,8 @@ TEST_CASE("request memory: reading a body, rendering and encoding it take no mor
     CHECK(reading * 40 >= reading_bytes(body));  // nor is it far from that
     const uint64_t encoding = peak_of([&] { (void)tokenizer->encode(text, SpecialTokens::parse); });
     CHECK(encoding <= encoding_bytes(text.size()) + (1U << 20U));
-    MESSAGE("reading " << reading / 1000 << " of " << reading_bytes(body) / 1000 << " kB, encoding "
-                       << encoding / 1000 << " of " << encoding_bytes(text.size()) / 1000 << " kB");
+    MESSAGE("reading " << reading / 1000 << " of " << reading_bytes(body) / 1000 << " kB, encoding " << encoding / 1000
+                       << " of " << encoding_bytes(text.size()) / 1000 << " kB");
   }
 }
 
