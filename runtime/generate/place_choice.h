@@ -20,7 +20,7 @@ struct PlaceUse {
 
 struct PlaceState {
   bool is_free = true;
-  std::span<const uint32_t> tokens;  // that it holds
+  std::span<const uint32_t> tokens = {};  // that it holds
   PlaceUse use = {};
 };
 
