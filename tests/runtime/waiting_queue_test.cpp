@@ -73,7 +73,9 @@ TEST_CASE("waiting queue: answers are bounded as well, nothing gives way in vain
   WaitingQueue queue(64);
   REQUIRE(queue.add(request_of("a", 0, kMostWaiting - 100)));
   REQUIRE(queue.add(request_of("b", 0, 100)));
-  CHECK(!queue.add(request_of("b", 0)).error().message.empty());
+  const auto more = queue.add(request_of("a", 0));
+  REQUIRE(!more);
+  CHECK(more.error().kind == ErrorKind::budget);
   CHECK(queue.wanted() == kMostWaiting);
   const auto gave_way = queue.add(request_of("c", 0, 5));
   REQUIRE(gave_way);
