@@ -98,16 +98,18 @@ class ServeCompany(Serving):
     def test_a_full_queue_of_one_client_has_room_for_another(self):
         self.start_server("--parallel", "1", "--waiting", "3")
         slow = dict(chat(QUESTIONS[2]), max_tokens=900, ignore_eos=True)
-        threads, done = self.during(*[lambda: self.post("/v1/chat/completions", slow)] * 4)
+        first, done = self.during(lambda: self.post("/v1/chat/completions", slow))
+        self.wait_for(lambda: self.state() == (1, 0))
+        waiting, others = self.during(*[lambda: self.post("/v1/chat/completions", slow)] * 3)
         self.wait_for(lambda: self.state() == (1, 3))
         status, text = self.post("/v1/chat/completions", slow)
         self.assertEqual((status, "waiting already" in text), (429, True), text)
         status, text = self.post("/v1/chat/completions", chat(QUESTIONS[0]), address="127.0.0.2")
         self.assertEqual((status, json.loads(text)["choices"][0]["message"]["content"]), (200, ANSWER))
         self.assertGreater(sum(self.state()), 0)  # it did not wait for all of the others
-        for thread in threads:
+        for thread in first + waiting:
             thread.join()
-        self.assertEqual(sorted(status for status, _ in done), [200, 200, 200, 429])
+        self.assertEqual(sorted(status for status, _ in done + others), [200, 200, 200, 429])
         self.assert_ok_after_stop()
 
     def test_a_conversation_finds_its_cache_after_others_of_the_same_beginning(self):
