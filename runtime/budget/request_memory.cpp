@@ -16,10 +16,11 @@ constexpr uint64_t kLeastBytes = 48ULL << 20U;
 constexpr uint64_t kMostBytes = 384ULL << 20U;
 constexpr uint64_t kBodiesShare = 6;  // of that, for bodies that arrive, and as much for those that wait
 
-// Measured (tests/runtime/serve/request_memory_test.cpp): a value takes 16 bytes in its list and as much again while
-// that grows, lists and objects some 50 more, and keys as much as strings; the conversation and a template's input have
-// them again.
-constexpr uint64_t kValueBytes = 250;
+// Measured (tests/runtime/serve/request_memory_test.cpp): a value of a list takes 16 bytes there and as much again
+// while that grows, and a string 32 more; a field has its name, and lists and objects are lists of their own; the
+// conversation and a template's input have all of them again.
+constexpr uint64_t kValueBytes = 100;
+constexpr uint64_t kFieldBytes = 320;  // and lists and objects
 constexpr uint64_t kTextCopies = 8;
 // A byte of text may be a word of its own, which lies in three lists, or a symbol and a pair of symbols.
 constexpr uint64_t kEncodingBytes = 96;
@@ -34,6 +35,7 @@ RequestBounds request_bounds(uint64_t limit_bytes) {
 
 uint64_t reading_bytes(std::string_view json) {
   uint64_t values = 1;
+  uint64_t fields = 0;
   bool is_text = false;
   for (size_t i = 0; i < json.size(); ++i) {
     const char c = json[i];
@@ -41,10 +43,12 @@ uint64_t reading_bytes(std::string_view json) {
       ++i;
     else if (c == '"')
       is_text = !is_text;
-    else if (!is_text && (c == ',' || c == ':' || c == '[' || c == '{'))
+    else if (!is_text && c == ',')
       ++values;
+    else if (!is_text && (c == ':' || c == '[' || c == '{'))
+      ++fields;
   }
-  return values * kValueBytes + json.size() * kTextCopies;
+  return values * kValueBytes + fields * kFieldBytes + json.size() * kTextCopies;
 }
 
 uint64_t encoding_bytes(uint64_t text_bytes) {

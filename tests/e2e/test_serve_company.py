@@ -127,7 +127,7 @@ class ServeCompany(Serving):
 
     def test_what_never_fits_is_told_so(self):
         self.start_server("--ram", "250MB")
-        for body in ({"messages": [], "x": [[]] * 300_000}, dict(chat("x"), tools=[{}] * 300_000)):
+        for body in ({"messages": [], "x": [[]] * 500_000}, dict(chat("x"), tools=[{"a": {}}] * 300_000)):
             status, text = self.post("/v1/chat/completions", body)
             self.assertEqual(status, 400, text)
             self.assertRegex(json.loads(text)["error"]["message"], "may take .* more than .* that all requests have")
