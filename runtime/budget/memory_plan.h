@@ -39,7 +39,8 @@ struct MemoryNeeds {
   std::vector<LayerNeed> layers;           // each physical layer of the pass once, ascending
   uint32_t least_buffers = 1;              // for layers that stream
   uint64_t process_bytes = 0;              // resident before anything of the plan is allocated
-  uint64_t reserve_bytes = 0;              // what is allocated besides: tokenizer, logits, buffers of transfers
+  /// What is allocated besides: tokenizer, logits, buffers of transfers; of a server its prefix cache and its requests.
+  uint64_t reserve_bytes = 0;
   uint64_t decompression_bytes = 0;        // what threads hold that read compressed files
   uint64_t head_bytes = 0;                 // output head and final norm
   uint64_t mtp_bytes = 0;                  // all of the MTP module's

@@ -11,6 +11,8 @@
 
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
+#include "runtime/budget/request_memory.h"
+#include "runtime/budget/system_memory.h"
 #include "runtime/cli/api_key.h"
 #include "runtime/cli/generation_defaults.h"
 #include "runtime/cli/loading.h"
@@ -74,6 +76,14 @@ Result<std::unique_ptr<PrefixCache>> make_cache(LoadedModel& loaded, const Cache
   return std::make_unique<PrefixCache>(identity, std::move(cache), log);
 }
 
+/// The requests' part of --ram, or of the memory that is available.
+Result<RequestBounds> bounds_of_requests(const MemoryOptions& memory) {
+  const auto system = read_system_memory();
+  if (!memory.ram) return request_bounds(system ? system->available_bytes : UINT64_MAX);
+  if (memory.ram->percent && !system) return system.error();
+  return request_bounds(memory.ram->of(system ? system->physical_bytes : 0));
+}
+
 Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   const std::stop_token stop = process.stop();
   TRY(Sampler::make(options.sampler.over()));
@@ -83,18 +93,26 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   if (key.empty() && !std::ranges::all_of(*addresses, &is_loopback)) {
     return invalid(fmt::format("--host {}: other machines may only be served with --api-key", quote(options.host)));
   }
-  StartupGate gate;
+  TRY_ASSIGN(const RequestBounds bounds, bounds_of_requests(options.load.memory));
+  HttpLimits limits;
+  limits.all_body_bytes = bounds.arriving_bytes;
+  limits.body_bytes = std::min(limits.body_bytes, bounds.arriving_bytes);
+  StartupGate gate(bounds.waiting_bytes);
   // Before the model, so that a port in use need not wait for it.
   TRY_ASSIGN(auto listening,
-             HttpServer::listen(*addresses, options.port, {}, cross_origin_headers(options.allow_origin),
-                                [&gate](HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
-                                  gate.handle(std::move(request), reply);
-                                }));
+             HttpServer::listen(*addresses, options.port, limits, cross_origin_headers(options.allow_origin),
+                                {.answer =
+                                     [&gate](HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
+                                       gate.handle(std::move(request), reply);
+                                     },
+                                 .is_brief = &StartupGate::is_brief}));
   // However this ends, nobody is left waiting when the server goes.
   const auto close = [](StartupGate* waited_at) { waited_at->close(); };
   const std::unique_ptr<StartupGate, decltype(close)> closing(&gate, close);
   const auto watch = [&gate](std::shared_ptr<format::Progress> shown) { return gate.watch(std::move(shown)); };
-  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, stop, watch));
+  LoadOptions load = options.load;
+  load.beside_bytes = saturating_add(load.beside_bytes, bounds.all());
+  TRY_ASSIGN(auto loaded, load_model(options.folder, load, stop, watch));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, stop));
   TRY_ASSIGN(const SamplerOptions sampling, choose_sampling(loaded->access().files(), options.sampler, stop));
   const auto log = [](const Error& error) { format::print_error("dsrun: " + error.message); };
@@ -116,6 +134,7 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
            .vocab = loaded->model().config().vocab,
            .layers = static_cast<uint32_t>(loaded->model().layer_map().size()),
            .end_tokens = loaded->eos_tokens(),
+           .request_bytes = bounds.expanding_bytes,
            .cache_memory_bytes = options.cache.ram_bytes,
            .sampling = sampling,
            .template_arguments = options.chat.arguments(),

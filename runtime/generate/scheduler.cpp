@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "format/base/seconds.h"
@@ -25,14 +26,31 @@ Result<void> check_logits(std::span<const float> logits) {
   return Error{ErrorKind::corrupt, fmt::format("logit {} is {}", bad - logits.begin(), *bad)};
 }
 
+Error error_of(const std::exception& exception) {
+  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) {
+    return {ErrorKind::conflict, "there is not enough memory for this answer now"};
+  }
+  return {ErrorKind::io, exception.what()};
+}
+
+/// Those of one request stand side by side.
+uint64_t requests_of(std::span<const Generation> generations) {
+  uint64_t count = 0;
+  uint64_t last = 0;
+  for (const Generation& each : generations)
+    if (std::exchange(last, each.request) != each.request) ++count;
+  return count;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Scheduler>> Scheduler::make(const Engine& engine, const SchedulerOptions& options) {
   std::unique_ptr<Scheduler> scheduler(new Scheduler(engine, options));
+  std::deque<AnswerPlace>& places = scheduler->places_.all();
   for (uint32_t i = 0; i < options.places; ++i) {
     const auto drafting = options.speculation ? Model::Drafting::mtp : Model::Drafting::none;
     TRY_ASSIGN(Sequence sequence, engine.model.make_sequence(drafting));
-    Place& place = scheduler->places_.emplace_back(Place{.sequence = std::move(sequence)});
+    AnswerPlace& place = places.emplace_back(AnswerPlace{.sequence = std::move(sequence)});
     if (options.speculation) place.speculator.emplace(scheduler->engine_, *options.speculation);
   }
   return scheduler;
@@ -45,30 +63,25 @@ Result<void> Scheduler::submit(std::vector<Generation> generations) {
     TRY(generation.sampler.check_vocab(model.config().vocab));
   }
   drop_gone_waiting();
-  const std::lock_guard lock(mutex_);
-  if (is_draining_) return Error{ErrorKind::conflict, "the server is going down"};
-  const uint32_t waiting = waiting_requests();
-  if (waiting >= options_.waiting || waiting_.size() + generations.size() > kMostWaiting) {
-    ++counts_.refused;
-    return Error{ErrorKind::budget, fmt::format("{} requests are waiting already, for {} answers; {} may, for {}",
-                                                waiting, waiting_.size(), options_.waiting, kMostWaiting)};
+  std::vector<Generation> gave_way;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_draining_) return Error{ErrorKind::conflict, "the server is going down"};
+    auto added = waiting_.add(std::move(generations));
+    if (!added) {
+      ++counts_.refused;
+      return added.error();
+    }
+    gave_way = *std::move(added);
+    counts_.refused += requests_of(gave_way);
+    changed_.notify_all();
   }
-  ++requests_;
-  for (Generation& generation : generations) {
-    generation.request = requests_;
-    waiting_.push_back(std::move(generation));
+  for (const Generation& each : gave_way) {
+    tell_end(each, Error{ErrorKind::budget,
+                         "too many requests are waiting, and of this client more than of others, for "
+                         "one of which this one has given way"});
   }
-  changed_.notify_all();
   return {};
-}
-
-/// Those submitted together count as one, also when some of them have their place.
-uint32_t Scheduler::waiting_requests() const {
-  uint32_t count = 0;
-  uint64_t last = 0;
-  for (const Generation& generation : waiting_)
-    if (std::exchange(last, generation.request) != generation.request) ++count;
-  return count;
 }
 
 void Scheduler::drain() {
@@ -96,8 +109,7 @@ void Scheduler::look() {
 SchedulerCounts Scheduler::counts() const {
   const std::lock_guard lock(mutex_);
   SchedulerCounts counts = counts_;
-  counts.waiting = static_cast<uint32_t>(
-      std::ranges::count_if(waiting_, [](const Generation& generation) { return !generation.gone.stop_requested(); }));
+  counts.waiting = waiting_.wanted();
   if (options_.cache != nullptr) counts.cache = options_.cache->counts();
   return counts;
 }
@@ -115,97 +127,73 @@ void Scheduler::run(const std::stop_token& stop) {
     admit();
     pass(stop);
   }
-  for (Place& place : places_)
+  for (AnswerPlace& place : places_.all())
     if (place.generation) end(place, StopReason::interrupted);
-  std::deque<Generation> left;
+  std::vector<Generation> left;
   {
     const std::lock_guard lock(mutex_);
     is_draining_ = true;
-    left.swap(waiting_);
+    left = waiting_.take_all();
   }
   for (const Generation& generation : left)
-    generation.listener->ended(StopReason::interrupted);
+    tell_end(generation, StopReason::interrupted);
 }
 
 /// Until there is something to do; false: no more.
 bool Scheduler::wait(const std::stop_token& stop) {
   if (stop.stop_requested()) return false;
-  if (std::ranges::any_of(places_, [](const Place& place) { return place.generation.has_value(); })) return true;
+  if (places_.busy() > 0) return true;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, stop, [this] { return is_draining_ || !waiting_.empty() || !looks_.empty(); });
   return !stop.stop_requested() && (!waiting_.empty() || !looks_.empty());
 }
 
 void Scheduler::drop_gone() {
-  for (Place& place : places_)
+  for (AnswerPlace& place : places_.all())
     if (place.generation && place.generation->gone.stop_requested()) end(place, StopReason::interrupted);
   drop_gone_waiting();
 }
 
 /// Of any thread, since a pass may take minutes.
 void Scheduler::drop_gone_waiting() {
-  std::deque<Generation> gone;
+  std::vector<Generation> gone;
   {
     const std::lock_guard lock(mutex_);
-    std::deque<Generation> wanted;
-    for (Generation& each : waiting_)
-      (each.gone.stop_requested() ? gone : wanted).push_back(std::move(each));
-    waiting_.swap(wanted);
+    gone = waiting_.take_gone();
     counts_.cancelled += gone.size();
   }
   for (const Generation& generation : gone)
-    generation.listener->ended(StopReason::interrupted);
+    tell_end(generation, StopReason::interrupted);
 }
 
-/// The one that has waited for longest gets the free place that holds most of its prompt; of equals the one that has
-/// been unused for longest.
 void Scheduler::admit() {
   for (;;) {
-    const auto busy = static_cast<uint32_t>(
-        std::ranges::count_if(places_, [](const Place& place) { return place.generation.has_value(); }));
-    if (busy == places_.size() || !admission_.admits(busy)) return;
+    const uint32_t busy = places_.busy();
+    if (busy == places() || !admission_.admits(busy)) return;
     std::optional<Generation> next;
     {
       const std::lock_guard lock(mutex_);
-      if (waiting_.empty()) return;
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
+      next = waiting_.take([this](const std::string& client) { return places_.busy(client); });
+      if (!next) return;
       ++counts_.generations;
     }
     const bool has_nothing_to_do = next->max_tokens == 0 && !next->scores_prompt;
     if (next->gone.stop_requested() || has_nothing_to_do) {
-      next->listener->ended(has_nothing_to_do ? StopReason::max_tokens : StopReason::interrupted);
+      tell_end(*next, has_nothing_to_do ? StopReason::max_tokens : StopReason::interrupted);
       continue;
     }
-    Place* best = nullptr;
-    uint32_t most = 0;
-    for (Place& place : places_) {
-      if (place.generation) continue;
-      const uint32_t common = next->scores_prompt ? 0 : kept_tokens(place.sequence.tokens(), next->prompt);
-      if (best == nullptr || common > most || (common == most && place.used < best->used)) {
-        best = &place;
-        most = common;
-      }
+    AnswerPlace& place = places_.choose(*next);
+    place.generation = std::move(next);
+    {
+      const std::lock_guard lock(mutex_);
+      counts_.busy += 1;
     }
-    occupy(*best, *std::move(next));
+    attempt(place, [&] { occupy(place); });
   }
 }
 
-/// Leaves in the place what the prompt begins with, as much as there is anywhere; nothing of one that is scored, since
-/// a cache has no logits.
-void Scheduler::keep_common(Place& place, const Generation& generation) {
-  const std::span<const uint32_t> prompt = generation.prompt;
-  const uint32_t kept = generation.scores_prompt ? 0 : kept_tokens(place.sequence.tokens(), prompt);
-  if (options_.cache != nullptr && kept < place.sequence.length()) options_.cache->keep(place.sequence);
-  place.sequence.truncate(kept);
-  if (generation.scores_prompt) return;
-  take_from_places(place, prompt);
-  if (options_.cache != nullptr) options_.cache->restore(place.sequence, prompt.first(prompt.size() - 1));
-}
-
-void Scheduler::occupy(Place& place, Generation generation) {
-  keep_common(place, generation);
-  place.generation = std::move(generation);
+void Scheduler::occupy(AnswerPlace& place) {
+  const uint32_t copied = places_.begin_with_common(place);
   place.answer.emplace(
       engine_, place.sequence, place.speculator ? &*place.speculator : nullptr, std::move(place.generation->prompt),
       AnswerLimits{.max_tokens = place.generation->max_tokens, .end_tokens = place.generation->end_tokens},
@@ -215,56 +203,36 @@ void Scheduler::occupy(Place& place, Generation generation) {
   place.generation->listener->started(kept);
   const std::lock_guard lock(mutex_);
   counts_.kept_tokens += kept;
-  counts_.busy += 1;
-}
-
-/// What any other place holds of `prompt`, with which the place's sequence begins; returns how much that is.
-uint32_t Scheduler::take_from_places(Place& place, std::span<const uint32_t> prompt) {
-  const uint32_t before = place.sequence.length();
-  for (const Place& other : places_) {
-    const uint32_t common = kept_tokens(other.sequence.tokens(), prompt);
-    if (&other != &place && common > place.sequence.length()) place.sequence.extend_from(other.sequence, common);
-  }
-  const uint32_t taken = place.sequence.length() - before;
-  const std::lock_guard lock(mutex_);
-  counts_.copied_tokens += taken;
-  return taken;
+  counts_.copied_tokens += copied;
 }
 
 /// Of prompts that are being read already.
 void Scheduler::share_prefixes() {
-  for (Place& place : places_) {
+  for (AnswerPlace& place : places_.all()) {
     if (!place.answer || !place.answer->is_reading() || place.generation->scores_prompt) continue;
-    const uint32_t taken = take_from_places(place, place.answer->tokens());
-    if (taken == 0) continue;
-    place.generation->listener->started(place.sequence.length());
-    const std::lock_guard lock(mutex_);
-    counts_.kept_tokens += taken;
+    attempt(place, [&] {
+      const uint32_t taken = places_.take_from_others(place, place.answer->tokens());
+      if (taken == 0) return;
+      place.generation->listener->started(place.sequence.length());
+      const std::lock_guard lock(mutex_);
+      counts_.kept_tokens += taken;
+      counts_.copied_tokens += taken;
+    });
   }
-}
-
-/// Whether an earlier prompt that is being read has at least half of what this one lacks.
-bool Scheduler::is_being_read_elsewhere(const Place& place) const {
-  if (place.generation->scores_prompt) return false;  // it takes nothing
-  return std::ranges::any_of(places_, [&place](const Place& other) {
-    if (&other == &place || !other.answer || !other.answer->is_reading() || other.arrived > place.arrived) return false;
-    const uint32_t common = kept_tokens(other.answer->tokens(), place.answer->tokens());
-    return common >= place.sequence.length() + (place.answer->lacking() + 1) / 2;
-  });
 }
 
 /// Answers under way first, so that their rows lie side by side; then prompts. Of each kind the longest unserved first.
 std::vector<Scheduler::Part> Scheduler::choose_parts() {
-  std::vector<Place*> answers;
-  std::vector<Place*> prompts;
-  for (Place& place : places_) {
+  std::vector<AnswerPlace*> answers;
+  std::vector<AnswerPlace*> prompts;
+  for (AnswerPlace& place : places_.all()) {
     if (!place.answer) continue;
     if (!place.answer->is_reading())
       answers.push_back(&place);
-    else if (!is_being_read_elsewhere(place))
+    else if (!places_.is_being_read_elsewhere(place))
       prompts.push_back(&place);
   }
-  const auto use = [](const Place* place) { return place->used; };
+  const auto use = [](const AnswerPlace* place) { return place->use.used; };
   std::ranges::sort(answers, {}, use);
   std::ranges::sort(prompts, {}, use);
   const bool is_fixed = options_.speculation && options_.speculation->drafts;
@@ -273,21 +241,23 @@ std::vector<Scheduler::Part> Scheduler::choose_parts() {
   std::vector<Part> parts;
   uint32_t rows = 0;
   size_t to_serve = answers.size();
-  const auto take = [&](Place& place, uint32_t most) {
-    const auto next = place.answer->next(most, may_draft, place.generation->gone);
-    if (!next) return end(place, next.error());
-    parts.push_back({.place = place, .tokens = *next, .first = rows});
-    rows += static_cast<uint32_t>(next->size());
+  const auto take = [&](AnswerPlace& place, uint32_t most) {
+    attempt(place, [&] {
+      const auto next = place.answer->next(most, may_draft, place.generation->gone);
+      if (!next) return end(place, next.error());
+      parts.push_back({.place = place, .tokens = *next, .first = rows});
+      rows += static_cast<uint32_t>(next->size());
+    });
   };
   const uint32_t all = engine_.model.max_rows();
-  for (Place* place : answers) {
+  for (AnswerPlace* place : answers) {
     --to_serve;
     if (rows == all) break;
     const uint32_t left = all - rows;
     take(*place, to_serve < left ? left - static_cast<uint32_t>(to_serve) : 1);  // drafts leave the others a row
   }
   const uint32_t most = answers.empty() ? all : std::min(all, std::max(rows, kRowsBesideAnswers));
-  for (Place* place : prompts) {
+  for (AnswerPlace* place : prompts) {
     if (rows == most) break;
     take(*place, most - rows);
   }
@@ -298,58 +268,34 @@ void Scheduler::pass(const std::stop_token& stop) {
   share_prefixes();
   const std::vector<Part> parts = choose_parts();
   if (parts.empty()) return;
-  std::vector<SequenceTokens> batch;
   uint32_t rows = 0;
   bool reads_prompt = false;
   for (const Part& part : parts) {
-    batch.push_back({.sequence = part.place.sequence, .tokens = part.tokens});
-    part.place.used = ++clock_;
+    part.place.use.used = ++clock_;
     rows += static_cast<uint32_t>(part.tokens.size());
     reads_prompt |= part.place.answer->is_reading();
   }
-  // The pass ends early if nobody waits for anything of it any more.
-  std::stop_source abandoned;
-  std::atomic<size_t> waited_for = parts.size();
-  const auto leave = [&] {
-    if (--waited_for == 0) abandoned.request_stop();
-  };
-  std::deque<std::stop_callback<decltype(leave)>> leaving;
-  for (const Part& part : parts)
-    leaving.emplace_back(part.place.generation->gone, leave);
-  const std::stop_callback all_leave(stop, [&] { abandoned.request_stop(); });
-
   const Model& model = engine_.model;
-  Place* const only = parts.size() == 1 ? &parts.front().place : nullptr;
+  const bool is_only = parts.size() == 1;
   model.experts().begin_pass({.phase = reads_prompt ? Phase::prefill : Phase::decode,
                               .rows = rows,
-                              .draft_rows = only == nullptr ? 0 : only->answer->drafts()});
+                              .draft_rows = is_only ? parts.front().place.answer->drafts() : 0});
   const uint64_t misses_before = model.experts().miss_counts().misses;
   const uint64_t drafts_before = counts_.accepted_drafts;
   layers_before_ = engine_.scratch.state().layers_begun.load();
   const auto start = std::chrono::steady_clock::now();
-  const auto hidden = model.forward(batch, engine_.scratch, abandoned.get_token(),
-                                    {.trace = nullptr, .end = only == nullptr ? nullptr : only->answer->end_of_pass()});
-  leaving.clear();
-  if (!hidden) {
-    if (hidden.error().kind == ErrorKind::cancelled) return;  // those who left are dropped before the next pass
+  const auto final = forward(parts, stop);
+  if (!final) {
+    if (final.error().kind == ErrorKind::cancelled) return;  // those who left are dropped before the next pass
     for (const Part& part : parts)
-      end(part.place, hidden.error());
+      end(part.place, final.error());
     return;
   }
-  const double seconds = seconds_since(start);
-  for (const Part& part : parts) {
-    const auto count = static_cast<uint32_t>(part.tokens.size());
-    part.place.answer->passed(seconds * count / rows);
-    if (!part.place.answer->is_reading()) continue;
-    part.place.generation->listener->prompt_read(part.place.sequence.length());
-    const std::lock_guard lock(mutex_);
-    counts_.prompt_tokens += count;
-  }
-  const std::vector<Part> going_on = score_prompts(parts, hidden->final);
-  if (only == nullptr || going_on.empty() || only->generation->listener->wants_logits())
-    choose_by_logits(going_on, hidden->final, only != nullptr);
+  const std::vector<Part> going_on = read_on(parts, *final, seconds_since(start) / rows);
+  if (!is_only || going_on.empty() || going_on.front().place.generation->listener->wants_logits())
+    choose_by_logits(going_on, *final, is_only);
   else
-    choose_by_state(*only, hidden->final);
+    choose_by_state(going_on.front().place, *final);
   const std::lock_guard lock(mutex_);
   if (!reads_prompt) {
     const auto answers = static_cast<uint32_t>(parts.size());
@@ -361,26 +307,66 @@ void Scheduler::pass(const std::stop_token& stop) {
   counts_.seconds += seconds_since(start);
 }
 
-/// Those that have not ended with it: for some the scores are all that was asked for.
-std::vector<Scheduler::Part> Scheduler::score_prompts(std::span<const Part> parts, const kernels::Rows& final) {
+/// All parts through the model; it ends early if nobody waits for anything of it any more. What it throws is an error
+/// of this pass, whose parts cannot go on.
+Result<kernels::Rows> Scheduler::forward(std::span<const Part> parts, const std::stop_token& stop) {
+  std::vector<SequenceTokens> batch;
+  for (const Part& part : parts)
+    batch.push_back({.sequence = part.place.sequence, .tokens = part.tokens});
+  std::stop_source abandoned;
+  std::atomic<size_t> waited_for = parts.size();
+  const auto leave = [&] {
+    if (--waited_for == 0) abandoned.request_stop();
+  };
+  std::deque<std::stop_callback<decltype(leave)>> leaving;
+  for (const Part& part : parts)
+    leaving.emplace_back(part.place.generation->gone, leave);
+  const std::stop_callback all_leave(stop, [&] { abandoned.request_stop(); });
+  PassEnd* const end = parts.size() == 1 ? parts.front().place.answer->end_of_pass() : nullptr;
+  try {
+    TRY_ASSIGN(const auto hidden,
+               engine_.model.forward(batch, engine_.scratch, abandoned.get_token(), {.trace = nullptr, .end = end}));
+    return hidden.final;
+  } catch (const std::exception& exception) {
+    for (const Part& part : parts)
+      part.place.sequence.truncate(0);  // it is not known how far they have come
+    return error_of(exception);
+  }
+}
+
+/// Tells who reads a prompt how far it is. Returns those that have not ended with it.
+std::vector<Scheduler::Part> Scheduler::read_on(std::span<const Part> parts, const kernels::Rows& final,
+                                                double row_seconds) {
   std::vector<Part> going_on;
+  going_on.reserve(parts.size());
   for (const Part& part : parts) {
-    Place& place = part.place;
-    if (place.generation->scores_prompt && place.answer->is_reading()) {
-      const auto scored = score_prompt(part, final);
-      const bool has_all = place.generation->max_tokens == 0 && place.answer->lacking() == 0;
-      if (!scored || has_all) {
-        end(place, scored ? Result<StopReason>(StopReason::max_tokens) : scored.error());
-        continue;
+    attempt(part.place, [&] {
+      const auto count = static_cast<uint32_t>(part.tokens.size());
+      part.place.answer->passed(row_seconds * count);
+      if (part.place.answer->is_reading()) {
+        part.place.generation->listener->prompt_read(part.place.sequence.length());
+        const std::lock_guard lock(mutex_);
+        counts_.prompt_tokens += count;
       }
-    }
-    going_on.push_back(part);
+      if (score_prompt(part, final)) going_on.push_back(part);
+    });
   }
   return going_on;
 }
 
+/// False: the answer has ended, for some the scores are all that was asked for.
+bool Scheduler::score_prompt(const Part& part, const kernels::Rows& final) {
+  AnswerPlace& place = part.place;
+  if (!place.generation->scores_prompt || !place.answer->is_reading()) return true;
+  const auto scored = tell_scores(part, final);
+  if (!scored) return end(place, scored.error()), false;
+  const bool has_all = place.generation->max_tokens == 0 && place.answer->lacking() == 0;
+  if (has_all) end(place, StopReason::max_tokens);
+  return !has_all;
+}
+
 /// What the part's rows say of the tokens after them, some rows at a time: logits of a whole prompt may be gigabytes.
-Result<void> Scheduler::score_prompt(const Part& part, const kernels::Rows& final) {
+Result<void> Scheduler::tell_scores(const Part& part, const kernels::Rows& final) {
   const std::span<const uint32_t> prompt = part.place.answer->tokens();
   GenerationListener& listener = *part.place.generation->listener;
   const uint64_t vocab = engine_.model.config().vocab;
@@ -402,11 +388,12 @@ Result<void> Scheduler::score_prompt(const Part& part, const kernels::Rows& fina
 }
 
 /// Where the device may tell the token for less than the logits cost.
-void Scheduler::choose_by_state(Place& place, const kernels::Rows& final) {
+void Scheduler::choose_by_state(AnswerPlace& place, const kernels::Rows& final) {
   Continuation& answer = *place.answer;
   if (!answer.needs_choice()) return;
   const uint32_t scored = answer.scored_rows();
-  deliver(place, answer.choose(rows_of(final, final.rows - scored, scored)), {}, /*is_only=*/true);
+  attempt(place,
+          [&] { deliver(place, answer.choose(rows_of(final, final.rows - scored, scored)), {}, /*is_only=*/true); });
 }
 
 /// The weights of the output head are read once for answers that lie side by side; a prompt's last row is by itself.
@@ -433,14 +420,14 @@ void Scheduler::choose_by_logits(std::span<const Part> parts, const kernels::Row
     for (const Part& part : parts.first(together)) {
       const auto logits = left.first(part.place.answer->scored_rows() * vocab);
       left = left.subspan(logits.size());
-      deliver(part.place, part.place.answer->choose(logits), logits, is_only);
+      attempt(part.place, [&] { deliver(part.place, part.place.answer->choose(logits), logits, is_only); });
     }
     parts = parts.subspan(together);
   }
 }
 
 /// `logits` of the rows that were chosen from, or none. `is_only`: the pass was of this answer alone.
-void Scheduler::deliver(Place& place, const Result<void>& chosen, std::span<const float> logits, bool is_only) {
+void Scheduler::deliver(AnswerPlace& place, const Result<void>& chosen, std::span<const float> logits, bool is_only) {
   if (!chosen) return end(place, chosen.error());
   Continuation& answer = *place.answer;
   GenerationListener& listener = *place.generation->listener;
@@ -473,12 +460,30 @@ void Scheduler::forget(Sequence& sequence) {
   const std::vector<uint32_t> tokens(sequence.tokens().begin(), sequence.tokens().end());
   if (options_.cache != nullptr) options_.cache->forget(tokens);
   sequence.truncate(0);
-  for (Place& other : places_)
+  for (AnswerPlace& other : places_.all())
     if (!other.generation && kept_tokens(other.sequence.tokens(), tokens) > 0) other.sequence.truncate(0);
 }
 
-void Scheduler::end(Place& place, const Result<StopReason>& reason) {
-  place.answer->finish();
+/// What the work for one answer throws is the end of that answer alone.
+template <class Work>
+void Scheduler::attempt(AnswerPlace& place, Work&& work) {
+  try {
+    work();
+  } catch (const std::exception& exception) {
+    if (place.generation) fail(place, error_of(exception));
+  }
+}
+
+/// It is not known how far its sequence has come.
+void Scheduler::fail(AnswerPlace& place, const Error& error) {
+  place.answer.reset();
+  place.sequence.truncate(0);
+  place.use = {.used = place.use.used};
+  end(place, error);
+}
+
+void Scheduler::end(AnswerPlace& place, const Result<StopReason>& reason) {
+  if (place.answer) place.answer->finish();
   place.answer.reset();
   const Generation generation = *std::exchange(place.generation, std::nullopt);
   {
@@ -488,8 +493,16 @@ void Scheduler::end(Place& place, const Result<StopReason>& reason) {
     if (reason && *reason == StopReason::interrupted) ++counts_.cancelled;
   }
   if (!reason && reason.error().kind == ErrorKind::corrupt) forget(place.sequence);
-  generation.listener->ended(reason);
-  if (options_.cache != nullptr && options_.cache->is_durable()) options_.cache->keep(place.sequence);
+  tell_end(generation, reason);
+  if (options_.cache != nullptr && options_.cache->is_durable()) places_.keep(place.sequence);
+}
+
+/// A listener that cannot be told for want of memory is let go, and its client's connection with it.
+void Scheduler::tell_end(const Generation& generation, const Result<StopReason>& reason) {
+  try {
+    generation.listener->ended(reason);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 }  // namespace dspack::runtime

@@ -1,12 +1,13 @@
 // Several answers of one model at a time. A pass takes the next token of every answer under way, and of the prompts
 // that wait as much as a pass has rows: experts that several rows want are read once. What two prompts begin with is
 // computed once, except where the prompt's own tokens are scored: what a cache holds has no logits. In exact mode an
-// answer is, bit for bit, what it would be alone (model.h) and without drafts (speculator.h), drawn or not.
+// answer is, bit for bit, what it would be alone (model.h) and without drafts (speculator.h), drawn or not. Clients get
+// places in turn (waiting_queue.h), and conversations the places that cost others least (place_choice.h).
 // Threads: `run` belongs to one thread, which uses the model alone meanwhile; submit, drain and counts may be called
 // from any. The listeners are called by the thread of `run`, and must not block; those of generations that nobody waits
 // for any more, and that have no place yet, may hear of their end from a thread that submits others. Lifetime: borrows
-// what the engine borrows. Errors: submit: those of the prompt (invalid), budget (as many wait as may); run: none of
-// one answer, which its listener is told.
+// what the engine borrows. Errors: submit: those of the prompt (invalid), those of the queue; run: none of one answer,
+// which its listener is told, what it throws included: where memory is short for one answer, the others go on.
 #pragma once
 
 #include <atomic>
@@ -21,56 +22,16 @@
 #include <vector>
 
 #include "runtime/generate/admission.h"
-#include "runtime/generate/continuation.h"
+#include "runtime/generate/answer_places.h"
+#include "runtime/generate/generation.h"
 #include "runtime/generate/prefix_cache.h"
+#include "runtime/generate/waiting_queue.h"
 
 namespace dspack::runtime {
 
-/// What one generation tells.
-class GenerationListener {
- public:
-  virtual ~GenerationListener() = default;
-  /// It has a place, whose cache holds so many of the prompt's tokens from an earlier conversation.
-  virtual void started(uint32_t kept) = 0;
-  /// So many of the prompt's tokens are in the cache.
-  virtual void prompt_read(uint32_t tokens) = 0;
-  /// Tokens of a prompt that is scored, in order, before those of the answer. `logits`: FP32 [tokens, vocab], each row
-  /// what the prompt says before that token; the first call has the prompt's first token and no logits.
-  virtual void prompt_scored(std::span<const uint32_t> /*tokens*/, std::span<const float> /*logits*/) {}
-  /// Whether `token` looks at logits, which take time to fetch from a device.
-  [[nodiscard]] virtual bool wants_logits() const { return true; }
-  /// A token of the answer; `logits` are what it was chosen from, [vocab], or empty if they are not wanted. False ends
-  /// the answer with this token.
-  [[nodiscard]] virtual bool token(uint32_t id, std::span<const float> logits) = 0;
-  /// The end token that was chosen, which is no part of the answer; logits as above.
-  virtual void end_token(uint32_t /*id*/, std::span<const float> /*logits*/) {}
-  /// So many drafted tokens were verified by a pass, and so many of them chosen.
-  virtual void drafted(uint32_t tokens, uint32_t accepted) = 0;
-  /// Called last, and once.
-  virtual void ended(const Result<StopReason>& reason) = 0;
-};
-
-struct Generation {
-  std::vector<uint32_t> prompt;
-  uint32_t max_tokens = UINT32_MAX;
-  std::vector<uint32_t> end_tokens = {};
-  Sampler sampler;
-  std::shared_ptr<GenerationListener> listener;
-  std::stop_token gone = {};  // nobody waits for the answer any more: it ends, and while it waits, makes room at once
-  /// The listener is told what the model says of every token of the prompt, which is then computed as a whole. With
-  /// max_tokens 0 nothing follows.
-  bool scores_prompt = false;
-  uint64_t request = 0;  // the scheduler's: the same for those submitted together
-};
-
-/// Generations that wait, of all requests: each keeps its prompt, its sampler and what its client asked for.
-inline constexpr uint32_t kMostWaiting = 2048;
-
 struct SchedulerOptions {
-  uint32_t places = 1;  // answers at once, each with a KV cache of the model's context
-  /// Requests that wait for a place; more are refused. One may be of several generations: of kMostWaiting at most, with
-  /// those of the others.
-  uint32_t waiting = 64;
+  uint32_t places = 1;    // answers at once, each with a KV cache of the model's context
+  uint32_t waiting = 64;  // requests that wait for a place; beyond, the queue refuses some
   /// How tokens are drafted, for which the engine has a module: a fixed number for every answer, else as many as pay
   /// while an answer is alone. Absent: none.
   std::optional<SpeculationOptions> speculation = {};
@@ -109,50 +70,48 @@ class Scheduler {
   [[nodiscard]] SchedulerCounts counts() const;
   /// Layers that the pass under way has begun, where the device tells: as many as the model has at most.
   [[nodiscard]] uint32_t layers_begun() const;
-  [[nodiscard]] uint32_t places() const { return static_cast<uint32_t>(places_.size()); }
+  [[nodiscard]] uint32_t places() const { return static_cast<uint32_t>(places_.all().size()); }
 
  private:
-  struct Place {
-    Sequence sequence;
-    std::optional<Speculator> speculator = {};
-    std::optional<Generation> generation = {};
-    std::optional<Continuation> answer = {};  // of the generation
-    uint64_t arrived = 0;                     // when its generation came
-    uint64_t used = 0;                        // when; the least is the longest unused
-  };
   /// Rows of a pass that belong to one place, `first` counted from the pass's first row.
   struct Part {
-    Place& place;
+    AnswerPlace& place;
     std::span<const uint32_t> tokens;
     uint32_t first = 0;
   };
 
   Scheduler(const Engine& engine, const SchedulerOptions& options)
-      : engine_(engine), options_(options), admission_(options.places) {}
-  [[nodiscard]] uint32_t waiting_requests() const;
+      : engine_(engine),
+        options_(options),
+        places_(options.cache),
+        admission_(options.places),
+        waiting_(options.waiting) {}
   [[nodiscard]] bool wait(const std::stop_token& stop);
   void look();
   void admit();
-  void occupy(Place& place, Generation generation);
-  void keep_common(Place& place, const Generation& generation);
-  uint32_t take_from_places(Place& place, std::span<const uint32_t> prompt);
+  void occupy(AnswerPlace& place);
   void drop_gone();
   void drop_gone_waiting();
   void share_prefixes();
-  [[nodiscard]] bool is_being_read_elsewhere(const Place& place) const;
   [[nodiscard]] std::vector<Part> choose_parts();
   void pass(const std::stop_token& stop);
-  [[nodiscard]] std::vector<Part> score_prompts(std::span<const Part> parts, const kernels::Rows& final);
-  [[nodiscard]] Result<void> score_prompt(const Part& part, const kernels::Rows& final);
-  void choose_by_state(Place& place, const kernels::Rows& final);
+  [[nodiscard]] Result<kernels::Rows> forward(std::span<const Part> parts, const std::stop_token& stop);
+  [[nodiscard]] std::vector<Part> read_on(std::span<const Part> parts, const kernels::Rows& final, double row_seconds);
+  [[nodiscard]] bool score_prompt(const Part& part, const kernels::Rows& final);
+  [[nodiscard]] Result<void> tell_scores(const Part& part, const kernels::Rows& final);
+  void choose_by_state(AnswerPlace& place, const kernels::Rows& final);
   void choose_by_logits(std::span<const Part> parts, const kernels::Rows& final, bool is_only);
-  void deliver(Place& place, const Result<void>& chosen, std::span<const float> logits, bool is_only);
+  void deliver(AnswerPlace& place, const Result<void>& chosen, std::span<const float> logits, bool is_only);
+  template <class Work>
+  void attempt(AnswerPlace& place, Work&& work);
+  void fail(AnswerPlace& place, const Error& error);
   void forget(Sequence& sequence);
-  void end(Place& place, const Result<StopReason>& reason);
+  void end(AnswerPlace& place, const Result<StopReason>& reason);
+  static void tell_end(const Generation& generation, const Result<StopReason>& reason);
 
   Engine engine_;
   SchedulerOptions options_;
-  std::deque<Place> places_;
+  AnswerPlaces places_;
   Admission admission_;
   std::vector<float> logits_;
   uint64_t clock_ = 0;
@@ -160,8 +119,7 @@ class Scheduler {
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<Generation> waiting_;
-  uint64_t requests_ = 0;  // so far
+  WaitingQueue waiting_;
   std::vector<std::function<void()>> looks_;
   bool is_draining_ = false;
   SchedulerCounts counts_;

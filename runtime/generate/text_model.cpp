@@ -126,8 +126,8 @@ Result<std::string> TextModel::render_chat(std::span<const ChatMessage> messages
   return chat->render(messages, options);
 }
 
-Result<std::vector<uint32_t>> TextModel::encode_raw(std::string_view text) const {
-  TRY_ASSIGN(std::vector<uint32_t> tokens, tokenizer_.encode(text, SpecialTokens::parse));
+Result<std::vector<uint32_t>> TextModel::encode_raw(std::string_view text, const EncodingLimits& limits) const {
+  TRY_ASSIGN(std::vector<uint32_t> tokens, tokenizer_.encode(text, SpecialTokens::parse, limits));
   if (!config_.add_bos_token || !config_.bos_token) return tokens;
   const auto bos = tokenizer_.id_of(*config_.bos_token);
   if (!bos) {

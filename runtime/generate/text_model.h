@@ -38,7 +38,8 @@ class TextModel {
   /// EOS of `options` are replaced by those of tokenizer_config.json.
   [[nodiscard]] Result<std::string> render_chat(std::span<const ChatMessage> messages, RenderOptions options) const;
   /// Text as it is, after the BOS token if tokenizer_config.json asks for one and the text does not begin with it.
-  [[nodiscard]] Result<std::vector<uint32_t>> encode_raw(std::string_view text) const;
+  [[nodiscard]] Result<std::vector<uint32_t>> encode_raw(std::string_view text,
+                                                         const EncodingLimits& limits = {}) const;
 
  private:
   TextModel(Tokenizer tokenizer, TokenizerConfig config, Result<ChatTemplate> chat,

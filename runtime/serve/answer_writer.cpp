@@ -19,14 +19,14 @@ ApiError api_error(const Error& error) {
     case ErrorKind::io:
     case ErrorKind::network: break;
   }
-  return {500, "api_error", "the answer could not be computed; the server's log says more"};
+  return {500, "api_error", "the answer could not be computed; the server's log says why"};
 }
 
-ApiError context_exceeded(uint64_t prompt_tokens, uint64_t context) {
+ApiError context_exceeded(uint64_t prompt_tokens, uint64_t context, bool is_exact) {
   return {.status = 400,
           .type = "invalid_request_error",
-          .message = fmt::format("prompt is too long: {} tokens > {} maximum; shorten it, or allow more with --ctx",
-                                 prompt_tokens, context),
+          .message = fmt::format("prompt is too long: {} tokens > {} maximum{}; shorten it, or allow more with --ctx",
+                                 prompt_tokens, context, is_exact ? "" : " at least, they were not counted further"),
           .code = "context_length_exceeded"};
 }
 

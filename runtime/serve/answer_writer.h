@@ -65,8 +65,8 @@ struct ApiError {
 };
 [[nodiscard]] ApiError api_error(const Error& error);
 /// A prompt is longer than the context, in the words that agents look for before they shorten a conversation: OpenAI's
-/// code, and the beginning of Anthropic's message.
-[[nodiscard]] ApiError context_exceeded(uint64_t prompt_tokens, uint64_t context);
+/// code, and the beginning of Anthropic's message. `is_exact`: no more tokens than these.
+[[nodiscard]] ApiError context_exceeded(uint64_t prompt_tokens, uint64_t context, bool is_exact);
 
 /// OpenAI's form of an error: {"error": {"message", "type", "param", "code"}}.
 void send_openai_error(HttpReply& reply, const ApiError& error);

@@ -127,7 +127,8 @@ void Answering::ended(const Result<StopReason>& reason) {
   const std::lock_guard lock(mutex_);
   has_ended_ = true;
   if (!reason) {
-    log_(reason.error());
+    // That it has had to give way to others is for its client alone.
+    if (begun_ || reason.error().kind != ErrorKind::budget) log_(reason.error());
     return writer_->fail(reason.error());
   }
   if (*reason == StopReason::interrupted) return writer_->fail({ErrorKind::cancelled, "the server is going down"});

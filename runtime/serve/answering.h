@@ -6,9 +6,11 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 
+#include "runtime/budget/request_memory.h"
 #include "runtime/generate/scheduler.h"
 #include "runtime/serve/answer_writer.h"
 #include "runtime/text/stop_strings.h"
@@ -28,6 +30,9 @@ class Answering final : public GenerationListener {
   /// The prompt's text comes before the answer's. Before the generation is submitted; not of a prompt that is scored,
   /// which comes with its likelihoods.
   void echo(std::span<const uint32_t> prompt);
+
+  /// What it takes of the memory of requests, until it is gone.
+  void keep(std::shared_ptr<const RequestMemory::Share> memory) { memory_ = std::move(memory); }
 
   void started(uint32_t kept) override;
   void prompt_read(uint32_t tokens) override;
@@ -58,6 +63,7 @@ class Answering final : public GenerationListener {
   void keep_likelihood(uint32_t id, std::span<const float> logits);
 
   std::mutex mutex_;
+  std::shared_ptr<const RequestMemory::Share> memory_;
   const Tokenizer& tokenizer_;
   Form form_;
   Detokenizer detokenizer_;

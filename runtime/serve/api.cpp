@@ -3,22 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
+#include <tuple>
 
 #include "dspack_version.h"
 #include "format/base/foreign_text.h"
 #include "runtime/serve/host_address.h"
 #include "runtime/serve/openapi.h"
 #include "runtime/serve/request_fields.h"
+#include "runtime/serve/server_metrics.h"
 #include "runtime/text/tool_syntax.h"
 
 namespace dspack::runtime {
 namespace {
 
 constexpr std::chrono::seconds kPingInterval{1};  // at which those are looked for that were told nothing lately
-// Of one request: each answer keeps its prompt, 16 MB in all.
-constexpr uint64_t kMostPromptTokens = 1U << 22U;
-// The same, told with the prompts' tokens: some 100 bytes each, until the last answer has ended.
-constexpr uint64_t kMostLikelihoods = 1U << 21U;
+// Text that becomes JSON in two fields: both, and six bytes for a control character.
+constexpr uint64_t kToldTwice = 16;
+// What an answer has beside its prompt and the tools that it may call.
+constexpr uint64_t kAnswerBytes = 16U << 10U;
 constexpr size_t kMostSaid = 256;  // remarks, in a server's life
 constexpr std::string_view kModelPath = "/v1/models/";
 
@@ -77,6 +80,16 @@ bool is_from_elsewhere(const HttpRequest& request) {
   return request.path != "/" || request.header("sec-fetch-dest") != "document";
 }
 
+/// What an answer keeps of its request until it has ended: the tokens, its own following them, and the tools.
+uint64_t answer_bytes(const AnswerRequest& request, const Prompt& prompt) {
+  constexpr uint64_t kLikelihoodBytes = 100;
+  const auto* conversation = std::get_if<Conversation>(&request.prompt);
+  const bool has_tools = conversation != nullptr && !conversation->tools.is_null();
+  const uint64_t likelihoods = request.scores_prompt() ? prompt.tokens.size() * (1 + *request.top_logprobs) : 0;
+  return kAnswerBytes + prompt.tokens.size() * 2 * sizeof(uint32_t) + likelihoods * kLikelihoodBytes +
+         (has_tools ? reading_bytes(json_text(conversation->tools)) : 0);
+}
+
 }  // namespace
 
 HttpReply::Headers cross_origin_headers(const std::string& origin) {
@@ -89,10 +102,13 @@ HttpReply::Headers cross_origin_headers(const std::string& origin) {
 
 Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, ApiOptions options, Answering::Log log)
     : text_(text),
+      prompts_(text,
+               {.context = options.context, .template_arguments = options.template_arguments, .clock = options.clock}),
       families_{family_of(text.chat_template(false)), family_of(text.chat_template(true))},
       scheduler_(scheduler),
       machine_(machine),
       options_(std::move(options)),
+      memory_(options_.request_bytes),
       log_(std::move(log)),
       pinging_([this](const std::stop_token& stop) { ping(stop); }),
       constraints_(ConstraintCompiler::make(text.tokenizer(), options_.vocab, options_.end_tokens)) {}
@@ -132,7 +148,20 @@ bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect diale
   return refuse(401, "authentication_error", "the API key is missing or wrong");
 }
 
+/// What one request throws is its own end.
 void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
+  const Dialect dialect = request.path.starts_with("/v1/messages") ? Dialect::anthropic : Dialect::openai;
+  try {
+    route(request, reply);
+  } catch (const std::bad_alloc&) {
+    fail(*reply, dialect, Error{ErrorKind::conflict, "there is not enough memory for this request now"});
+  } catch (const std::exception& exception) {
+    log_({ErrorKind::io, fmt::format("a request to {} has failed: {}", quote(request.path), exception.what())});
+    fail(*reply, dialect, Error{ErrorKind::io, exception.what()});
+  }
+}
+
+void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
   const Dialect dialect = request.path.starts_with("/v1/messages") ? Dialect::anthropic : Dialect::openai;
   // A browser asks before it sends a key.
   if (request.method == "OPTIONS" && !options_.allow_origin.empty()) return reply->send(200, "text/plain", "");
@@ -145,22 +174,32 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& r
   if (request.method != "POST") return fail(*reply, dialect, no_answer(request));
   const std::string& path = request.path;
   const std::string& body = request.body;
-  if (path == "/v1/chat/completions") return answer(parse_chat_request(body, options_.sampling), reply, dialect);
-  if (path == "/v1/completions") return answer(parse_completion_request(body, options_.sampling), reply, dialect);
-  if (path == "/v1/responses") {
-    return answer(parse_responses_request(body, options_.sampling), reply, Dialect::responses);
-  }
-  if (path == "/v1/messages") return answer(parse_messages_request(body, options_.sampling), reply, dialect);
-  using Function = Result<OrderedJson> (Api::*)(std::string_view) const;
+  using Parse = Result<AnswerRequest> (*)(std::string_view, const SamplerOptions&);
+  static constexpr std::array<std::tuple<std::string_view, Parse, Dialect>, 4> kAnswers = {{
+      {"/v1/chat/completions", &parse_chat_request, Dialect::openai},
+      {"/v1/completions", &parse_completion_request, Dialect::openai},
+      {"/v1/responses", &parse_responses_request, Dialect::responses},
+      {"/v1/messages", &parse_messages_request, Dialect::anthropic},
+  }};
+  using Function = Result<OrderedJson> (Api::*)(std::string_view, const PromptMaker::Asker&) const;
   static constexpr std::array<std::pair<std::string_view, Function>, 4> kFunctions = {{
       {"/tokenize", &Api::tokenize},
       {"/detokenize", &Api::detokenize},
       {"/apply-template", &Api::apply_template},
       {"/v1/messages/count_tokens", &Api::count_tokens},
   }};
+  const auto memory = std::make_shared<RequestMemory::Share>(memory_);
+  const auto enough = memory->need(reading_bytes(body));
+  if (!enough) return fail(*reply, dialect, enough.error());
+  for (const auto& [name, parse, form] : kAnswers) {
+    if (path != name) continue;
+    auto parsed = parse(body, options_.sampling);
+    if (!parsed) return fail(*reply, dialect, parsed.error());
+    return answer(*std::move(parsed), {.reply = reply, .dialect = form, .client = request.client, .memory = memory});
+  }
   for (const auto& [name, function] : kFunctions) {
     if (path != name) continue;
-    const auto result = (this->*function)(body);
+    const auto result = (this->*function)(body, {.memory = *memory, .gone = reply->gone()});
     if (!result) return fail(*reply, dialect, result.error());
     return reply->send(200, "application/json", json_text(*result));
   }
@@ -191,7 +230,8 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
       (request.path.substr(kModelPath.size()) == options_.model ||
        percent_decoded(request.path.substr(kModelPath.size())) == options_.model))
     return reply.send(200, "application/json", json_text(model));
-  if (request.path == "/metrics") return reply.send(200, "text/plain; version=0.0.4", metrics());
+  if (request.path == "/metrics")
+    return reply.send(200, "text/plain; version=0.0.4", metrics_text(scheduler_.counts(), memory_.taken()));
   if (request.path == "/props") {
     OrderedJson props = {{"model", options_.model},
                          {"context", options_.context},
@@ -214,81 +254,6 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
   request.path.starts_with("/v1/messages") ? send_anthropic_error(reply, error) : send_openai_error(reply, error);
 }
 
-Result<RenderOptions> Api::render_options(const Conversation& conversation, const std::optional<bool>& thinking) const {
-  OrderedJson arguments = options_.template_arguments;
-  if (thinking) arguments.update(thinking_arguments(*thinking));
-  for (const auto& [name, value] : conversation.arguments.items()) {
-    if (is_given_to_templates(name))
-      return invalid(fmt::format("\"chat_template_kwargs\" cannot hold {}", quote(name)));
-    const bool is_thinking = thinking_arguments(true).contains(name) && value.is_boolean();
-    arguments.update(is_thinking ? thinking_arguments(value.get<bool>()) : OrderedJson{{name, value}});
-  }
-  return RenderOptions{.add_generation_prompt = conversation.add_generation_prompt,
-                       .continue_final_message = conversation.continue_final_message,
-                       .tools = conversation.tools,
-                       .arguments = std::move(arguments),
-                       .now = options_.clock()};
-}
-
-size_t Api::answer_begin(std::string_view text, std::span<const ChatMessage> messages, RenderOptions options) const {
-  options.continue_final_message = false;
-  const auto before = text_.render_chat(messages.first(messages.size() - 1), std::move(options));
-  if (!before) return 0;  // such a template cannot tell
-  const auto differs = static_cast<size_t>(std::ranges::mismatch(text, *before).in1 - text.begin());
-  // Both may go on with a mark of reasoning, and with another one.
-  return differs - std::min(differs, std::string_view("<think>").size());
-}
-
-Result<Api::Prompt> Api::prompt_of(const AnswerRequest& request) const {
-  const auto& conversation = std::get<Conversation>(request.prompt);
-  TRY_ASSIGN(const RenderOptions options, render_options(conversation, request.thinking));
-  TRY_ASSIGN(const std::string text, text_.render_chat(conversation.messages, options));
-  const bool continues = conversation.continue_final_message;
-  const size_t begin = continues ? answer_begin(text, conversation.messages, options) : text.size();
-  TRY_ASSIGN(std::vector<uint32_t> tokens, text_.tokenizer().encode(text, SpecialTokens::parse));
-  Prompt prompt{.tokens = std::move(tokens), .form = Answering::Form::conversation};
-  const auto& chat = text_.chat_template();
-  if (continues_reasoning(text, begin)) {
-    prompt.form = Answering::Form::conversation_in_thought;
-    prompt.reasoning = Reasoning::begun;
-  } else if (continues &&
-             conversation.messages.back().content.value_or("").find_first_not_of(" \t\r\n") != std::string::npos) {
-    prompt.reasoning = Reasoning::none;  // the answer has begun
-  } else if (!text.ends_with("</think>") && !text.ends_with("</think>\n\n") && chat && chat->has_thinking_switch()) {
-    prompt.reasoning = Reasoning::optional;  // the switch may leave it to the model
-  }
-  return prompt;
-}
-
-Result<std::vector<Api::Prompt>> Api::prompts_of(const AnswerRequest& request) const {
-  std::vector<Prompt> prompts;
-  const auto* texts = std::get_if<std::vector<TextPrompt>>(&request.prompt);
-  if (texts == nullptr) {
-    TRY_ASSIGN(prompts.emplace_back(), prompt_of(request));
-    return prompts;
-  }
-  uint64_t tokens = 0;
-  for (const TextPrompt& each : *texts) {
-    Prompt& prompt = prompts.emplace_back();
-    if (const auto* text = std::get_if<std::string>(&each)) {
-      TRY_ASSIGN(prompt.tokens, text_.encode_raw(*text));
-    } else {
-      prompt.tokens = std::get<std::vector<uint32_t>>(each);
-    }
-    tokens += prompt.tokens.size() * request.choices;
-  }
-  const auto refuse = [](uint64_t count, std::string_view of, uint64_t most) {
-    return invalid(
-        fmt::format("the prompts of this request, once for each answer, have {} {}, of {} at most; send fewer "
-                    "in a request",
-                    count, of, most));
-  };
-  if (tokens > kMostPromptTokens) return refuse(tokens, "tokens", kMostPromptTokens);
-  const uint64_t likelihoods = request.scores_prompt() ? tokens * (1 + *request.top_logprobs) : 0;
-  if (likelihoods > kMostLikelihoods) return refuse(likelihoods, "logprobs", kMostLikelihoods);
-  return prompts;
-}
-
 void Api::fail(HttpReply& reply, Dialect dialect, const Error& error) {
   fail(reply, dialect, api_error(error));
 }
@@ -307,56 +272,59 @@ void Api::say(const std::vector<std::string>& remarks) {
   }
 }
 
-void Api::answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
-  if (!request) return fail(*reply, dialect, request.error());
-  say(request->remarks);
-  auto prompts = prompts_of(*request);
-  if (!prompts) return fail(*reply, dialect, prompts.error());
+void Api::answer(AnswerRequest request, const Call& call) {
+  const auto refuse = [&call](const auto& error) { return fail(*call.reply, call.dialect, error); };
+  say(request.remarks);
+  const auto prompts = prompts_.prompts_of(request, {.memory = *call.memory, .gone = call.reply->gone()});
+  if (!prompts) return refuse(prompts.error());
   for (const Prompt& each : *prompts) {
-    if (each.tokens.size() > options_.context)
-      return fail(*reply, dialect, context_exceeded(each.tokens.size(), options_.context));
+    const uint64_t count = each.at_least.value_or(each.tokens.size());
+    if (count > options_.context) return refuse(context_exceeded(count, options_.context, !each.at_least));
   }
-  const auto* conversation = std::get_if<Conversation>(&request->prompt);
+  const auto* conversation = std::get_if<Conversation>(&request.prompt);
   const bool has_tools = conversation != nullptr && !conversation->tools.is_null();
   const auto form =
-      compose_form(request->form, prompts->front().reasoning, text_.chat_template(has_tools), text_.tokenizer());
-  if (!form) return fail(*reply, dialect, form.error());
+      compose_form(request.form, prompts->front().reasoning, text_.chat_template(has_tools), text_.tokenizer());
+  if (!form) return refuse(form.error());
   // What the model may do by itself, it does without xgrammar as well.
-  const bool can_be_free = request->form.kind == AnswerForm::Kind::strict_calls && !constraints_;
+  const bool can_be_free = request.form.kind == AnswerForm::Kind::strict_calls && !constraints_;
   if (form->is_null() || can_be_free) {
-    auto answers = make_answers(*std::move(request), *prompts, reply, dialect);
-    return answers ? begin(*std::move(answers), nullptr) : fail(*reply, dialect, answers.error());
+    auto answers = make_answers(std::move(request), *prompts, call);
+    return answers ? begin(*std::move(answers), nullptr) : refuse(answers.error());
   }
-  if (request->ignores_end_tokens || request->min_tokens > 0) {
-    return fail(
-        *reply, dialect,
+  if (request.ignores_end_tokens || request.min_tokens > 0) {
+    return refuse(
         Error{ErrorKind::unsupported,
               "\"min_tokens\" or \"ignore_eos\" beside an answer that is held to a form, which says where it ends"});
   }
   if (conversation != nullptr && conversation->continue_final_message &&
-      request->form.kind != AnswerForm::Kind::strict_calls) {
-    return fail(*reply, dialect,
-                Error{ErrorKind::unsupported,
-                      "a last message of the assistant beside an answer that is held to a form: "
-                      "what it begins with is not looked at"});
+      request.form.kind != AnswerForm::Kind::strict_calls) {
+    return refuse(Error{ErrorKind::unsupported,
+                        "a last message of the assistant beside an answer that is held to a form: "
+                        "what it begins with is not looked at"});
   }
-  if (!constraints_) return fail(*reply, dialect, constraints_.error());
+  if (!constraints_) return refuse(constraints_.error());
   // A form may take seconds, in which the clients of streams are told that they are not forgotten.
-  auto answers = make_answers(*std::move(request), *prompts, reply, dialect);
-  if (!answers) return fail(*reply, dialect, answers.error());
-  (*constraints_)
-      ->compile(
-          json_text(*form),
-          [this, answers = *std::move(answers)](const Result<std::unique_ptr<TokenConstraint>>& constraint) {
-            if (constraint) return begin(answers, constraint->get());
-            for (const auto& each : answers.listeners)
-              each->refuse(constraint.error());
-          },
-          reply->gone());
+  auto made = make_answers(std::move(request), *prompts, call);
+  if (!made) return refuse(made.error());
+  const auto answers = std::make_shared<Answers>(*std::move(made));
+  const auto go_on = [this, answers,
+                      listeners = answers->listeners](const Result<std::unique_ptr<TokenConstraint>>& constraint) {
+    const auto refuse_all = [&listeners](const Error& error) {
+      for (const auto& each : listeners)
+        each->refuse(error);
+    };
+    if (!constraint) return refuse_all(constraint.error());
+    try {
+      begin(std::move(*answers), constraint->get());
+    } catch (const std::bad_alloc&) {
+      refuse_all({ErrorKind::conflict, "there is not enough memory for this answer now"});
+    }
+  };
+  (*constraints_)->compile(json_text(*form), go_on, call.reply->gone());
 }
 
-Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Prompt> prompts,
-                                       const std::shared_ptr<HttpReply>& reply, Dialect dialect) {
+Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Prompt> prompts, const Call& call) {
   std::vector<uint32_t> end_tokens = request.stop_tokens;
   if (!request.ignores_end_tokens) std::ranges::copy(options_.end_tokens, std::back_inserter(end_tokens));
   request.sampling.min_tokens = request.min_tokens;
@@ -364,16 +332,17 @@ Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Pr
   const std::string model = request.model.empty() ? options_.model : request.model;
   const bool converses = std::holds_alternative<Conversation>(request.prompt);
   AnswerWriters writers;
-  if (dialect == Dialect::openai) {
-    writers = converses ? make_chat_writers(reply, request, model) : make_text_writers(reply, request, model);
+  if (call.dialect == Dialect::openai) {
+    writers = converses ? make_chat_writers(call.reply, request, model) : make_text_writers(call.reply, request, model);
   } else {
     writers.push_back(
-        dialect == Dialect::anthropic
-            ? make_messages_writer(reply, request, model, static_cast<uint32_t>(prompts.front().tokens.size()))
-            : make_responses_writer(reply, request, model));
+        call.dialect == Dialect::anthropic
+            ? make_messages_writer(call.reply, request, model, static_cast<uint32_t>(prompts.front().tokens.size()))
+            : make_responses_writer(call.reply, request, model));
   }
   const auto* conversation = std::get_if<Conversation>(&request.prompt);
   const auto family = families_[conversation != nullptr && !conversation->tools.is_null() ? 1 : 0];
+  uint64_t kept_bytes = 0;
   const uint64_t first_seed = request.sampling.seed;
   Answers answers;
   for (size_t index = 0; index < writers.size(); ++index) {
@@ -384,6 +353,8 @@ Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Pr
     const auto answering = std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, family,
                                                        std::move(writers[index]), log_);
     if (request.echoes && !request.scores_prompt()) answering->echo(prompt.tokens);
+    answering->keep(call.memory);
+    kept_bytes += answer_bytes(request, prompt);
     {
       const std::lock_guard lock(mutex_);
       waiting_.push_back(answering);
@@ -394,9 +365,11 @@ Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Pr
                                    .end_tokens = end_tokens,
                                    .sampler = std::move(sampler),
                                    .listener = answering,
-                                   .gone = reply->gone(),
-                                   .scores_prompt = request.scores_prompt()});
+                                   .gone = call.reply->gone(),
+                                   .scores_prompt = request.scores_prompt(),
+                                   .client = client_of(call.client)});
   }
+  TRY(call.memory->need(kept_bytes));  // no more of what was needed to read it
   return answers;
 }
 
@@ -411,78 +384,46 @@ void Api::begin(Answers answers, const TokenConstraint* constraint) {
     each->refuse(submitted.error());
 }
 
-Result<OrderedJson> Api::tokenize(std::string_view body) const {
+Result<OrderedJson> Api::tokenize(std::string_view body, const PromptMaker::Asker& asker) const {
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const JsonFields fields(root);
   TRY_ASSIGN(const auto content, fields.text("content"));
   TRY_ASSIGN(const auto prompt, fields.text("prompt"));
   if (!content && !prompt) return invalid("\"content\" (or \"prompt\") is missing");
   TRY_ASSIGN(const auto begins, fields.flag("add_special"));
-  const std::string& text = content ? *content : *prompt;
-  TRY_ASSIGN(const std::vector<uint32_t> tokens, begins.value_or(prompt.has_value())
-                                                     ? text_.encode_raw(text)
-                                                     : text_.tokenizer().encode(text, SpecialTokens::parse));
+  TRY_ASSIGN(const std::vector<uint32_t> tokens,
+             prompts_.encode(content ? *content : *prompt, begins.value_or(prompt.has_value()), asker));
   return OrderedJson{{"tokens", tokens}, {"count", tokens.size()}};
 }
 
-Result<OrderedJson> Api::detokenize(std::string_view body) const {
+Result<OrderedJson> Api::detokenize(std::string_view body, const PromptMaker::Asker& asker) const {
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const OrderedJson* tokens = JsonFields(root).find("tokens");
   if (tokens == nullptr || !tokens->is_array()) return invalid("\"tokens\" is not a list");
   std::vector<uint32_t> ids;
+  uint64_t bytes = 0;
   for (const OrderedJson& id : *tokens) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= options_.vocab) return invalid("\"tokens\" has no token id");
     ids.push_back(id.get<uint32_t>());
+    bytes += text_.tokenizer().token_bytes(ids.back()).size();
   }
+  TRY(asker.memory.need(asker.memory.bytes() + bytes * kToldTwice));
   const std::string text = text_.tokenizer().decode(ids, SpecialOutput::keep);
   return OrderedJson{{"content", text}, {"prompt", text}};
 }
 
-Result<OrderedJson> Api::apply_template(std::string_view body) const {
+Result<OrderedJson> Api::apply_template(std::string_view body, const PromptMaker::Asker& asker) const {
   TRY_ASSIGN(const AnswerRequest request, parse_chat_request(body, options_.sampling));
-  const auto& conversation = std::get<Conversation>(request.prompt);
-  TRY_ASSIGN(RenderOptions options, render_options(conversation, request.thinking));
-  TRY_ASSIGN(std::string text, text_.render_chat(conversation.messages, std::move(options)));
+  TRY_ASSIGN(std::string text, prompts_.render(request, asker));
+  TRY(asker.memory.need(asker.memory.bytes() + text.size() * kToldTwice));
   return OrderedJson{{"prompt", std::move(text)}};
 }
 
-Result<OrderedJson> Api::count_tokens(std::string_view body) const {
+Result<OrderedJson> Api::count_tokens(std::string_view body, const PromptMaker::Asker& asker) const {
   TRY_ASSIGN(const AnswerRequest request, parse_messages_request(body, options_.sampling));
-  TRY_ASSIGN(const Prompt prompt, prompt_of(request));
+  TRY_ASSIGN(const Prompt prompt, prompts_.prompt_of(request, asker));
+  if (prompt.at_least) return invalid(context_exceeded(*prompt.at_least, options_.context, false).message);
   return OrderedJson{{"input_tokens", prompt.tokens.size()}};
-}
-
-std::string Api::metrics() const {
-  const SchedulerCounts counts = scheduler_.counts();
-  std::string text;
-  const auto line = [&text](std::string_view name, std::string_view type, std::string_view help, auto value) {
-    text += fmt::format("# HELP dspack_{0} {1}\n# TYPE dspack_{0} {2}\ndspack_{0} {3}\n", name, help, type, value);
-  };
-  line("requests_total", "counter", "Generations that got a place", counts.generations);
-  line("requests_cancelled_total", "counter", "Generations whose client left", counts.cancelled);
-  line("requests_failed_total", "counter", "Generations that ended in an error", counts.failed);
-  line("requests_refused_total", "counter", "Requests refused because too many waited", counts.refused);
-  line("prompt_tokens_total", "counter", "Tokens of prompts that were computed", counts.prompt_tokens);
-  line("prompt_tokens_cached_total", "counter", "Tokens of prompts found in a cache", counts.kept_tokens);
-  line("prompt_tokens_shared_total", "counter", "Of these, tokens that another answer's cache held",
-       counts.copied_tokens);
-  line("answer_tokens_total", "counter", "Tokens of answers", counts.answer_tokens);
-  line("drafted_tokens_total", "counter", "Tokens that the MTP module drafted", counts.drafted_tokens);
-  line("accepted_drafts_total", "counter", "Of these, tokens that the model confirmed", counts.accepted_drafts);
-  line("passes_total", "counter", "Passes through the model", counts.passes);
-  line("pass_rows_total", "counter", "Tokens in all passes", counts.rows);
-  line("pass_seconds_total", "counter", "Time in passes", counts.seconds);
-  line("requests_running", "gauge", "Generations that have a place", counts.busy);
-  line("requests_waiting", "gauge", "Generations that wait for a place", counts.waiting);
-  if (!counts.cache) return text;
-  const PrefixCacheCounts& cache = *counts.cache;
-  line("prefix_cache_memory_bytes", "gauge", "KV rows that the prefix cache has in memory", cache.memory_bytes);
-  line("prefix_cache_memory_blocks", "gauge", "Their blocks", cache.memory_blocks);
-  line("prefix_cache_disk_bytes", "gauge", "Files of the prefix cache", cache.disk_bytes);
-  line("prefix_cache_disk_blocks", "gauge", "Those of this model", cache.disk_blocks);
-  line("prefix_cache_memory_tokens_total", "counter", "Tokens of prompts taken from it in memory", cache.memory_tokens);
-  line("prefix_cache_disk_tokens_total", "counter", "Tokens of prompts taken from it on disk", cache.disk_tokens);
-  return text;
 }
 
 void Api::ping(const std::stop_token& stop) {
@@ -490,9 +431,15 @@ void Api::ping(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     changed_.wait_for(lock, stop, kPingInterval, [] { return false; });
     waiting_.remove_if([](const std::weak_ptr<Answering>& each) { return each.expired(); });
-    for (const auto& each : waiting_)
-      if (const auto answering = each.lock())
+    for (const auto& each : waiting_) {
+      const auto answering = each.lock();
+      if (!answering) continue;
+      try {
         answering->ping(Answering::Clock::now(), scheduler_.layers_begun(), options_.layers);
+      } catch (const std::bad_alloc&) {
+        // It is told the next time.
+      }
+    }
   }
 }
 

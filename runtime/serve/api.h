@@ -1,7 +1,8 @@
 // The HTTP interface of a model: the paths of OpenAI's and Anthropic's APIs, and this program's own. docs/serve.md
 // describes them for users.
 // Threads: `handle` may be called by several at once, and takes as long as rendering and encoding a prompt; a thread of
-// its own pings those who wait. Lifetime: borrows text, scheduler, machine and options. Errors: told to the client.
+// its own pings those who wait. Lifetime: borrows text, scheduler, machine and options. Errors: told to the
+// client, what a request throws included.
 #pragma once
 
 #include <array>
@@ -19,6 +20,7 @@
 #include "runtime/generate/text_model.h"
 #include "runtime/serve/answering.h"
 #include "runtime/serve/machine_watch.h"
+#include "runtime/serve/prompt_maker.h"
 #include "runtime/serve/web_page.h"
 #include "runtime/text/tools.h"
 
@@ -33,6 +35,7 @@ struct ApiOptions {
   uint32_t vocab = 0;
   uint32_t layers = 0;  // that a token passes
   std::vector<uint32_t> end_tokens;
+  uint64_t request_bytes = 0;                              // that all requests may take beside their bodies
   uint64_t cache_memory_bytes = 0;                         // that the prefix cache may take
   SamplerOptions sampling;                                 // where a request says nothing
   OrderedJson template_arguments = OrderedJson::object();  // the same
@@ -49,10 +52,12 @@ class Api {
 
  private:
   enum class Dialect { openai, responses, anthropic };
-  struct Prompt {
-    std::vector<uint32_t> tokens;
-    Answering::Form form = Answering::Form::text;
-    Reasoning reasoning = Reasoning::none;
+  /// Who asks for answers, and how they are told.
+  struct Call {
+    std::shared_ptr<HttpReply> reply;
+    Dialect dialect = Dialect::openai;
+    std::string client;  // its address
+    std::shared_ptr<RequestMemory::Share> memory;
   };
   /// To one request, and who tells each to the client.
   struct Answers {
@@ -61,38 +66,31 @@ class Api {
   };
   [[nodiscard]] bool is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const;
   [[nodiscard]] bool is_known_host(std::string_view host) const;
+  void route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void get(const HttpRequest& request, HttpReply& reply);
   /// Says each line once, of so many different ones as nobody minds in a log.
   void say(const std::vector<std::string>& remarks);
-  void answer(Result<AnswerRequest> request, const std::shared_ptr<HttpReply>& reply, Dialect dialect);
-  [[nodiscard]] Result<Answers> make_answers(AnswerRequest request, std::span<const Prompt> prompts,
-                                             const std::shared_ptr<HttpReply>& reply, Dialect dialect);
+  void answer(AnswerRequest request, const Call& call);
+  [[nodiscard]] Result<Answers> make_answers(AnswerRequest request, std::span<const Prompt> prompts, const Call& call);
   /// `constraint`: what the request's form has become; null: its answers are free.
   void begin(Answers answers, const TokenConstraint* constraint);
   static void fail(HttpReply& reply, Dialect dialect, const Error& error);
   static void fail(HttpReply& reply, Dialect dialect, const ApiError& error);
-  [[nodiscard]] Result<RenderOptions> render_options(const Conversation& conversation,
-                                                     const std::optional<bool>& thinking) const;
-  /// Where the answer begins in a prompt that goes on with a conversation's last message.
-  [[nodiscard]] size_t answer_begin(std::string_view text, std::span<const ChatMessage> messages,
-                                    RenderOptions options) const;
-  /// Of a conversation.
-  [[nodiscard]] Result<Prompt> prompt_of(const AnswerRequest& request) const;
-  [[nodiscard]] Result<std::vector<Prompt>> prompts_of(const AnswerRequest& request) const;
-  [[nodiscard]] Result<OrderedJson> tokenize(std::string_view body) const;
-  [[nodiscard]] Result<OrderedJson> detokenize(std::string_view body) const;
-  [[nodiscard]] Result<OrderedJson> apply_template(std::string_view body) const;
-  [[nodiscard]] Result<OrderedJson> count_tokens(std::string_view body) const;
-  [[nodiscard]] std::string metrics() const;
+  [[nodiscard]] Result<OrderedJson> tokenize(std::string_view body, const PromptMaker::Asker& asker) const;
+  [[nodiscard]] Result<OrderedJson> detokenize(std::string_view body, const PromptMaker::Asker& asker) const;
+  [[nodiscard]] Result<OrderedJson> apply_template(std::string_view body, const PromptMaker::Asker& asker) const;
+  [[nodiscard]] Result<OrderedJson> count_tokens(std::string_view body, const PromptMaker::Asker& asker) const;
   void ping(const std::stop_token& stop);
 
   const TextModel& text_;
+  PromptMaker prompts_;
   // How the templates write calls: without tools, and with them. Absent: in no known form.
   std::array<std::optional<ToolFamily>, 2> families_;
   Scheduler& scheduler_;
   MachineWatch& machine_;
   const WebPage page_ = make_web_page();
   ApiOptions options_;
+  RequestMemory memory_;
   Answering::Log log_;
   std::mutex mutex_;
   std::condition_variable_any changed_;

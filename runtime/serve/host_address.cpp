@@ -88,4 +88,15 @@ std::string host_and_port(std::string_view host, uint16_t port) {
   return is_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
+std::string client_of(const std::string& address) {
+  ErrorCode error;
+  const auto parsed = asio::ip::make_address(address, error);
+  if (error || parsed.is_v4()) return address;
+  const auto v6 = parsed.to_v6();
+  if (v6.is_v4_mapped()) return asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_string();
+  auto bytes = v6.to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), static_cast<unsigned char>(0));
+  return asio::ip::address_v6(bytes).to_string() + "/64";
+}
+
 }  // namespace dspack::runtime

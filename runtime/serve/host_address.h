@@ -33,4 +33,7 @@ namespace dspack::runtime {
 /// "example.org:8080", "[::1]:8080": as URLs have it.
 [[nodiscard]] std::string host_and_port(std::string_view host, uint16_t port);
 
+/// Whom requests from an address are counted for: of IPv6 its network of 64 bits, in which a machine has any address.
+[[nodiscard]] std::string client_of(const std::string& address);
+
 }  // namespace dspack::runtime

@@ -7,7 +7,7 @@ namespace dspack::runtime {
 
 HttpRequest request_of(boost::beast::http::request<boost::beast::http::string_body> message) {
   HttpRequest request{
-      .method = std::string(message.method_string()), .path = {}, .query = {}, .body = {}, .headers = {}};
+      .method = std::string(message.method_string()), .path = {}, .query = {}, .body = {}, .headers = {}, .client = {}};
   const std::string_view target(message.target().data(), message.target().size());
   request.path = std::string(target.substr(0, target.find('?')));
   if (request.path.size() < target.size()) request.query = std::string(target.substr(request.path.size() + 1));

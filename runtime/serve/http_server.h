@@ -3,9 +3,9 @@
 // does not read is let go; one that has only ended its sending side (shutdown, `nc -N`) gets its answer.
 // Boost.Beast rather than cpp-httplib, which keeps a thread for each connection: slow and silent clients would fill its
 // pool.
-// Threads: the handler is called on threads of the server, two at a time; HttpReply is thread-safe. Lifetime: the
-// server ends its connections and joins its thread. Errors: those of resolving the host; io (an address cannot be
-// bound).
+// Threads: `answer` is called on threads of the server, several at a time; HttpReply is thread-safe. Lifetime: the
+// server ends its connections and joins its threads. Errors: of listening: io (an address cannot be bound); of a
+// request: told to its client, also what `answer` throws.
 #pragma once
 
 #include <chrono>
@@ -23,13 +23,14 @@
 namespace dspack::runtime {
 
 struct HttpLimits {
-  uint32_t connections = 128;              // at once; beyond, the one that has been silent for longest is closed
-  uint32_t header_bytes = 16U << 10U;      // of a request
-  uint64_t body_bytes = 32ULL << 20U;      // of a request
-  uint64_t all_body_bytes = 64ULL << 20U;  // of all; beyond, the longest that is still arriving is refused
-  std::chrono::seconds request_time{60};   // from a request's first byte, or the connection, to its last byte
-  std::chrono::seconds send_time{60};      // in which a client must take what is sent to it
-  uint64_t unsent_bytes = 4ULL << 20U;     // of a stream, kept for a client that reads slowly
+  uint32_t connections = 128;               // at once; beyond, the one that has been silent for longest is closed
+  uint32_t header_bytes = 16U << 10U;       // of a request
+  uint64_t body_bytes = 32ULL << 20U;       // of a request
+  uint64_t small_body_bytes = 256U << 10U;  // of a request that never waits for longer ones to be answered
+  uint64_t all_body_bytes = 64ULL << 20U;   // of all; beyond, the longest that is still arriving is refused
+  std::chrono::milliseconds request_time{60'000};  // from a request's first byte, or the connection, to its last byte
+  std::chrono::milliseconds send_time{60'000};     // in which a client must take what is sent to it
+  uint64_t unsent_bytes = 4ULL << 20U;             // of a stream, kept for a client that reads slowly
 };
 
 struct HttpRequest {
@@ -38,6 +39,7 @@ struct HttpRequest {
   std::string query;  // after the ?
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+  std::string client;                                        // the address that it came from, in digits
 
   /// The first header of this name (in lower case); empty if there is none.
   [[nodiscard]] std::string_view header(std::string_view name) const;
@@ -56,7 +58,12 @@ class HttpReply {
   [[nodiscard]] virtual std::stop_token gone() const = 0;
 };
 
-using HttpHandler = std::function<void(HttpRequest request, std::shared_ptr<HttpReply> reply)>;
+struct HttpHandlers {
+  std::function<void(HttpRequest request, const std::shared_ptr<HttpReply>& reply)> answer;
+  /// Whether `answer` takes next to no time for this request: then the thread of input and output calls it, and what
+  /// keeps other threads busy does not delay it.
+  std::function<bool(const HttpRequest& request)> is_brief;
+};
 
 class HttpServer {
  public:
@@ -65,7 +72,7 @@ class HttpServer {
   /// `headers`: of every answer.
   [[nodiscard]] static Result<std::unique_ptr<HttpServer>> listen(const std::vector<std::string>& addresses,
                                                                   uint16_t port, const HttpLimits& limits,
-                                                                  HttpReply::Headers headers, HttpHandler handler);
+                                                                  HttpReply::Headers headers, HttpHandlers handlers);
   virtual ~HttpServer() = default;
   [[nodiscard]] virtual uint16_t port() const = 0;
   /// Takes no new connections or requests; answers under way go on.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -65,7 +66,11 @@ void Listeners::accept(Acceptor& acceptor) {
   acceptor.async_accept([this, &acceptor](ErrorCode error, tcp::socket socket) {
     if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
     if (!error) {
-      on_connection_(std::move(socket));
+      try {
+        on_connection_(std::move(socket));
+      } catch (const std::bad_alloc&) {
+        // This client is not served; the next one may be.
+      }
     } else if (!make_room_()) {
       const auto pause = std::make_shared<asio::steady_timer>(context_, std::chrono::milliseconds(100));
       pause->async_wait([this, &acceptor, pause](ErrorCode) { accept(acceptor); });

@@ -135,7 +135,11 @@ void MachineWatch::run(const std::stop_token& stop) {
       scheduler_.between_passes([this] { look(); });
     }
     changed_.wait_for(lock, stop, kPatience, [this] { return !is_looking_; });
-    tell();
+    try {
+      tell();
+    } catch (const std::bad_alloc&) {
+      // Who looks on is told the next time.
+    }
     changed_.wait_for(lock, stop, kInterval, [] { return false; });
     if (stop.stop_requested()) return;
   }
@@ -156,14 +160,19 @@ void MachineWatch::tell() {
 
 /// On the thread that runs the model, between two passes.
 void MachineWatch::look() {
-  const ExpertStoreStats stats = loaded_.experts().stats();
-  const ExpertResidence places = loaded_.experts().places();
-  format::Json figures = {{"host", host_json(stats)}, {"bytes", bytes_json(stats)}};
-  if (stats.vram) figures["device"] = device_json(*stats.vram);
-  if (StageClock* clock = loaded_.engine().scratch.stages()) figures["stages"] = to_json(clock->seconds());
+  try {
+    const ExpertStoreStats stats = loaded_.experts().stats();
+    const ExpertResidence places = loaded_.experts().places();
+    format::Json figures = {{"host", host_json(stats)}, {"bytes", bytes_json(stats)}};
+    if (stats.vram) figures["device"] = device_json(*stats.vram);
+    if (StageClock* clock = loaded_.engine().scratch.stages()) figures["stages"] = to_json(clock->seconds());
+    const std::lock_guard lock(mutex_);
+    figures_ = std::move(figures);
+    map_.place(places);
+  } catch (const std::bad_alloc&) {
+    // What was seen before stands; answers go on.
+  }
   const std::lock_guard lock(mutex_);
-  figures_ = std::move(figures);
-  map_.place(places);
   pass_.reset();
   is_looking_ = false;
   changed_.notify_all();

@@ -9,8 +9,6 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint64_t kMostWaitingBytes = 64U << 20U;
-
 void refuse(const HttpRequest& request, HttpReply& reply) {
   const ApiError loading = api_error({ErrorKind::conflict, "the model is not loaded; /health says how far it is"});
   request.path.starts_with("/v1/messages") ? send_anthropic_error(reply, loading) : send_openai_error(reply, loading);
@@ -46,6 +44,10 @@ std::shared_ptr<format::Progress> StartupGate::watch(std::shared_ptr<format::Pro
   return std::make_shared<Watch>(*this, std::move(shown));
 }
 
+bool StartupGate::is_brief(const HttpRequest& request) {
+  return request.method != "POST" && request.path != "/machine";
+}
+
 void StartupGate::handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
   if (Api* const api = api_; api != nullptr) return api->handle(request, reply);
   if (request.path == "/health" || request.path == "/v1/health") {
@@ -58,7 +60,7 @@ void StartupGate::handle(HttpRequest request, const std::shared_ptr<HttpReply>& 
   }
   {
     const std::lock_guard lock(mutex_);
-    if (api_ == nullptr && !is_closed_ && waiting_bytes_ + request.body.size() <= kMostWaitingBytes) {
+    if (api_ == nullptr && !is_closed_ && waiting_bytes_ + request.body.size() <= most_bytes_) {
       waiting_bytes_ += request.body.size();
       waiting_.emplace_back(std::move(request), reply);
       return;
@@ -75,8 +77,10 @@ void StartupGate::open(Api& api) {
     api_ = &api;
     waiting.swap(waiting_);
   }
-  for (const auto& [request, reply] : waiting)
-    api.handle(request, reply);
+  for (auto& each : waiting) {
+    const auto [request, reply] = std::move(each);  // the body is gone once it has been read
+    if (!reply->gone().stop_requested()) api.handle(request, reply);
+  }
 }
 
 void StartupGate::close() {

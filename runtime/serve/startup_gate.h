@@ -19,8 +19,12 @@ class Api;
 
 class StartupGate {
  public:
+  /// `most_bytes`: of all bodies that wait.
+  explicit StartupGate(uint64_t most_bytes) : most_bytes_(most_bytes) {}
   /// By the Api, once there is one.
   void handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply);
+  /// Whether `handle` takes next to no time for it: the server's health and counts, its settings and pages.
+  [[nodiscard]] static bool is_brief(const HttpRequest& request);
   /// From now on requests are for the Api, and first those that have waited.
   void open(Api& api);
   /// No model comes: those that have waited are told so, while the server is still there.
@@ -35,6 +39,7 @@ class StartupGate {
 
   std::atomic<Api*> api_ = nullptr;
   std::mutex mutex_;
+  uint64_t most_bytes_;
   std::vector<Request> waiting_;
   uint64_t waiting_bytes_ = 0;  // of their bodies
   bool is_closed_ = false;

@@ -69,7 +69,7 @@ Result<void> AddedTokens::split_by(const Tree& tree, std::string_view text, Work
                                    std::vector<Segment>& segments) const {
   size_t done = 0;  // may run ahead of `at`: white space that rstrip swallowed can begin another token
   size_t at = 0;
-  while (at < text.size()) {
+  while (at < text.size() && !budget.is_enough(segments.size())) {
     const auto hit = tree.longest(text.substr(at), budget);
     if (!hit) {
       ++at;

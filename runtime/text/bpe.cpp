@@ -35,6 +35,7 @@ namespace {
 
 constexpr size_t kMaxCachedWords = 10'000;  // Hugging Face's capacity; at most a few MB
 constexpr size_t kMaxCachedBytes = 64;      // longer words hardly ever repeat
+constexpr uint32_t kStepsPerLook = 65'536;  // some milliseconds
 
 Error unknown_token(size_t rank, std::string_view token) {
   return {ErrorKind::invalid,
@@ -105,7 +106,7 @@ Result<void> Bpe::encode(std::string_view word, BpeScratch& scratch, std::vector
     return {};
   }
   TRY(load_symbols(word, scratch));
-  merge_all(scratch);
+  TRY(merge_all(scratch));
   const size_t first = ids.size();
   for (const BpeScratch::Symbol& symbol : scratch.symbols_) {
     if (!symbol.merged_away) ids.push_back(symbol.id);
@@ -141,12 +142,14 @@ void Bpe::push_candidate(BpeScratch& scratch, uint32_t left_position) const {
   std::push_heap(scratch.heap_.begin(), scratch.heap_.end(), std::greater<>());
 }
 
-void Bpe::merge_all(BpeScratch& scratch) const {
+Result<void> Bpe::merge_all(BpeScratch& scratch) const {
   std::vector<BpeScratch::Symbol>& symbols = scratch.symbols_;
   scratch.heap_.clear();
   for (uint32_t i = 0; i < symbols.size(); ++i)
     push_candidate(scratch, i);
-  while (!scratch.heap_.empty()) {
+  for (uint32_t steps = 1; !scratch.heap_.empty(); ++steps) {
+    if (steps % kStepsPerLook == 0 && scratch.stop.stop_requested())
+      return Error{ErrorKind::cancelled, "nobody waits for this text's tokens any more"};
     std::pop_heap(scratch.heap_.begin(), scratch.heap_.end(), std::greater<>());
     const BpeScratch::Candidate best = scratch.heap_.back();
     scratch.heap_.pop_back();
@@ -163,6 +166,7 @@ void Bpe::merge_all(BpeScratch& scratch) const {
     push_candidate(scratch, left.previous);
     push_candidate(scratch, best.position);
   }
+  return {};
 }
 
 }  // namespace dspack::runtime

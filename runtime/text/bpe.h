@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -67,6 +68,9 @@ struct BpeOptions {
 
 /// Working memory and the words met so far. Not to be shared between different Bpes.
 class BpeScratch {
+ public:
+  std::stop_token stop = {};  // a word of megabytes takes seconds
+
  private:
   friend class Bpe;
   static constexpr uint32_t kEnd = UINT32_MAX;
@@ -99,7 +103,7 @@ class Bpe {
   /// token is that token.
   [[nodiscard]] static Bpe build_ranked(const Vocabulary& vocabulary);
 
-  /// Appends the ids of `word` (bytes, fewer than 2^31).
+  /// Appends the ids of `word` (bytes, fewer than 2^31). Errors: also cancelled.
   [[nodiscard]] Result<void> encode(std::string_view word, BpeScratch& scratch, std::vector<uint32_t>& ids) const;
 
  private:
@@ -108,7 +112,7 @@ class Bpe {
   void load_whole_words(const Vocabulary& vocabulary);
   [[nodiscard]] Result<void> load_symbols(std::string_view word, BpeScratch& scratch) const;
   void push_candidate(BpeScratch& scratch, uint32_t left_position) const;
-  void merge_all(BpeScratch& scratch) const;
+  [[nodiscard]] Result<void> merge_all(BpeScratch& scratch) const;
 
   static constexpr uint32_t kNoToken = UINT32_MAX;
   std::array<uint32_t, 256> byte_ids_{};

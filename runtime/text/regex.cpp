@@ -168,7 +168,7 @@ Result<void> Regex::find_all(std::string_view text, WorkBudget& budget, RegexScr
   size_t last_end = kNone;
   size_t from = 0;
   Match match{};
-  while (from <= state.classes.size()) {
+  while (from <= state.classes.size() && !budget.is_enough(matches.size())) {
     TRY_ASSIGN(const bool found, find(from, scratch, match));
     if (!found) break;
     if (match.begin == match.end && match.end == last_end) {

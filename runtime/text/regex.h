@@ -58,7 +58,7 @@ class Regex {
   [[nodiscard]] static Result<Regex> any_of(const CodepointSet& set);
 
   /// All matches of valid UTF-8 `text`, left to right, not overlapping; an empty match directly behind a match does
-  /// not count. Replaces what `matches` held.
+  /// not count. Replaces what `matches` held. They end early where the budget says that they are enough.
   [[nodiscard]] Result<void> find_all(std::string_view text, WorkBudget& budget, RegexScratch& scratch,
                                       std::vector<Match>& matches) const;
 

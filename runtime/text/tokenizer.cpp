@@ -1,6 +1,7 @@
 #include "runtime/text/tokenizer.h"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <utility>
 
 #include "runtime/text/tiktoken_file.h"
@@ -10,10 +11,13 @@ namespace dspack::runtime {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;  // positions in a word are 32 bits wide
+// Matches of a pattern may become fewer words: digits, say, that are found one by one and stay together.
+constexpr uint64_t kWordsPerToken = 4;
 
 }  // namespace
 
 struct Tokenizer::Scratch {
+  const EncodingLimits& limits;
   WorkBudget budget;
   PreTokenizer::Scratch words;
   BpeScratch bpe;
@@ -29,7 +33,13 @@ Result<Tokenizer> Tokenizer::from_tiktoken(std::string_view model, std::string_v
   return Tokenizer(std::move(parts));
 }
 
-Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
+Tokenizer::Tokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
+  for (uint32_t id = 0; id < vocab_size(); ++id)
+    longest_token_bytes_ = std::max(longest_token_bytes_, token_bytes(id).size());
+}
+
+Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, SpecialTokens special,
+                                                const EncodingLimits& limits) const {
   if (text.size() > kMaxTextBytes) {
     return Error{ErrorKind::invalid, fmt::format("text of {} bytes, at most {}", text.size(), kMaxTextBytes)};
   }
@@ -38,14 +48,24 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, SpecialTo
     repaired = to_valid_utf8(text);
     text = repaired;
   }
-  Scratch scratch{.budget = WorkBudget(text.size()), .words = {}, .bpe = {}};
+  const uint64_t most_words =
+      limits.most_tokens > UINT64_MAX / kWordsPerToken ? UINT64_MAX : limits.most_tokens * kWordsPerToken;
+  Scratch scratch{.limits = limits, .budget = WorkBudget(text.size(), most_words, limits.stop), .words = {}, .bpe = {}};
+  scratch.bpe.stop = limits.stop;
   std::vector<uint32_t> ids;
-  if (parts_.slicing == Slicing::none) {
-    TRY(encode_slice(text, special, scratch, ids));
-    return ids;
+  const std::vector<std::string_view> slices =
+      parts_.slicing == Slicing::none ? std::vector<std::string_view>{text} : slice_long_runs(text);
+  for (const std::string_view slice : slices) {
+    const auto encoded = encode_slice(slice, special, scratch, ids);
+    if (limits.stop.stop_requested()) {
+      return Error{ErrorKind::cancelled, "nobody waits for this text's tokens any more"};
+    }
+    TRY(encoded);
+    if (ids.size() > limits.most_tokens) return ids;
   }
-  for (const std::string_view slice : slice_long_runs(text))
-    TRY(encode_slice(slice, special, scratch, ids));
+  if (scratch.budget.is_cut()) {
+    return Error{ErrorKind::invalid, fmt::format("the text has more than {} words", most_words)};
+  }
   return ids;
 }
 
@@ -55,14 +75,18 @@ Result<void> Tokenizer::encode_slice(std::string_view text, SpecialTokens specia
   if (special == SpecialTokens::parse) {
     TRY_ASSIGN(segments, parts_.added_tokens.split(text, scratch.budget));
   }
+  const auto are_enough = [&] { return ids.size() > scratch.limits.most_tokens; };
   for (const AddedTokens::Segment& segment : segments) {
+    if (are_enough()) return {};
     if (segment.id) {
       ids.push_back(*segment.id);
       continue;
     }
     TRY(parts_.pre_tokenizer.split(segment.text, scratch.budget, scratch.words));
-    for (const std::string_view word : scratch.words.words)
+    for (const std::string_view word : scratch.words.words) {
+      if (are_enough()) return {};
       TRY(parts_.bpe.encode(word, scratch.bpe, ids));
+    }
   }
   return {};
 }

@@ -4,12 +4,13 @@
 //
 // Threads: immutable, thread-safe. Lifetime: owns all it needs; returned views live as long as the Tokenizer.
 // Errors: from_json, from_tiktoken: invalid or unsupported, one line; encode: unsupported (a byte without a token),
-// invalid (a text above 1 GiB, or one on which a pattern gives up). No text is ever dropped.
+// invalid (a text above 1 GiB, or one on which a pattern gives up), cancelled. No text is ever dropped.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,13 @@ enum class SpecialTokens { parse, as_text };
 /// Whether decoding leaves out tokens that are flagged special.
 enum class SpecialOutput { keep, skip };
 
+/// What ends an encoding early.
+struct EncodingLimits {
+  /// More tokens are too many, however many: those that come back are then the first ones, more than these.
+  uint64_t most_tokens = UINT64_MAX;
+  std::stop_token stop = {};  // nobody waits for them any more: cancelled
+};
+
 class Tokenizer {
  public:
   [[nodiscard]] static Result<Tokenizer> from_json(std::string_view tokenizer_json);
@@ -34,7 +42,11 @@ class Tokenizer {
 
   /// Adds nothing of its own, no BOS either. Broken UTF-8 is read as U+FFFD, one for each broken sequence, as Rust and
   /// Python decode it.
-  [[nodiscard]] Result<std::vector<uint32_t>> encode(std::string_view text, SpecialTokens special) const;
+  [[nodiscard]] Result<std::vector<uint32_t>> encode(std::string_view text, SpecialTokens special,
+                                                     const EncodingLimits& limits = {}) const;
+  /// Of text that any token stands for: so long a text has at least (its bytes / these) tokens. (White space that an
+  /// added token takes in beside it is not counted.)
+  [[nodiscard]] size_t longest_token_bytes() const { return longest_token_bytes_; }
 
   /// Always valid UTF-8: broken sequences become U+FFFD. Ids without a token stand for nothing.
   [[nodiscard]] std::string decode(std::span<const uint32_t> ids, SpecialOutput special) const;
@@ -51,11 +63,12 @@ class Tokenizer {
 
  private:
   struct Scratch;
-  explicit Tokenizer(TokenizerParts parts) : parts_(std::move(parts)) {}
+  explicit Tokenizer(TokenizerParts parts);
   [[nodiscard]] Result<void> encode_slice(std::string_view text, SpecialTokens special, Scratch& scratch,
                                           std::vector<uint32_t>& ids) const;
 
   TokenizerParts parts_;
+  size_t longest_token_bytes_ = 1;
 };
 
 // Token ids to text, one by one: each push returns what has become certain, and only whole characters.

@@ -4,6 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
+#include <new>
+#include <stdexcept>
 
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/scheduling.h"
@@ -144,7 +147,7 @@ TEST_CASE("scheduler: what is submitted together waits as one request, and all r
   };
   const auto too_many = submit(kMostWaiting + 1);
   REQUIRE(!too_many);
-  CHECK(too_many.error().kind == ErrorKind::budget);
+  CHECK(too_many.error().kind == ErrorKind::invalid);  // never, also where nothing waits
   heard.clear();
   CHECK(submit(100));
   CHECK(submit(30));
@@ -224,6 +227,105 @@ TEST_CASE("scheduler: those who leave while they wait are dropped between two pa
   finish(*scheduler);
   CHECK(ends_at_third_token == 1);
   CHECK(leaving->ends == 1);
+}
+
+TEST_CASE("scheduler: what one listener throws is its own end, and the others get their answers") {
+  const auto prompts = test::golden_prompts();
+  const Alone alone = answer_alone(prompts[0].tokens, 8);
+  for (const bool is_memory : {true, false}) {
+    for (const int when : {0, 1, 2}) {
+      CAPTURE(is_memory);
+      CAPTURE(when);
+      test::RecordingModel rig(test::tiny_folder(), {.max_rows = 5});
+      const auto scheduler = scheduler_of(rig, {.places = 3});
+      int calls = 0;
+      const auto fault = [&] {
+        if (calls++ < when) return true;
+        if (is_memory) throw std::bad_alloc();
+        throw std::runtime_error("a fault of this test");
+      };
+      // One that throws at a token, one with its scores, and one that does not.
+      const auto at_token = std::make_shared<Listener>(fault);
+      const auto at_scores = std::make_shared<Listener>();
+      at_scores->on_scores = [&] { throw std::bad_alloc(); };
+      const auto unharmed = std::make_shared<Listener>();
+      for (const auto& each : {at_token, at_scores, unharmed})
+        REQUIRE(submit_one(*scheduler, {.prompt = prompts[0].tokens,
+                                        .max_tokens = 8,
+                                        .end_tokens = {1},
+                                        .sampler = sampler_of({}),
+                                        .listener = each,
+                                        .scores_prompt = each == at_scores}));
+      finish(*scheduler);
+      CHECK(at_token->ends == 1);
+      CHECK(at_token->tokens.size() == static_cast<size_t>(when) + 1);
+      CHECK(at_token->error == (is_memory ? "there is not enough memory for this answer now" : "a fault of this test"));
+      CHECK((at_scores->ends == 1 && at_scores->tokens.empty() && !at_scores->error.empty()));
+      CHECK((unharmed->ends == 1 && unharmed->error.empty() && unharmed->tokens == alone.answer.tokens));
+      CHECK(scheduler->counts().failed == 2);
+      CHECK(scheduler->counts().busy == 0);
+    }
+  }
+}
+
+TEST_CASE("scheduler: a conversation keeps its place and its prefix, whatever sub-agents come between its turns") {
+  const auto prompts = test::golden_prompts();
+  std::vector<uint32_t> main = prompts[0].tokens;  // what all begin with, then its own
+  const size_t common = main.size();
+  for (const auto& each : {prompts[1], prompts[2]})
+    main.insert(main.end(), each.tokens.begin(), each.tokens.end());
+  test::RecordingModel rig(test::tiny_folder());
+  const auto scheduler = scheduler_of(rig, {.places = 2});
+  std::vector<std::vector<uint32_t>> turns{main};
+  for (uint32_t i = 0; i < 6; ++i) {
+    turns.emplace_back(main.begin(), main.begin() + static_cast<std::ptrdiff_t>(common));
+    for (uint32_t k = 0; k < 8; ++k)
+      turns.back().push_back(10 + 8 * i + k);
+  }
+  main.push_back(7);
+  turns.push_back(main);
+  std::vector<std::shared_ptr<Listener>> heard;
+  // Each comes when the one before has ended.
+  const std::function<void()> go_on = [&] {
+    const SchedulerCounts counts = scheduler->counts();
+    if (counts.busy + counts.waiting > 0) return scheduler->between_passes(go_on);
+    if (heard.size() == turns.size()) return scheduler->drain();
+    heard.push_back(std::make_shared<Listener>());
+    REQUIRE(submit_one(
+        *scheduler,
+        {.prompt = turns[heard.size() - 1], .max_tokens = 2, .sampler = sampler_of({}), .listener = heard.back()}));
+    scheduler->between_passes(go_on);
+  };
+  scheduler->between_passes(go_on);
+  scheduler->run({});
+  CHECK(heard.back()->kept() == main.size() - 1);
+  for (size_t i = 1; i + 1 < heard.size(); ++i)
+    CHECK(heard[i]->kept() >= common);
+}
+
+TEST_CASE("scheduler: places go to clients in turn, and a full queue of one has room for another") {
+  test::RecordingModel rig(test::tiny_folder());
+  const auto scheduler = scheduler_of(rig, {.places = 1, .waiting = 4});
+  std::vector<std::string> order;
+  std::vector<std::shared_ptr<Listener>> heard;
+  const auto ask = [&](const std::string& client) {
+    heard.push_back(std::make_shared<Listener>([&order, client] {
+      order.push_back(client);
+      return true;
+    }));
+    return submit_one(
+        *scheduler,
+        {.prompt = {5}, .max_tokens = 1, .sampler = sampler_of({}), .listener = heard.back(), .client = client});
+  };
+  for (int i = 0; i < 4; ++i)
+    REQUIRE(ask("a"));
+  CHECK(!ask("a"));
+  heard.pop_back();
+  REQUIRE(ask("b"));
+  CHECK((heard[3]->ends == 1 && heard[3]->error.starts_with("too many requests are waiting")));
+  finish(*scheduler);
+  CHECK(order == std::vector<std::string>{"a", "b", "a", "a"});
+  CHECK(scheduler->counts().refused == 2);
 }
 
 }  // namespace

@@ -155,4 +155,41 @@ TEST_CASE("detokenizer: an added token whose characters all spell bytes is those
   CHECK(tokenizer.token_bytes(301) == "é ");
 }
 
+TEST_CASE("encoding: of a text with too many tokens come the first ones, however its words are found") {
+  auto json = small_tokenizer();
+  add_token(json, 256, "<longest>");
+  json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {split_step("[a-z]| "), json["pre_tokenizer"]}}};
+  const Tokenizer tokenizer = load(json);
+  CHECK(tokenizer.longest_token_bytes() == 9);
+  for (const std::string unit : {"a ", "a", "<longest>", "a<longest>"}) {
+    CAPTURE(unit);
+    std::string text;
+    for (int i = 0; i < 10'000; ++i)
+      text += unit;
+    const Ids all = encode(tokenizer, text);
+    const auto cut = tokenizer.encode(text, SpecialTokens::parse, {.most_tokens = 50});
+    REQUIRE(cut);
+    CHECK(cut->size() > 50);
+    CHECK(cut->size() < 300);
+    CHECK(std::equal(cut->begin(), cut->end(), all.begin()));
+    const auto whole = tokenizer.encode(text, SpecialTokens::parse, {.most_tokens = all.size()});
+    REQUIRE(whole);
+    CHECK(*whole == all);
+  }
+}
+
+TEST_CASE("encoding: what nobody waits for ends, among many words and within one of megabytes") {
+  auto json = small_tokenizer();
+  for (int length = 1; length < 64; length *= 2)
+    add_merge(json, std::string(static_cast<size_t>(length), 'a'), std::string(static_cast<size_t>(length), 'a'));
+  const Tokenizer tokenizer = load(json);
+  const std::string text(2'000'000, 'a');
+  std::stop_source gone;
+  gone.request_stop();
+  const auto stopped = tokenizer.encode(text, SpecialTokens::parse, {.stop = gone.get_token()});
+  REQUIRE(!stopped);
+  CHECK(stopped.error().kind == ErrorKind::cancelled);
+  CHECK(encode(tokenizer, text).size() == text.size() / 64);
+}
+
 }  // namespace dspack::tokenizer_test
