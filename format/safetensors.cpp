@@ -311,6 +311,7 @@ Result<SafetensorsHeader> parse_header(std::string_view json, uint64_t file_byte
     return Error{ErrorKind::corrupt,
                  fmt::format("a header of {} bytes runs past the end of the file ({} bytes)", json.size(), file_bytes)};
   }
+  TRY(check_no_nul(json));
   HeaderReader reader;
   if (!Json::sax_parse(json.begin(), json.end(), &reader)) return reader.problem();
   SafetensorsHeader header = reader.take();
