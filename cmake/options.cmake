@@ -18,6 +18,16 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
+# A processor family is a choice of files and of include folders; no source file of kernels/ asks where it is compiled.
+# `portable`: a family without files of its own.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(DSPACK_PROCESSOR x86_64)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
+  set(DSPACK_PROCESSOR aarch64)
+else()
+  set(DSPACK_PROCESSOR portable)
+endif()
+
 add_library(dspack_settings INTERFACE)
 target_include_directories(dspack_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
 # -ffp-contract=off: a product and a sum are fused only where a kernel says so, or results would depend on the compiler.
@@ -27,8 +37,13 @@ if(DSPACK_HARDEN AND NOT DSPACK_SANITIZE AND NOT DSPACK_FUZZ)
   # What is left of a fault in memory that nobody has found: it ends the program instead of serving who sent the bytes.
   # Sanitizers find such faults themselves, and do not know the checked functions of _FORTIFY_SOURCE, which needs an
   # optimiser. What a shared library needs (-fPIC) serves for the addresses of a program (-fPIE) too.
+  # A large frame touches each page that it takes, so that it cannot step over the page below a stack; where the processor
+  # and the system can, returns and indirect jumps only go where the compiler put an end for them. _GLIBCXX_ASSERTIONS
+  # looks at every index of a vector, span and view (what all of it costs: docs/performance.md).
+  set(DSPACK_GUARDS_x86_64 -fstack-clash-protection -fcf-protection)
+  set(DSPACK_GUARDS_aarch64 -fstack-clash-protection -mbranch-protection=standard)
   target_compile_options(dspack_settings INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>
+    $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong;${DSPACK_GUARDS_${DSPACK_PROCESSOR}};-D_GLIBCXX_ASSERTIONS>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:POSITION_INDEPENDENT_CODE>>>>:-fPIE>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>)
   target_link_options(dspack_settings INTERFACE
@@ -51,15 +66,5 @@ endif()
 # For command lines: read once a run, and CLI11 at -O3 takes twice the time to compile.
 add_library(dspack_command_line INTERFACE)
 target_compile_options(dspack_command_line INTERFACE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
-
-# A processor family is a choice of files and of include folders; no source file of kernels/ asks where it is compiled.
-# `portable`: a family without files of its own.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  set(DSPACK_PROCESSOR x86_64)
-elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
-  set(DSPACK_PROCESSOR aarch64)
-else()
-  set(DSPACK_PROCESSOR portable)
-endif()
 
 configure_file(${PROJECT_SOURCE_DIR}/cmake/version.h.in ${PROJECT_BINARY_DIR}/generated/dspack_version.h)

@@ -38,6 +38,23 @@ Result<std::optional<Path>> FileSystem::read_link(const Path& /*path*/) {
   return std::optional<Path>();
 }
 
+Result<void> check_writers(const Path& path, Writers writers) {
+  switch (writers) {
+    case Writers::user: return {};
+    case Writers::others:
+      return invalid(
+          fmt::format("{}: others may write to it, and what is in it would be believed; if it is yours "
+                      "alone: chmod go-w {}",
+                      path.string(), path.string()));
+    case Writers::another_user:
+      return invalid(
+          fmt::format("{}: belongs to another user, and what is in it would be believed; choose another "
+                      "one, or make a copy of your own",
+                      path.string()));
+  }
+  DSPACK_CHECK(false, "somebody who writes");
+}
+
 Result<std::string> read_text(FileSystem& files, const Path& path, uint64_t limit_bytes) {
   TRY_ASSIGN(const auto file, files.open_read(path));
   if (file->size_bytes() > limit_bytes) {
@@ -53,22 +70,23 @@ Path temporary_of(const Path& path) {
   return path.parent_path() / fmt::format(".{}.tmp", path.filename().string());
 }
 
-Result<std::unique_ptr<WriteFile>> create_temporary(FileSystem& files, const Path& path) {
+Result<std::unique_ptr<WriteFile>> create_temporary(FileSystem& files, const Path& path, Access access) {
+  const OpenMode mode = access == Access::owner ? OpenMode::create_private : OpenMode::create;
   const Path temporary = temporary_of(path);
-  auto file = files.open_write(temporary, OpenMode::create);
+  auto file = files.open_write(temporary, mode);
   if (file) return file;
   if (file.error().kind != ErrorKind::conflict) return file.error().in(path.string());  // the name that was asked for
   TRY_ASSIGN(const auto there, files.stat(temporary));  // nullopt: a link that leads nowhere
   if (there && there->is_directory && !there->is_link)
     return Error{ErrorKind::conflict,
                  temporary.string() + ": is a folder where a temporary file belongs; move it away"};
-  TRY(files.remove_tree(temporary));
-  return files.open_write(temporary, OpenMode::create);
+  TRY(files.remove_file(temporary));
+  return files.open_write(temporary, mode);
 }
 
-Result<void> write_sealed(FileSystem& files, const Path& path, std::string_view bytes) {
+Result<void> write_sealed(FileSystem& files, const Path& path, std::string_view bytes, Access access) {
   {
-    TRY_ASSIGN(const auto file, create_temporary(files, path));
+    TRY_ASSIGN(const auto file, create_temporary(files, path, access));
     TRY(file->write(0, as_bytes(bytes)));
     TRY(file->sync());
   }
@@ -143,7 +161,7 @@ Result<void> DurableFolders::make(const Path& folder) {
   }
   // One at a time from above, so that after a kill the last one alone can lack its sync.
   for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
-    TRY(access_ == FolderAccess::owner ? files_.make_private_folders(*made) : files_.make_folders(*made));
+    TRY(access_ == Access::owner ? files_.make_private_folders(*made) : files_.make_folders(*made));
     TRY(sync_name(*made));
     known_.insert(*made);
   }

@@ -70,6 +70,13 @@ class FileLock {
   virtual ~FileLock() = default;
 };
 
+/// Who can have written what is there, besides root.
+enum class Writers {
+  user,          // this process's user alone
+  others,        // also members of its group, or all: by its permissions
+  another_user,  // it belongs to somebody else
+};
+
 struct FileInfo {
   uint64_t size_bytes = 0;
   uint64_t allocated_bytes = 0;  // on the disk: less than the size where a file has holes
@@ -77,12 +84,21 @@ struct FileInfo {
   bool is_regular = false;  // neither a folder nor a pipe, socket or device
   bool is_link = false;     // the name is a symbolic link; everything else here tells of what it points to
   int64_t modified_ns = 0;  // since the epoch; for telling whether a local source changed
+  Writers writers = Writers::user;
 };
 
+/// Refuses, with the remedy, what others can have written: digests say nothing against who may write them.
+[[nodiscard]] Result<void> check_writers(const Path& path, Writers writers);
+
+/// Who may look into what is made: whom the user's settings (umask) allow, or the owner alone, where the file system
+/// knows owners.
+enum class Access { usual, owner };
+
 enum class OpenMode {
-  keep,      // create if absent, keep what is there
-  truncate,  // create if absent, empty what is there
-  create,    // create; something is there: conflict
+  keep,            // create if absent, keep what is there
+  truncate,        // create if absent, empty what is there
+  create,          // create; something is there: conflict
+  create_private,  // create, with Access::owner
 };
 
 class FileSystem {
@@ -92,6 +108,9 @@ class FileSystem {
   /// open_read, with a way of reading. One that this file system lacks: unsupported (direct reads may also be refused
   /// with that when they are first tried).
   [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_read_as(const Path& path, ReadMode mode);
+  /// open_read of what nobody but this user (or root) can have written. Looked at when it is open, so that nothing can
+  /// take its place in between. A symbolic link, a file of another user or one that others may write: invalid.
+  [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_read_own(const Path& path) { return open_read(path); }
   /// Never through a symbolic link, which could make us overwrite any file of this user: invalid. But for the system's
   /// names of this process's own descriptors (/dev/stdout, /dev/fd/N): these are written from where they are. A device
   /// or a pipe is written in order, and has neither size nor sync.
@@ -107,7 +126,12 @@ class FileSystem {
   [[nodiscard]] virtual Result<void> make_link(const Path& target, const Path& link);
   /// What a symbolic link was made with; nullopt: there is none.
   [[nodiscard]] virtual Result<std::optional<Path>> read_link(const Path& path);
-  /// Removing what is not there succeeds. Of a link, the link is removed.
+  /// A file, a link, or whatever else is no folder. A folder stays: conflict. Removing what is not there succeeds.
+  [[nodiscard]] virtual Result<void> remove_file(const Path& path) = 0;
+  /// A folder with nothing in it; one that holds something stays, and that is no error.
+  [[nodiscard]] virtual Result<void> remove_empty_folder(const Path& path) = 0;
+  /// Whatever is there, with all below it: only for what this program has made itself, and nobody has named. Removing
+  /// what is not there succeeds. Of a link, the link is removed.
   [[nodiscard]] virtual Result<void> remove_tree(const Path& path) = 0;
   /// Makes the names in a folder survive a loss of power.
   [[nodiscard]] virtual Result<void> sync_folder(const Path& folder) = 0;
@@ -124,7 +148,7 @@ class FileSystem {
   /// Takes a lock on a file (created if absent) without waiting. Held elsewhere in a way that excludes this: conflict.
   /// A symbolic link: invalid.
   [[nodiscard]] virtual Result<std::unique_ptr<FileLock>> lock(const Path& path, LockKind kind) = 0;
-  /// make_folders; nobody but the owner may look into what it creates, where the file system knows owners.
+  /// make_folders, with Access::owner for what it creates.
   [[nodiscard]] virtual Result<void> make_private_folders(const Path& folder) { return make_folders(folder); }
 };
 
@@ -143,11 +167,13 @@ class FileSystem {
 
 /// The sole writer of final names: writes `path` so that after any crash either the old file or the whole new one is
 /// there: a sibling temporary is written and synced, then renamed, then the folder is synced.
-[[nodiscard]] Result<void> write_sealed(FileSystem& files, const Path& path, std::string_view bytes);
+[[nodiscard]] Result<void> write_sealed(FileSystem& files, const Path& path, std::string_view bytes,
+                                        Access access = Access::usual);
 
 /// Creates the temporary that will become `path`, at `temporary_of(path)`. What an earlier run has left there, or
 /// somebody has put there, is removed first; a folder is not: conflict.
-[[nodiscard]] Result<std::unique_ptr<WriteFile>> create_temporary(FileSystem& files, const Path& path);
+[[nodiscard]] Result<std::unique_ptr<WriteFile>> create_temporary(FileSystem& files, const Path& path,
+                                                                  Access access = Access::usual);
 /// A hidden name, which no file of a repository can have.
 [[nodiscard]] Path temporary_of(const Path& path);
 
@@ -173,14 +199,11 @@ enum class HiddenNames { refused, accepted };
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// Who may look into a folder: whom the user's settings (umask) allow, or the owner alone.
-enum class FolderAccess { usual, owner };
-
 /// Creates an output folder and those below it so that they survive a loss of power, whoever has created them.
 class DurableFolders {
  public:
   /// `access`: of the folders that it creates.
-  DurableFolders(FileSystem& files, Path out, FolderAccess access = FolderAccess::usual)
+  DurableFolders(FileSystem& files, Path out, Access access = Access::usual)
       : files_(files), out_(out.has_filename() ? std::move(out) : out.parent_path()), access_(access) {}
   [[nodiscard]] Result<void> make(const Path& folder);
 
@@ -190,7 +213,7 @@ class DurableFolders {
 
   FileSystem& files_;
   Path out_;
-  FolderAccess access_;
+  Access access_;
   std::mutex mutex_;
   std::set<Path> known_;     // synced by this run; guarded by mutex_
   std::set<Path> unlinked_;  // below out_, looked at and no links; guarded by mutex_

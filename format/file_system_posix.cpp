@@ -139,8 +139,8 @@ class PosixStream final : public WriteFile {
 };
 
 /// Opens a file to write to it, and nothing that a symbolic link leads to.
-Result<Descriptor> open_own(const Path& path, int flags, std::string_view what) {
-  auto opened = open_descriptor(path, flags | O_NOFOLLOW, what);
+Result<Descriptor> open_own(const Path& path, int flags, std::string_view what, mode_t mode = kUsualMode) {
+  auto opened = open_descriptor(path, flags | O_NOFOLLOW, what, mode);
   if (opened) return opened;
   std::error_code unknown;
   const std::filesystem::file_type there = std::filesystem::symlink_status(path, unknown).type();
@@ -159,7 +159,8 @@ int flags_of(OpenMode mode) {
   switch (mode) {
     case OpenMode::keep: return O_RDWR | O_CREAT;
     case OpenMode::truncate: return O_RDWR | O_CREAT | O_TRUNC;
-    case OpenMode::create: return O_RDWR | O_CREAT | O_EXCL;
+    case OpenMode::create:
+    case OpenMode::create_private: break;
   }
   return O_RDWR | O_CREAT | O_EXCL;
 }
@@ -182,6 +183,8 @@ class PosixFileSystem final : public FileSystem {
     return open_posix_file(path, mode);
   }
 
+  Result<std::unique_ptr<ReadFile>> open_read_own(const Path& path) override { return open_own_posix_file(path); }
+
   Result<std::unique_ptr<WriteFile>> open_write(const Path& path, OpenMode mode) override {
     if (const auto number = named_descriptor(path)) {
       Descriptor copy(::fcntl(*number, F_DUPFD_CLOEXEC, 0));
@@ -189,7 +192,9 @@ class PosixFileSystem final : public FileSystem {
       return std::unique_ptr<WriteFile>(
           std::make_unique<PosixStream>(path, std::move(copy), PosixStream::Order::given));
     }
-    TRY_ASSIGN(Descriptor fd, open_own(path, flags_of(mode), "open for writing"));
+    constexpr mode_t kOwnerAlone = S_IRUSR | S_IWUSR;
+    TRY_ASSIGN(Descriptor fd, open_own(path, flags_of(mode), "open for writing",
+                                       mode == OpenMode::create_private ? kOwnerAlone : kUsualMode));
     struct ::stat info {};
     if (::fstat(fd.get(), &info) != 0) return system_error(path, "stat", errno);
     if (S_ISBLK(info.st_mode)) return Error{ErrorKind::invalid, path.string() + ": is a disk, not a file"};
@@ -213,7 +218,8 @@ class PosixFileSystem final : public FileSystem {
                                   .is_directory = S_ISDIR(info.st_mode),
                                   .is_regular = S_ISREG(info.st_mode),
                                   .is_link = S_ISLNK(link.st_mode),
-                                  .modified_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec});
+                                  .modified_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec,
+                                  .writers = writers_of(info)});
   }
 
   Result<std::vector<std::string>> list(const Path& folder) override {
@@ -269,6 +275,21 @@ class PosixFileSystem final : public FileSystem {
     Path target = std::filesystem::read_symlink(path, code);
     if (code) return system_error(path, "read the link", code.value());
     return std::optional(std::move(target));
+  }
+
+  Result<void> remove_file(const Path& path) override {
+    if (::unlink(path.c_str()) == 0 || errno == ENOENT || errno == ENOTDIR) return {};
+    const int code = errno;
+    // Linux answers EISDIR, POSIX allows EPERM, which the folder around it can be the reason of, too.
+    std::error_code unknown;
+    if (code == EISDIR || (code == EPERM && std::filesystem::is_directory(path, unknown)))
+      return Error{ErrorKind::conflict, path.string() + ": is a folder where a file of ours belongs; move it away"};
+    return system_error(path, "remove", code);
+  }
+
+  Result<void> remove_empty_folder(const Path& path) override {
+    if (::rmdir(path.c_str()) == 0 || errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST) return {};
+    return system_error(path, "remove the folder", errno);
   }
 
   Result<void> remove_tree(const Path& path) override {

@@ -34,10 +34,15 @@ Descriptor::~Descriptor() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what) {
+Writers writers_of(const struct ::stat& info) {
+  if (info.st_uid != 0 && info.st_uid != ::geteuid()) return Writers::another_user;
+  return (info.st_mode & (S_IWGRP | S_IWOTH)) == 0 ? Writers::user : Writers::others;
+}
+
+Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what, mode_t mode) {
   int fd = -1;
   do {
-    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) return system_error(path, what, errno);
   return Descriptor(fd);
@@ -311,7 +316,27 @@ Result<std::unique_ptr<ReadFile>> map_file(const Path& path, Descriptor fd, uint
       std::make_unique<MappedFile>(path, std::move(fd), bytes, static_cast<std::byte*>(map)));
 }
 
+Result<struct ::stat> stat_regular(const Path& path, const Descriptor& fd) {
+  struct ::stat info {};
+  if (::fstat(fd.get(), &info) != 0) return system_error(path, "stat", errno);
+  if (S_ISDIR(info.st_mode)) return Error{ErrorKind::invalid, path.string() + ": is a folder, not a file"};
+  if (!S_ISREG(info.st_mode)) return Error{ErrorKind::invalid, path.string() + ": is not a regular file"};
+  return info;
+}
+
 }  // namespace
+
+Result<std::unique_ptr<ReadFile>> open_own_posix_file(const Path& path) {
+  auto opened = open_descriptor(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW, "open");  // a pipe must not hang us
+  std::error_code unknown;
+  if (!opened && std::filesystem::is_symlink(path, unknown))
+    return Error{ErrorKind::invalid, path.string() + ": is a symbolic link, which is not followed here"};
+  if (!opened) return opened.error();
+  Descriptor fd = std::move(opened).value();
+  TRY_ASSIGN(const struct ::stat info, stat_regular(path, fd));
+  TRY(check_writers(path, writers_of(info)));
+  return make_file<BufferedFile>(path, std::move(fd), narrow<uint64_t>(info.st_size));
+}
 
 Result<std::unique_ptr<ReadFile>> open_posix_file(const Path& path, ReadMode mode) {
   const int flags = O_RDONLY | O_NONBLOCK;  // a pipe must not hang us
@@ -323,10 +348,7 @@ Result<std::unique_ptr<ReadFile>> open_posix_file(const Path& path, ReadMode mod
   }
   if (!opened) return opened.error();
   Descriptor fd = std::move(opened).value();
-  struct ::stat info {};
-  if (::fstat(fd.get(), &info) != 0) return system_error(path, "stat", errno);
-  if (S_ISDIR(info.st_mode)) return Error{ErrorKind::invalid, path.string() + ": is a folder, not a file"};
-  if (!S_ISREG(info.st_mode)) return Error{ErrorKind::invalid, path.string() + ": is not a regular file"};
+  TRY_ASSIGN(const struct ::stat info, stat_regular(path, fd));
   const auto bytes = narrow<uint64_t>(info.st_size);
   switch (mode) {
     case ReadMode::buffered: return make_file<BufferedFile>(path, std::move(fd), bytes);

@@ -4,6 +4,8 @@
 // with the path; see FileSystem::open_read_as.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <memory>
 #include <string_view>
 
@@ -28,8 +30,15 @@ class Descriptor {
   int fd_;
 };
 
-[[nodiscard]] Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what);
+/// Of a file that is made, before umask.
+inline constexpr mode_t kUsualMode = 0644;
+[[nodiscard]] Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what,
+                                                 mode_t mode = kUsualMode);
 
 [[nodiscard]] Result<std::unique_ptr<ReadFile>> open_posix_file(const Path& path, ReadMode mode);
+/// FileSystem::open_read_own.
+[[nodiscard]] Result<std::unique_ptr<ReadFile>> open_own_posix_file(const Path& path);
+
+[[nodiscard]] Writers writers_of(const struct ::stat& info);
 
 }  // namespace dspack::format

@@ -32,7 +32,7 @@ TensorFileWriter::TensorFileWriter(FileSystem& files, Path path, Path temporary,
 TensorFileWriter::~TensorFileWriter() {
   if (file_ == nullptr) return;
   file_.reset();
-  if (temporary_ != path_) (void)files_.remove_tree(temporary_);  // the error that led here is the one to tell
+  if (temporary_ != path_) (void)files_.remove_file(temporary_);  // the error that led here is the one to tell
 }
 
 size_t TensorFileWriter::add(std::string name, Dtype dtype, std::vector<uint64_t> shape) {

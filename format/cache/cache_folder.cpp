@@ -27,7 +27,27 @@ Result<void> check_folder(const Path& root, FileSystem& files) {
   return Error{ErrorKind::conflict, root.string() + ": not empty, and no cache of dsrun; choose another with --cache"};
 }
 
+/// A journal says from its first record on that the folder is ours, and that is there before anything else.
+Result<void> check_new(const Path& root, FileSystem& files) {
+  TRY_ASSIGN(const auto names, files.list(root));
+  if (names.size() == 1) return {};
+  return Error{ErrorKind::conflict,
+               fmt::format("{}: not empty, and its .dspack-cache has no journal of dsrun; choose another with --cache",
+                           root.string())};
+}
+
 }  // namespace
+
+Result<void> remove_cache_work(FileSystem& files, const Path& root) {
+  const Path work = cache_work_folder(root);
+  TRY_ASSIGN(const auto info, files.stat(work));
+  if (!info || info->is_link || !info->is_directory) return {};
+  for (const char* folder : {"origin", "headers", "part"})
+    TRY(files.remove_tree(work / folder));
+  TRY(files.remove_file(cache_journal_path(root)));
+  TRY(files.remove_file(cache_lock_path(root)));
+  return files.remove_empty_folder(work);
+}
 
 Result<std::unique_ptr<CacheFolder>> CacheFolder::open(FileSystem& files, Path root, std::string origin) {
   if (origin.empty()) {
@@ -64,6 +84,7 @@ Result<void> CacheFolder::load(std::string origin) {
                                                   root_.string(), foreign->origin)};
   }
   auto& loaded = std::get<CacheLoaded>(load);
+  if (loaded.valid_bytes == 0) TRY(check_new(root_, files_));
   state_ = std::move(loaded.state);
   origin_ = origin.empty() ? cache_origin(journal).value_or("") : std::move(origin);
   TRY_ASSIGN(journal_, RecordLog::open(files_, path, loaded.valid_bytes));

@@ -39,6 +39,10 @@ namespace dspack::format {
   return cache_work_folder(root) / "part" / path;
 }
 
+/// Removes the working state of a cache that has become a packed repository: what caches put there, by its names.
+/// Anything else stays, and so does the folder.
+[[nodiscard]] Result<void> remove_cache_work(FileSystem& files, const Path& root);
+
 class CacheFolder {
  public:
   /// `origin`: the place whose cache it is to be, without secrets. Empty: whatever it is of; then it must be there.
@@ -72,7 +76,7 @@ class CacheFolder {
  private:
   // What is kept of a private repository is for who could fetch it.
   CacheFolder(FileSystem& files, Path root)
-      : files_(files), root_(std::move(root)), folders_(files, root_, FolderAccess::owner) {}
+      : files_(files), root_(std::move(root)), folders_(files, root_, Access::owner) {}
   Result<void> load(std::string origin);
   [[nodiscard]] std::optional<std::string> checked_text(const Path& path, const KeptText& kept);
   Result<void> write(const Path& path, std::string_view text);

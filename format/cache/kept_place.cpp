@@ -57,9 +57,15 @@ Result<std::optional<std::string>> strange_reason(FileSystem& files, const Path&
   if (!journal && !lock) return is("no cache of dsrun: its .dspack-cache has no journal");
   if ((journal && (journal->is_link || !journal->is_regular)) || (lock && (lock->is_link || !lock->is_regular)))
     return is("its journal or lock is no ordinary file");
-  if (!journal) return std::optional<std::string>();  // whoever began it was killed, or has just begun
-  TRY_ASSIGN(const std::string head, journal_head(files, cache_journal_path(folder)));
-  if (!head.empty() && !cache_origin(head)) return is("its journal is not one of this program");
+  std::string head;
+  if (journal) {
+    TRY_ASSIGN(head, journal_head(files, cache_journal_path(folder)));
+  }
+  if (cache_origin(head)) return std::optional<std::string>();
+  if (!head.empty()) return is("its journal is not one of this program");
+  // Whoever began it was killed, or has just begun: nothing was made yet.
+  TRY_ASSIGN(const auto names, files.list(folder));
+  if (names.size() > 1) return is("its .dspack-cache says nothing of the other files in it");
   return std::optional<std::string>();
 }
 

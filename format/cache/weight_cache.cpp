@@ -231,11 +231,11 @@ Result<bool> WeightCache::keep_expert(ExpertKey expert, std::span<const std::spa
   const Path part = folder_.part_path(planned.path);
   auto kept = write_expert(file, expert, tensors);
   if (!kept) {
-    (void)folder_.files().remove_tree(part);  // what was begun takes space that is wanted now
+    (void)folder_.files().remove_file(part);  // what was begun takes space that is wanted now
     return kept.error();
   }
   if (auto same = compare_with_first(file, kept->tensors); !same) {
-    (void)folder_.files().remove_tree(part);
+    (void)folder_.files().remove_file(part);
     return same.error();
   }
   TRY(folder_.journal().append(cache_line(planned.path, *kept)));
@@ -457,7 +457,7 @@ Result<void> WeightCache::remove_expert(uint32_t file) {
     other_bytes_ -= planned_[file].size_bytes;
   }
   readers_.forget(file);
-  TRY(folder_.files().remove_tree(final_path(file)));
+  TRY(folder_.files().remove_file(final_path(file)));
   return folder_.journal().append(cache_line_removed(planned_[file].path));
 }
 

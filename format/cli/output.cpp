@@ -207,7 +207,7 @@ Result<void> try_output(const std::string& file) {
   }
   const auto made = create_temporary(files, file);
   if (!made) return made.error();
-  return files.remove_tree(temporary_of(file));
+  return files.remove_file(temporary_of(file));
 }
 
 Result<void> try_output_folder(const std::string& folder) {
@@ -227,7 +227,7 @@ Result<void> try_output_folder(const std::string& folder) {
       temporary_of(there / fmt::format("{}-{:08x}", missing.filename().string(), std::random_device()()));
   const auto made = files.open_write(tried, OpenMode::create);
   if (!made) return made.error().in(folder);
-  return files.remove_tree(tried);
+  return files.remove_file(tried);
 }
 
 int finish_output(int status) {

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -295,11 +296,29 @@ CommandLine parse_command_line(const Program& program, std::vector<std::string> 
   return parse(program, program.verbs.front(), std::move(arguments));
 }
 
+/// What others see of the command line from now on: a secret as so many x, the name of a file (@FILE) as it is.
+void hide_secrets(const Program& program, std::span<char* const> words) {
+  const auto hide = [](std::string_view shown, char* secret) {
+    if (!shown.starts_with('@')) std::ranges::fill(std::span(secret, shown.size()), 'x');
+  };
+  for (size_t i = 0; i < words.size() && std::string_view(words[i]) != "--"; ++i) {
+    const std::string_view word = words[i];
+    for (const std::string& name : program.secret_options) {
+      if (word == name && i + 1 < words.size()) hide(words[i + 1], words[i + 1]);
+      if (word.starts_with(name + "=")) hide(word.substr(name.size() + 1), words[i] + name.size() + 1);
+    }
+  }
+}
+
 int run_program(const Program& program, int count, char** values) {
   occupy_standard_streams();
   end_where_memory_runs_out(program.name.c_str());
   end_where_a_mapped_file_fails(program.name.c_str());
-  const auto status = guarded([&]() -> Result<int> { return run(program, {values + 1, values + count}); });
+  const auto status = guarded([&]() -> Result<int> {
+    std::vector<std::string> arguments(values + std::min(count, 1), values + count);
+    hide_secrets(program, std::span(values, static_cast<size_t>(count)));
+    return run(program, std::move(arguments));
+  });
   if (status) return finish_output(*status);
   print_error(fmt::format("{}: {}", program.name, status.error().message));
   return finish_output(1);

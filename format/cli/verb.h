@@ -81,6 +81,7 @@ struct Program {
   std::string when_interrupted;                   // a hint after an interruption; empty: none
   std::function<std::string()> build_facts = {};  // lines that --version prints after the version; none: no more
   std::vector<PeerOption> peer_options = {};
+  std::vector<std::string> secret_options = {};  // "--api-key": everybody on a machine may list its command lines
 };
 
 /// A command line: a verb to run, or a text for the user.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
 from .errors import FormatError, IntegrityError, UnsupportedError
+from .json_text import parse_json
 from .tensors import BITS
 
 MAX_MANIFEST_BYTES = 64 << 20
@@ -134,8 +135,8 @@ def _no_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 
 def _parse_json(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text, pairs_hook=_no_duplicates)
+    except ValueError as error:
         raise FormatError("manifest.json: " + str(error)[:200]) from None
 
 

@@ -1,13 +1,16 @@
 """Where a repository's files lie: a folder, an http(s) folder on a server with byte ranges, or the Hub.
 
 A place reads ranges. What it returns is as long as was asked, or OSError is raised; memory grows only with bytes that
-arrive.
+arrive, and a server that sends a byte now and then does not hold anybody up.
 """
 
+import http.client
+import io
 import ipaddress
-import json
 import os
 import re
+import ssl
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -15,7 +18,10 @@ from http.client import HTTPMessage
 from pathlib import Path
 from typing import IO, Any, Dict, Optional, Protocol
 
-TIMEOUT_SECONDS = 30
+from .json_text import parse_json
+
+TIMEOUT_SECONDS = 30  # of silence; of an answer, until it must have come at the least rate
+LEAST_RATE = 10_000  # bytes a second, head and body of an answer
 MAX_HUB_ANSWER_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 20
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
@@ -84,13 +90,67 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return request
 
 
+class _Paced(io.RawIOBase):
+    """What a socket brings, as long as that is fast enough."""
+
+    def __init__(self, raw: Any):
+        super().__init__()
+        self.raw = raw
+        self.begin = time.monotonic()
+        self.bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> Optional[int]:
+        got: Optional[int] = self.raw.readinto(into)
+        self.bytes += got or 0
+        seconds = time.monotonic() - self.begin
+        if got and seconds > TIMEOUT_SECONDS and self.bytes < LEAST_RATE * (seconds - TIMEOUT_SECONDS):
+            raise TimeoutError("%d bytes in %.0f s: too slow to wait for" % (self.bytes, seconds))
+        return got
+
+    def close(self) -> None:
+        self.raw.close()
+        super().close()
+
+
+class _PacedResponse(http.client.HTTPResponse):
+    def __init__(self, sock: Any, *arguments: Any, **options: Any):
+        super().__init__(sock, *arguments, **options)
+        self.fp = io.BufferedReader(_Paced(self.fp.detach()))
+
+
+class _Connection(http.client.HTTPConnection):
+    response_class = _PacedResponse
+
+
+class _TlsConnection(http.client.HTTPSConnection):
+    response_class = _PacedResponse
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(_Connection, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self) -> None:
+        self.tls = ssl.create_default_context()
+        self.tls.set_alpn_protocols(["http/1.1"])
+        super().__init__(context=self.tls)
+
+    def https_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(_TlsConnection, req, context=self.tls)
+
+
 class HttpFolder:
     """`address` ends with a slash, or has a %s in which the path goes."""
 
     def __init__(self, address: str, token: Optional[str] = None):
         self.address = address
         self.token = token if token and _is_private_line(address) else None
-        self.opener = urllib.request.build_opener(_Redirects())
+        self.opener = urllib.request.build_opener(_Redirects(), _Http(), _Https())
 
     def url(self, path: str) -> str:
         return self.address + urllib.parse.quote(path)
@@ -167,8 +227,8 @@ def open_hub(name: str, revision: str) -> HttpFolder:
     with api.get(url) as answer:
         text = api.body(answer, MAX_HUB_ANSWER_BYTES, url)
     try:
-        commit = json.loads(text)["sha"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        commit = parse_json(text.decode("utf-8"))["sha"]
+    except (ValueError, KeyError, TypeError):
         raise OSError("%s: the answer names no commit" % url) from None
     if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40}", commit):
         raise OSError("%s: the answer names no commit" % url)

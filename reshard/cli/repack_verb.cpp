@@ -178,13 +178,39 @@ Result<int> pack_part(const RepackFlags& flags, const RepackOutlook& outlook, fo
   return 0;
 }
 
+/// Whether work in the output folder goes on, or is done: then nobody is asked about it again.
+Result<bool> has_begun(const RepackFlags& flags) {
+  TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));
+  TRY_ASSIGN(const auto sealed, format::posix_file_system().stat(format::Path(flags.out) / format::kManifestPath));
+  return begun || sealed;
+}
+
+// By expert V3 has 15,000 files, and the largest model that is known 25,000.
+constexpr uint64_t kMostFilesUnasked = 100'000;
+
+/// A header of 100 MB can name millions of experts. File systems bear so many files badly, and so does whoever removes
+/// them again: that wants a word of the user's.
+Result<bool> confirm_many_files(const RepackFlags& flags, const RepackOutlook& outlook) {
+  const uint64_t count = outlook.plan.files.size();
+  if (count <= kMostFilesUnasked || flags.yes) return true;
+  TRY_ASSIGN(const bool begun, has_begun(flags));
+  if (begun) return true;
+  const std::string what = fmt::format("{} would get {} weight files", flags.out, count);
+  if (!format::can_ask()) {
+    return Error{ErrorKind::conflict,
+                 what + "; group into fewer (--by layer, --by shard:4GB), or give --yes if that is meant"};
+  }
+  if (format::ask_yes(fmt::format("reshard: {}; is that meant?", what))) return true;
+  format::print_error("reshard: nothing was made; --by layer or --by shard:4GB makes fewer files");
+  return false;
+}
+
 /// Who names no source may not know what the default one weighs: it is said, and on a terminal asked before the first
 /// byte of weights. A run that resumes is not asked about, and what is complete is not fetched again.
 Result<bool> confirm_default_source(const RepackFlags& flags, const RepackOutlook& outlook, const Context& context) {
   if (!flags.is_default_source) return true;
-  TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));
-  TRY_ASSIGN(const auto sealed, format::posix_file_system().stat(format::Path(flags.out) / format::kManifestPath));
-  if (begun || sealed) return true;
+  TRY_ASSIGN(const bool begun, has_begun(flags));
+  if (begun) return true;
   context.progress.note(fmt::format("no SOURCE is named, so this packs {}: {} to read, {}; {} needs {} of disk",
                                     kDefaultSource, human_bytes(outlook.plan.source_bytes),
                                     transfer_words(outlook.plan.source_bytes, flags.network.limit_rate, "download"),
@@ -226,6 +252,8 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
   }
   TRY_ASSIGN(const bool goes_on, confirm_default_source(flags, outlook, context));
   if (!goes_on) return 1;
+  TRY_ASSIGN(const bool meant, confirm_many_files(flags, outlook));
+  if (!meant) return 1;
   if (flags.part) return pack_part(flags, outlook, *repository, options, *flags.part, context);
   TRY_ASSIGN(const RepackOutcome outcome,
              repack(outlook, *repository, options, format::posix_file_system(), context.progress, context.stop));
@@ -288,7 +316,10 @@ void add_repack_options(format::OptionTable& table, RepackFlags& flags) {
             "Do one of N parts, on this machine or another; each part reads other source shards. When all are "
             "done, reshard seal joins them");
   table.flag("--dry-run", flags.dry_run, "Print what would be read and written, and stop");
-  table.flag("-y,--yes", flags.yes, "Without SOURCE on a terminal: do not ask whether to fetch the default one");
+  table.flag(
+      "-y,--yes", flags.yes,
+      "Do not ask: without SOURCE on a terminal, whether to fetch the default one; and whether more than 100,000 "
+      "weight files are meant, which are not made without a word");
   add_jobs(table, flags.jobs,
            "Source shards read at a time; bounds memory and connections. Over a network a run begins with 4 "
            "connections and adds more while that raises the rate; few shards are split into ranges. Default: "

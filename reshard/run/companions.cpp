@@ -195,13 +195,22 @@ Result<format::CompanionFile> copy_companion(const Companion& companion, format:
   const Path target = out / companion.path;
   const Path part = part_folder(out) / companion.path;
   TRY(folders.make(target.parent_path()));
-  TRY(folders.make(part.parent_path()));
+  TRY_ASSIGN(format::CompanionFile file, fetch_companion(companion, repository, part, files, folders, stop));
+  TRY(files.rename(part, target));
+  TRY(files.sync_folder(target.parent_path()));
+  return file;
+}
+
+Result<format::CompanionFile> fetch_companion(const Companion& companion, format::Repository& repository,
+                                              const Path& into, format::FileSystem& files, DurableFolders& folders,
+                                              const std::stop_token& stop) {
+  TRY(folders.make(into.parent_path()));
   format::Sha256 hash;
   OtherHashes others(companion.declared);
   uint64_t at = 0;
   {
     TRY_ASSIGN(const auto source, repository.open(companion.source_path, stop));
-    TRY_ASSIGN(const auto file, files.open_write(part, format::OpenMode::truncate));
+    TRY_ASSIGN(const auto file, files.open_write(into, format::OpenMode::truncate));
     const format::ByteSink sink = [&](std::span<const std::byte> bytes) -> Result<void> {
       hash.update(bytes);
       others.update(bytes);
@@ -216,8 +225,6 @@ Result<format::CompanionFile> copy_companion(const Companion& companion, format:
   if (const auto fits = check_declared(companion.declared, sha256, others.finish()); !fits)
     return fits.error().in(
         fmt::format("{}: differs from its digest", format::without_password(repository.locate(companion.source_path))));
-  TRY(files.rename(part, target));
-  TRY(files.sync_folder(target.parent_path()));
   return format::CompanionFile{companion.path, at, sha256};
 }
 

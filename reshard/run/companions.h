@@ -61,6 +61,12 @@ inline constexpr SetAside kSetAside[] = {{kConfigPath, kSourceConfig},
                                                            const format::Path& out, format::FileSystem& files,
                                                            DurableFolders& folders, const std::stop_token& stop);
 
+/// Copies one companion to `into`, durable but for its name. Its digest is known and differs: corrupt, and what came is
+/// there.
+[[nodiscard]] Result<format::CompanionFile> fetch_companion(const Companion& companion, format::Repository& repository,
+                                                            const format::Path& into, format::FileSystem& files,
+                                                            DurableFolders& folders, const std::stop_token& stop);
+
 /// Writes text as a companion below `out`.
 [[nodiscard]] Result<format::CompanionFile> write_companion(const std::string& path, std::string_view text,
                                                             const format::Path& out, format::FileSystem& files,

@@ -2,13 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "format/base/size.h"
+#include "format/json.h"
+#include "format/record_log.h"
 
 namespace dspack::reshard {
 namespace {
 
 using format::is_within;
 using format::Path;
+
+constexpr WorkKind kKinds[] = {WorkKind::unpack, WorkKind::repack, WorkKind::parts};
 
 const char* kind_text(WorkKind kind) {
   switch (kind) {
@@ -19,9 +25,46 @@ const char* kind_text(WorkKind kind) {
   return "";
 }
 
+/// Whether there is a journal with a record, or one that is damaged before some. A run has the first record durable
+/// before it makes any file in the output.
+Result<bool> has_journal(const Path& path, format::FileSystem& files) {
+  const auto text = read_text(files, path, format::kMaxJournalBytes);
+  if (!text && text.error().kind == ErrorKind::not_found) return false;
+  if (!text) return text.error();
+  const format::RecordScan scan = format::scan_records(*text, [](const format::Json&) { return Result<void>(); });
+  return scan.valid_bytes > 0 || scan.damage.has_value();
+}
+
+/// Whether the mark is one that a run has made. That of an unpacking is compared as a whole by whoever goes on with it.
+Result<bool> is_own_mark(const Path& out, WorkKind kind, format::FileSystem& files) {
+  const Path mark = work_mark(out, kind);
+  if (kind == WorkKind::unpack) return true;
+  if (kind == WorkKind::repack) return has_journal(mark, files);
+  TRY_ASSIGN(const std::vector<std::string> names, files.list(mark));
+  for (const std::string& name : names) {
+    TRY_ASSIGN(const bool there, has_journal(mark / name / "journal", files));
+    if (there) return true;
+  }
+  return false;
+}
+
+/// Whether nothing was made yet: all there is in the folder is what a run begins with.
+Result<bool> has_just_begun(const Path& out, const std::vector<std::string>& names, format::FileSystem& files) {
+  if (names.size() != 1 || out / names.front() != work_folder(out)) return false;
+  TRY_ASSIGN(const auto info, files.stat(work_folder(out)));
+  if (!info || !info->is_directory) return false;
+  TRY_ASSIGN(const std::vector<std::string> begun, files.list(work_folder(out)));
+  return std::ranges::all_of(begun, [&](const std::string& name) {
+    const Path path = work_folder(out) / name;
+    return name == kLockName || std::ranges::any_of(kKinds, [&](WorkKind kind) {
+             return path == work_mark(out, kind) || path == format::temporary_of(work_mark(out, kind));
+           });
+  });
+}
+
 /// Whose unfinished work it is. A journal beside parts is that of the run that they have been joined into.
 Result<std::optional<WorkKind>> work_in(const Path& out, format::FileSystem& files) {
-  for (const WorkKind kind : {WorkKind::unpack, WorkKind::repack, WorkKind::parts}) {
+  for (const WorkKind kind : kKinds) {
     TRY_ASSIGN(const auto mark, files.stat(work_mark(out, kind)));
     if (mark) return std::optional(kind);
   }
@@ -61,14 +104,17 @@ Result<void> check_target(const Path& out, WorkKind kind, format::FileSystem& fi
   if (!info) return {};
   if (!info->is_directory) return Error{ErrorKind::conflict, out.string() + ": exists and is not a folder"};
   TRY_ASSIGN(const std::vector<std::string> names, files.list(out));
-  TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
   TRY_ASSIGN(const std::optional<WorkKind> there, work_in(out, files));
   if (there && *there != kind) {
     return Error{ErrorKind::conflict, fmt::format("{}: holds {}; complete that with its own command, or choose another "
                                                   "folder",
                                                   out.string(), kind_text(*there))};
   }
-  if (names.empty() || work) return {};
+  if (names.empty()) return {};
+  TRY_ASSIGN(const bool is_own, there ? is_own_mark(out, kind, files) : Result<bool>(false));
+  if (is_own) return {};
+  TRY_ASSIGN(const bool just_begun, has_just_begun(out, names, files));
+  if (just_begun) return {};
   return Error{ErrorKind::conflict,
                out.string() + ": not empty, and not the unfinished work of an earlier run; choose another folder"};
 }
@@ -77,11 +123,26 @@ Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, form
                                                            format::FileSystem& files) {
   DurableFolders folders(files, out);
   TRY(folders.make(work_folder(out)));  // first of all, so that check_target knows the folder again
-  auto lock = files.lock(work_folder(out) / "lock", kind);
+  auto lock = files.lock(work_folder(out) / kLockName, kind);
   if (!lock && lock.error().kind == ErrorKind::conflict) {
     return Error{ErrorKind::conflict, fmt::format("{}: another reshard is working on this folder", out.string())};
   }
   return lock;
+}
+
+Result<void> remove_work_folder(const Path& out, format::FileSystem& files) {
+  const Path work = work_folder(out);
+  TRY_ASSIGN(const auto info, files.stat(work));
+  if (!info) return {};
+  if (info->is_link || !info->is_directory) return {};  // nobody's work
+  for (const Path& folder : {part_folder(out), done_folder(out), work_mark(out, WorkKind::parts)})
+    TRY(files.remove_tree(folder));
+  for (const WorkKind kind : {WorkKind::unpack, WorkKind::repack}) {
+    TRY(files.remove_file(format::temporary_of(work_mark(out, kind))));
+    TRY(files.remove_file(work_mark(out, kind)));
+  }
+  TRY(files.remove_file(work / kLockName));
+  return files.remove_empty_folder(work);
 }
 
 Result<void> check_disk(uint64_t need_bytes, const Path& out, format::FileSystem& files) {

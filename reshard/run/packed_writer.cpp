@@ -129,7 +129,7 @@ Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journall
   if (recorded && complete && info && info->size_bytes == size_bytes) {
     state.sealed = record->second;
     // Of a compressed file the raw one goes last.
-    return plan_.recipe.zstd_level ? files_.remove_tree(part_path(file)) : Result<void>();
+    return plan_.recipe.zstd_level ? files_.remove_file(part_path(file)) : Result<void>();
   }
   if (info && !plan_.recipe.zstd_level) {  // renamed, but not recorded, or not as it was
     TRY(folders_.make(part_path(file).parent_path()));
@@ -312,7 +312,7 @@ Result<void> PackedWriter::seal_batch(std::span<const uint32_t> complete) {
     TRY(files_.sync_folder(folder));
   TRY(journal_.append(sealed));
   for (size_t i = 0; i < sealed.size(); ++i) {
-    if (plan_.recipe.zstd_level) TRY(files_.remove_tree(part_path(complete[i])));
+    if (plan_.recipe.zstd_level) TRY(files_.remove_file(part_path(complete[i])));
     State& state = *states_[complete[i]];
     const std::lock_guard lock(state.mutex);
     state.sealed = std::move(sealed[i]);

@@ -114,7 +114,7 @@ Result<RepackOutcome> finish_complete(const Path& out, format::FileSystem& files
   TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
   if (work) {
     TRY(files.sync_folder(out));  // the work folder may go only when the manifest's name is durable
-    TRY(files.remove_tree(work_folder(out)));
+    TRY(remove_work_folder(out, files));
   }
   return RepackOutcome::already_complete;
 }

@@ -221,7 +221,7 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
   std::sort(manifest.companions.begin(), manifest.companions.end(),
             [](const auto& a, const auto& b) { return a.path < b.path; });
   TRY(format::write_sealed(files, out / format::kManifestPath, write_manifest(manifest)));
-  return files.remove_tree(work_folder(out));
+  return remove_work_folder(out, files);
 }
 
 }  // namespace dspack::reshard

@@ -255,6 +255,14 @@ Result<void> fill(const Path& folder, const Wanted& wanted, FileSystem& files) {
   return format::write_sealed(files, folder / kLinkRecord, wanted.record);
 }
 
+/// What a run has beside the folder, by its names; anything else stays, and so does the work folder.
+Result<void> remove_work(const Path& work, FileSystem& files) {
+  TRY(files.remove_tree(work / "new"));
+  TRY(files.remove_tree(work / "old"));
+  TRY(files.remove_file(work / "lock"));
+  return files.remove_empty_folder(work);
+}
+
 /// Removes what a run left that was killed when the folder was in its place already.
 Result<void> clear_remains(const Path& work, format::DurableFolders& folders, FileSystem& files) {
   TRY_ASSIGN(const auto there, files.stat(work));
@@ -262,7 +270,7 @@ Result<void> clear_remains(const Path& work, format::DurableFolders& folders, Fi
   TRY(folders.make(work));  // refuses a link
   const auto lock = files.lock(work / "lock", format::LockKind::exclusive);
   if (!lock) return lock.error().kind == ErrorKind::conflict ? Result<void>() : lock.error();
-  return files.remove_tree(work);
+  return remove_work(work, files);
 }
 
 }  // namespace
@@ -291,13 +299,13 @@ Result<LinkOutcome> make_links(const LinkPlan& plan, const Path& packed, const P
   TRY(files.remove_tree(work / "new"));                              // of a run that was killed
   TRY(files.remove_tree(work / "old"));
   if (const auto filled = fill(work / "new", wanted, files); !filled) {
-    TRY(files.remove_tree(work));
+    TRY(remove_work(work, files));
     return filled.error();
   }
   if (found != Found::nothing) TRY(files.rename(place, work / "old"));
   TRY(files.rename(work / "new", place));
   TRY(files.sync_folder(parent));
-  TRY(files.remove_tree(work));
+  TRY(remove_work(work, files));
   return found == Found::nothing ? LinkOutcome::made : LinkOutcome::updated;
 }
 

@@ -245,7 +245,7 @@ Result<void> seal_packed(const Job& job) {
     text = write_manifest(manifest);
   }
   TRY(format::write_sealed(job.folder.files(), job.folder.root() / format::kManifestPath, text));
-  return job.folder.files().remove_tree(work_folder(job.folder.root()));
+  return remove_work_folder(job.folder.root(), job.folder.files());
 }
 
 }  // namespace
@@ -255,7 +255,7 @@ Result<SealOutcome> seal_cache(const Path& folder, const format::RemoteOptions& 
   TRY_ASSIGN(const auto manifest, files.stat(folder / format::kManifestPath));
   if (manifest) {  // and perhaps killed before the last step
     TRY(files.sync_folder(folder));
-    TRY(files.remove_tree(format::cache_work_folder(folder)));
+    TRY(format::remove_cache_work(files, folder));
     return SealOutcome{.was_sealed = true};
   }
   TRY_ASSIGN(const auto cache_folder, CacheFolder::open(files, folder, ""));
@@ -269,7 +269,7 @@ Result<SealOutcome> seal_cache(const Path& folder, const format::RemoteOptions& 
     const Job job{*cache_folder, *origin, catalogue, *cache, jobs, progress, stop};
     TRY(catalogue.manifest() ? seal_packed(job) : seal_ordinary(job));
   }
-  TRY(files.remove_tree(format::cache_work_folder(folder)));
+  TRY(format::remove_cache_work(files, folder));
   return SealOutcome{};
 }
 

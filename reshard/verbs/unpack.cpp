@@ -18,7 +18,7 @@ using format::Json;
 using format::Path;
 
 constexpr uint64_t kMaxMarkBytes = 4096;
-constexpr uint64_t kBookkeepingFiles = 6;  // the index, mark, lock, and the folders they lie in
+constexpr uint64_t kBookkeepingFiles = 7;  // the index, mark, lock, and the folders they lie in
 
 /// What this run makes of what, so that another one does not go on with its files.
 std::string run_identity(const format::Manifest& manifest, const UnpackOptions& options) {
@@ -46,10 +46,21 @@ Result<bool> is_there(const Path& path, uint64_t size_bytes, format::FileSystem&
   return info && info->is_regular && info->size_bytes == size_bytes;
 }
 
+/// Of a run that was killed when it had removed its mark.
+Result<void> clear_remains(const Path& out, format::FileSystem& files) {
+  TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
+  if (!work || work->is_link || !work->is_directory) return {};
+  TRY_ASSIGN(const std::vector<std::string> names, files.list(work_folder(out)));
+  if (names.size() > 1 || (names.size() == 1 && names.front() != kLockName)) return {};
+  const auto lock = lock_work_folder(out, format::LockKind::exclusive, files);
+  if (!lock) return lock.error().kind == ErrorKind::conflict ? Result<void>() : lock.error();
+  return remove_work_folder(out, files);
+}
+
 /// Whether all that would be made is there already, and no sign of unfinished work.
 Result<bool> is_complete(const UnpackPlan& plan, const Path& out, format::FileSystem& files) {
-  TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
-  if (work) return false;
+  TRY_ASSIGN(const auto mark, files.stat(work_mark(out, WorkKind::unpack)));
+  if (mark) return false;
   for (const ShardImage& shard : plan.shards) {
     TRY_ASSIGN(const bool there, is_there(out / shard.path, shard.size_bytes, files));
     if (!there) return false;
@@ -61,7 +72,7 @@ Result<bool> is_complete(const UnpackPlan& plan, const Path& out, format::FileSy
   return plan.index ? is_there(out / format::kIndexPath, plan.index->size(), files) : Result<bool>(true);
 }
 
-/// Makes one shard under .reshard/part, and gives it its name when it is whole, right and durable.
+/// Makes one shard under .reshard/part, and moves it to .reshard/done when it is whole, right and durable.
 class ShardMaker {
  public:
   ShardMaker(format::Repository& packed, const format::Checkpoint& catalogue, Path out, format::FileSystem& files,
@@ -75,7 +86,7 @@ class ShardMaker {
 
   Result<void> make(const ShardImage& image, const std::stop_token& stop) const {
     const Path part = part_folder(out_) / image.path;
-    const Path target = out_ / image.path;
+    const Path target = done_folder(out_) / image.path;
     TRY(folders_.make(part.parent_path()));
     TRY(folders_.make(target.parent_path()));
     {
@@ -121,6 +132,34 @@ class ShardMaker {
   DurableFolders& folders_;
   format::Progress& progress_;
 };
+
+/// Files from .reshard/done get their names in the output. Only now, all at once, so that whoever fails before leaves
+/// nothing that could pass for a checkpoint; after an error here they are taken back.
+Result<void> name_files(const std::vector<std::string>& paths, const Path& out, format::FileSystem& files,
+                        DurableFolders& folders) {
+  std::set<Path> touched;
+  const auto name = [&](const std::string& path) -> Result<void> {
+    TRY_ASSIGN(const auto waits, files.stat(done_folder(out) / path));
+    if (!waits) return {};  // a run that was killed here has come to it
+    TRY(folders.make((out / path).parent_path()));
+    touched.insert((out / path).parent_path());
+    return files.rename(done_folder(out) / path, out / path);
+  };
+  const auto name_all = [&]() -> Result<void> {
+    for (const std::string& path : paths)
+      TRY(name(path));
+    for (const Path& folder : touched)
+      TRY(files.sync_folder(folder));
+    return {};
+  };
+  const auto named = name_all();
+  if (named) return {};
+  for (const std::string& path : paths) {
+    const auto there = files.stat(out / path);
+    if (there && *there && (*there)->is_regular) (void)files.rename(out / path, done_folder(out) / path);
+  }
+  return named;
+}
 
 /// Two files of one name would overwrite each other.
 Result<void> check_names(const UnpackPlan& plan) {
@@ -173,17 +212,27 @@ Result<UnpackOutcome> unpack(const UnpackPlan& plan, format::Repository& packed,
                              const std::stop_token& stop) {
   const Path& out = options.out;
   TRY_ASSIGN(const bool complete, is_complete(plan, out, files));
-  if (complete) return UnpackOutcome::already_there;
+  if (complete) {
+    TRY(clear_remains(out, files));
+    return UnpackOutcome::already_there;
+  }
   TRY(check_target(out, WorkKind::unpack, files));
   const std::string identity = run_identity(*catalogue.manifest(), options);
   TRY_ASSIGN(const bool begun, has_begun(out, identity, files));
 
+  std::vector<std::string> paths;
+  for (const ShardImage& shard : plan.shards)
+    paths.push_back(shard.path);
+  for (const Companion& companion : plan.companions)
+    paths.push_back(companion.path);
+  if (plan.index) paths.emplace_back(format::kIndexPath);
   std::vector<const ShardImage*> todo;
   uint64_t tensor_bytes = 0;
   uint64_t need_bytes = plan.index ? plan.index->size() : 0;
   for (const ShardImage& shard : plan.shards) {
-    TRY_ASSIGN(const bool done, is_there(out / shard.path, shard.size_bytes, files));
-    if (begun && done) continue;
+    TRY_ASSIGN(const bool named, is_there(out / shard.path, shard.size_bytes, files));
+    TRY_ASSIGN(const bool done, is_there(done_folder(out) / shard.path, shard.size_bytes, files));
+    if (begun && (named || done)) continue;
     todo.push_back(&shard);
     tensor_bytes += shard.size_bytes - shard.header.size();
     need_bytes += shard.size_bytes;
@@ -210,12 +259,13 @@ Result<UnpackOutcome> unpack(const UnpackPlan& plan, format::Repository& packed,
   };
   TRY(run_jobs(todo.size(), options.jobs, one, stop));
   for (const Companion& companion : plan.companions) {
-    TRY_ASSIGN(const auto copied, copy_companion(companion, packed, out, files, folders, stop));
-    (void)copied;
+    TRY(fetch_companion(companion, packed, done_folder(out) / companion.path, files, folders, stop));
   }
-  if (plan.index) TRY(format::write_sealed(files, out / format::kIndexPath, *plan.index));
+  TRY(folders.make(done_folder(out)));
+  if (plan.index) TRY(format::write_sealed(files, done_folder(out) / format::kIndexPath, *plan.index));
+  TRY(name_files(paths, out, files, folders));
   progress.finished();
-  TRY(files.remove_tree(work_folder(out)));
+  TRY(remove_work_folder(out, files));
   return UnpackOutcome::made;
 }
 

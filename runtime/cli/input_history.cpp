@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 
 #include "format/base/foreign_text.h"
 
@@ -88,14 +87,10 @@ Result<void> InputHistory::add(const std::string& entry) {
     if (entries.empty() || entries.back() != added) entries.push_back(added);
   }
   const std::string text = history_text(entries);
-  TRY_ASSIGN(const auto file, format::create_temporary(files_, file_));
-  const format::Path temporary = format::temporary_of(file_);
-  std::error_code failed;  // before anything is in it: what was typed is nobody else's business
-  std::filesystem::permissions(temporary, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write,
-                               failed);
-  if (failed) return Error{ErrorKind::io, temporary.string() + ": its permissions cannot be set"};
+  // What was typed is nobody else's business.
+  TRY_ASSIGN(const auto file, format::create_temporary(files_, file_, format::Access::owner));
   TRY(file->write(0, format::as_bytes(text)));
-  TRY(files_.rename(temporary, file_));
+  TRY(files_.rename(format::temporary_of(file_), file_));
   waiting_.clear();
   return {};
 }

@@ -11,6 +11,7 @@
 
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
+#include "runtime/cli/api_key.h"
 #include "runtime/cli/generation_defaults.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
@@ -76,12 +77,7 @@ Result<std::unique_ptr<PrefixCache>> make_cache(LoadedModel& loaded, const Cache
 Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   const std::stop_token stop = process.stop();
   TRY(Sampler::make(options.sampler.over()));
-  std::string key = options.api_key;
-  if (key.starts_with('@')) {
-    TRY_ASSIGN(key, read_text_file(key.substr(1)));
-    while (key.ends_with('\n'))
-      key.pop_back();
-  }
+  TRY_ASSIGN(const std::string key, find_api_key(options.api_key));
   const auto addresses = resolve_host(options.host);
   if (!addresses) return addresses.error().in("--host");
   if (key.empty() && !std::ranges::all_of(*addresses, &is_loopback)) {
@@ -149,7 +145,11 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
             "IPv6, too; 0.0.0.0, every network");
   table.add("--port", "N", options.port, format::between<uint16_t>(0, UINT16_MAX),
             "The port (default: 8080); 0: a free one");
-  table.add("--api-key", "KEY|@FILE", options.api_key, "What clients must send as their key (default: none)");
+  table.add(
+      "--api-key", "KEY|@FILE", options.api_key,
+      "What clients must send as their key (default: $DSPACK_API_KEY if that is set, else none). Better a file or the "
+      "variable: a key that is written here is in your shell's history, and for a moment, until dsrun has wiped it, "
+      "in the list of processes");
   table.add("--allow-origin", "ORIGIN", options.allow_origin,
             "A page that may ask from browsers, as https://chat.example.org, or * for all (default: none)");
   table.add("--model-name", "NAME", options.model_name, "How the model is called (default: the folder's name)");

@@ -195,10 +195,10 @@ struct ServeOptions {
   SamplingFlags sampler;
   std::string host = "127.0.0.1";
   uint16_t port = 8080;
-  std::string api_key;     // empty: none
-  std::string model_name;  // empty: the folder's
-  uint32_t parallel = 1;   // answers at once
-  uint32_t waiting = 64;   // requests that wait for a place
+  std::optional<std::string> api_key = {};  // as written; see api_key.h
+  std::string model_name;                   // empty: the folder's
+  uint32_t parallel = 1;                    // answers at once
+  uint32_t waiting = 64;                    // requests that wait for a place
   HttpLimits limits;
   CacheOptions cache;
 
@@ -230,7 +230,8 @@ struct ServeOptions {
                     replay_verb(), plan_verb(), bench_verb(), serve_verb(), format::cache_verb()},
           .when_interrupted = {},
           .build_facts = dsrun_facts,
-          .peer_options = peer_options()};
+          .peer_options = peer_options(),
+          .secret_options = {"--api-key"}};
 }
 
 }  // namespace dspack::runtime

@@ -179,7 +179,7 @@ Result<void> write_kv_file(format::FileSystem& files, const format::Path& path, 
                            const KvFileNotes& notes, const KvIdentity& identity) {
   const std::string header = kv_header_text(block, notes, identity);
   {
-    TRY_ASSIGN(const auto file, format::create_temporary(files, path));
+    TRY_ASSIGN(const auto file, format::create_temporary(files, path, format::Access::owner));
     uint64_t at = 0;
     for (const std::span<const std::byte> part :
          {format::as_bytes(header), bytes_of_tokens(block.tokens), std::span<const std::byte>(block.rows),

@@ -70,7 +70,7 @@ struct KvContents {
 
 /// Bytes of a file with so many positions and no text.
 [[nodiscard]] uint64_t kv_file_bytes(const KvIdentity& identity, uint32_t positions);
-/// Replaces what is there once all of it is on the disk.
+/// Replaces what is there once all of it is on the disk. Nobody but its owner may read it: it says what was said.
 [[nodiscard]] Result<void> write_kv_file(format::FileSystem& files, const format::Path& path, const KvBlock& block,
                                          const KvFileNotes& notes, const KvIdentity& identity);
 

@@ -178,13 +178,20 @@ uint32_t PrefixCache::restore(Sequence& sequence, std::span<const uint32_t> toke
   return sequence.length() - before;
 }
 
+void PrefixCache::forget(std::span<const uint32_t> tokens) {
+  if (Node* const begin = closest_child(root_, tokens)) drop(*begin);
+  publish();
+}
+
 /// Null: it cannot be read. It comes into memory where that pushes nothing of its own conversation out.
 std::shared_ptr<const KvBlock> PrefixCache::load(Node& node, uint64_t& path_bytes) {
   if (node.block) return node.block;
   auto block = folder_->read(node.id);
-  const bool fits = block && (*block)->first == node.first && (*block)->tokens == node.tokens;
-  if (!fits) {
-    if (!block) log_({block.error().kind, "a saved prefix is left out and removed: " + block.error().message});
+  if (block && ((*block)->first != node.first || (*block)->tokens != node.tokens)) {
+    block = Error{ErrorKind::corrupt, "it is of another place in a conversation than it was at the start"};
+  }
+  if (!block) {
+    log_({block.error().kind, "a saved prefix is left out and removed: " + block.error().message});
     return nullptr;
   }
   if (path_bytes + bytes_of(node) <= memory_limit_) {

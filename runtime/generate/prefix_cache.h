@@ -51,6 +51,10 @@ class PrefixCache {
   /// Appends to a sequence, which holds the first of `tokens`, as many more of them as the cache has; returns how many.
   uint32_t restore(Sequence& sequence, std::span<const uint32_t> tokens);
 
+  /// Drops what a prompt of these tokens would be given, from its first block on, and what else follows that block, from
+  /// memory and disk: some of its rows are no good.
+  void forget(std::span<const uint32_t> tokens);
+
   /// Whether what is kept outlives the process.
   [[nodiscard]] bool is_durable() const { return folder_ != nullptr; }
   [[nodiscard]] PrefixCacheCounts counts() const;

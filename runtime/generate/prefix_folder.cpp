@@ -24,14 +24,29 @@ std::string block_name(const format::Digest& id) {
   return fmt::format("{}{}{}", kBlockPrefix, to_hex(id), kBlockSuffix);
 }
 
-/// Whatever else lies in the folder is not ours.
+/// Whatever has another name is not ours.
 std::optional<format::Digest> parse_block_name(std::string_view name) {
   if (!name.starts_with(kBlockPrefix) || !name.ends_with(kBlockSuffix) ||
       name.size() < kBlockPrefix.size() + kBlockSuffix.size())
     return {};
-  name.remove_prefix(kBlockPrefix.size());
-  name.remove_suffix(kBlockSuffix.size());
-  return format::parse_digest(name);
+  const auto id =
+      format::parse_digest(name.substr(kBlockPrefix.size(), name.size() - kBlockPrefix.size() - kBlockSuffix.size()));
+  return id && block_name(*id) == name ? id : std::nullopt;
+}
+
+/// What a killed process was writing: exactly the name of a block's temporary.
+bool is_unfinished(std::string_view name) {
+  constexpr std::string_view kEnd = ".tmp";
+  if (!name.starts_with('.') || !name.ends_with(kEnd)) return false;
+  name.remove_suffix(kEnd.size());
+  return parse_block_name(name.substr(1)).has_value();
+}
+
+/// Rows count as the model's own: a folder that others may write to could hold any.
+Result<void> check_own(format::FileSystem& files, const format::Path& folder) {
+  TRY_ASSIGN(const auto info, files.stat(folder));
+  if (!info || !info->is_directory) return Error{ErrorKind::conflict, folder.string() + ": is no folder"};
+  return format::check_writers(folder, info->writers);
 }
 
 }  // namespace
@@ -47,6 +62,7 @@ Result<std::unique_ptr<PrefixFolder>> PrefixFolder::open(format::FileSystem& fil
                                                          KvIdentity identity, std::optional<uint64_t> most_bytes,
                                                          Log log) {
   TRY(files.make_private_folders(folder));
+  TRY(check_own(files, folder));
   std::unique_ptr<PrefixFolder> opened(
       new PrefixFolder(files, std::move(folder), std::move(identity), most_bytes, std::move(log)));
   auto lock = files.lock(opened->folder_ / kLockFile, format::LockKind::exclusive);
@@ -76,7 +92,7 @@ PrefixFolder::~PrefixFolder() {
 }
 
 Result<PrefixFolder::Stored> PrefixFolder::read_stored(const std::string& name) const {
-  TRY_ASSIGN(const auto file, files_.open_read(folder_ / name));
+  TRY_ASSIGN(const auto file, files_.open_read_own(folder_ / name));
   TRY_ASSIGN(KvContents contents, read_kv_contents(*file, identity_));
   Stored stored{.id = *parse_block_name(name),
                 .parent = contents.header.parent,
@@ -93,14 +109,13 @@ Result<void> PrefixFolder::scan() {
   std::optional<Error> first;
   for (const std::string& name : names) {
     const auto id = parse_block_name(name);
-    if (!id) {
-      // What a killed process was writing.
-      if (name.starts_with('.') && name.find(kBlockPrefix) != std::string::npos)
-        TRY(files_.remove_tree(folder_ / name));
-      continue;
-    }
+    if (!id && !is_unfinished(name)) continue;
     TRY_ASSIGN(const auto info, files_.stat(folder_ / name));
     if (!info || !info->is_regular || info->is_link) continue;
+    if (!id) {
+      TRY(files_.remove_file(folder_ / name));
+      continue;
+    }
     bytes_ = saturating_add(bytes_, info->size_bytes);
     auto stored = read_stored(name);
     if (stored) {
@@ -138,7 +153,8 @@ void PrefixFolder::remember_use(std::span<const format::Digest> ids) {
   std::string text;
   for (const format::Digest& id : ids.last(std::min<size_t>(ids.size(), kMostUseBytes / 65)))
     text += to_hex(id) + '\n';
-  if (const auto done = format::write_sealed(files_, folder_ / kUseFile, text); !done) log_(done.error());
+  if (const auto done = format::write_sealed(files_, folder_ / kUseFile, text, format::Access::owner); !done)
+    log_(done.error());
 }
 
 format::Path PrefixFolder::path_of(const format::Digest& id) const {
@@ -163,7 +179,7 @@ bool PrefixFolder::has_room(uint32_t positions) {
     const Foreign oldest = std::move(foreign_.back());
     foreign_.pop_back();
     bytes_ -= oldest.bytes;
-    if (const auto removed = files_.remove_tree(folder_ / oldest.name); !removed) log_(removed.error());
+    if (const auto removed = files_.remove_file(folder_ / oldest.name); !removed) log_(removed.error());
   }
   return true;
 }
@@ -192,7 +208,7 @@ Result<std::shared_ptr<const KvBlock>> PrefixFolder::read(const format::Digest& 
       if (job.id == id && job.block) return job.block;
   }
   const auto read = [&]() -> Result<KvFile> {
-    TRY_ASSIGN(const auto file, files_.open_read(path_of(id)));
+    TRY_ASSIGN(const auto file, files_.open_read_own(path_of(id)));
     TRY_ASSIGN(KvFile content, read_kv_file(*file, identity_));
     if (block_id(content.notes.parent, content.block.tokens) == id) return content;
     return Error{ErrorKind::corrupt, "its tokens are not those that its name says"};
@@ -203,7 +219,7 @@ Result<std::shared_ptr<const KvBlock>> PrefixFolder::read(const format::Digest& 
 }
 
 Result<void> PrefixFolder::run(const Job& job) {
-  if (!job.block) return files_.remove_tree(path_of(job.id));
+  if (!job.block) return files_.remove_file(path_of(job.id));
   return write_kv_file(files_, path_of(job.id), *job.block, {.parent = job.parent, .text = {}}, identity_);
 }
 

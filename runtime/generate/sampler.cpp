@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "format/base/check.h"
 #include "kernels/sample_weights.h"
@@ -14,20 +15,22 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Index of the highest logit, the lowest among equals.
+/// Index of the highest logit, the lowest among equals. What the model gave and is no number is corrupt; after bias and
+/// penalties, whose numbers a client may choose, it is invalid.
 template <class T>
 Result<uint32_t> find_best(std::span<const T> logits) {
+  constexpr ErrorKind kBad = std::is_same_v<T, float> ? ErrorKind::corrupt : ErrorKind::invalid;
   if (logits.empty() || logits.size() > std::numeric_limits<uint32_t>::max()) {
     return Error{ErrorKind::invalid, fmt::format("{} logits to choose from", logits.size())};
   }
   uint32_t best = 0;
   for (uint32_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<T>::infinity()) {
-      return Error{ErrorKind::invalid, fmt::format("logit {} is {}", i, logits[i])};
+      return Error{kBad, fmt::format("logit {} is {}", i, logits[i])};
     }
     if (logits[i] > logits[best]) best = i;
   }
-  if (std::isinf(logits[best])) return Error{ErrorKind::invalid, "every logit is -infinity"};
+  if (std::isinf(logits[best])) return Error{kBad, "every logit is -infinity"};
   return best;
 }
 

@@ -19,8 +19,9 @@
 // (kernels/sample_noise.h). So a text depends on seed, prompt and options alone, not on who has drawn before: it is the
 // same with drafts and without, in one go or continued from any of its places, and on a GPU that has the same logits.
 // Threads: belongs to one thread. Lifetime: logits and context are borrowed for the call. Errors: make: invalid
-// (options); the rest: invalid (no logits, or more than can be drawn from; NaN or +infinity among them; nothing but
-// -infinity, which means: excluded; a bias for a token that has no logit).
+// (options); the rest: corrupt (among the model's logits NaN or +infinity, or nothing but -infinity), invalid (no
+// logits, or more than can be drawn from; the same after bias and penalties, where -infinity means: excluded; a bias
+// for a token that has no logit).
 #pragma once
 
 #include <cstdint>

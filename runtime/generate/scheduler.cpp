@@ -22,7 +22,7 @@ Result<void> check_logits(std::span<const float> logits) {
   const auto bad = std::ranges::find_if(
       logits, [](float logit) { return std::isnan(logit) || logit == std::numeric_limits<float>::infinity(); });
   if (bad == logits.end()) return {};
-  return Error{ErrorKind::invalid, fmt::format("logit {} is {}", bad - logits.begin(), *bad)};
+  return Error{ErrorKind::corrupt, fmt::format("logit {} is {}", bad - logits.begin(), *bad)};
 }
 
 }  // namespace
@@ -467,6 +467,16 @@ void Scheduler::deliver(Place& place, const Result<void>& chosen, std::span<cons
   if (reason) end(place, *reason);
 }
 
+/// Rows that gave no probabilities, wherever they have come from, are not kept, nor gone on from: not by this place,
+/// and not by others that may have them from it or from the same file.
+void Scheduler::forget(Sequence& sequence) {
+  const std::vector<uint32_t> tokens(sequence.tokens().begin(), sequence.tokens().end());
+  if (options_.cache != nullptr) options_.cache->forget(tokens);
+  sequence.truncate(0);
+  for (Place& other : places_)
+    if (!other.generation && kept_tokens(other.sequence.tokens(), tokens) > 0) other.sequence.truncate(0);
+}
+
 void Scheduler::end(Place& place, const Result<StopReason>& reason) {
   place.answer->finish();
   place.answer.reset();
@@ -477,6 +487,7 @@ void Scheduler::end(Place& place, const Result<StopReason>& reason) {
     if (!reason) ++counts_.failed;
     if (reason && *reason == StopReason::interrupted) ++counts_.cancelled;
   }
+  if (!reason && reason.error().kind == ErrorKind::corrupt) forget(place.sequence);
   generation.listener->ended(reason);
   if (options_.cache != nullptr && options_.cache->is_durable()) options_.cache->keep(place.sequence);
 }

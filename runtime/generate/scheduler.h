@@ -147,6 +147,7 @@ class Scheduler {
   void choose_by_state(Place& place, const kernels::Rows& final);
   void choose_by_logits(std::span<const Part> parts, const kernels::Rows& final, bool is_only);
   void deliver(Place& place, const Result<void>& chosen, std::span<const float> logits, bool is_only);
+  void forget(Sequence& sequence);
   void end(Place& place, const Result<StopReason>& reason);
 
   Engine engine_;

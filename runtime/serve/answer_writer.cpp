@@ -19,7 +19,7 @@ ApiError api_error(const Error& error) {
     case ErrorKind::io:
     case ErrorKind::network: break;
   }
-  return {500, "api_error", "weights could not be read; the server's log says more"};
+  return {500, "api_error", "the answer could not be computed; the server's log says more"};
 }
 
 ApiError context_exceeded(uint64_t prompt_tokens, uint64_t context) {

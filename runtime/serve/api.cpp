@@ -69,10 +69,12 @@ std::optional<ToolFamily> family_of(const Result<ChatTemplate>& chat) {
   return syntax ? std::optional(syntax->family()) : std::nullopt;
 }
 
-/// "example.org:8080" and "[::1]:8080" without the port.
-std::string_view without_port(std::string_view host) {
-  if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
-  return host.substr(0, host.find(':'));
+/// What browsers say of a request that a page of another origin has caused, also where they name no origin: pictures,
+/// scripts, frames. Following a link to the page is none.
+bool is_from_elsewhere(const HttpRequest& request) {
+  const std::string_view site = request.header("sec-fetch-site");
+  if (site != "cross-site" && site != "same-site") return false;
+  return request.path != "/" || request.header("sec-fetch-dest") != "document";
 }
 
 }  // namespace
@@ -96,8 +98,8 @@ Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, Api
       constraints_(ConstraintCompiler::make(text.tokenizer(), options_.vocab, options_.end_tokens)) {}
 
 bool Api::is_known_host(std::string_view host) const {
-  host = without_port(host);
-  if (means_this_machine(host) || host == options_.host) return true;
+  const auto named = host_of(host);
+  if (named && (means_this_machine(*named) || is_same_host(*named, options_.host))) return true;
   // Where a key is needed, a page of a stranger that was sent here by a false name can do nothing without it.
   return !options_.api_key.empty();
 }
@@ -119,6 +121,8 @@ bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect diale
     } else if (scheme == std::string_view::npos || origin.substr(scheme + 3) != request.header("host")) {
       return refuse(403, "permission_error", "pages of other servers may not ask this one");
     }
+  } else if (is_from_elsewhere(request) && options_.allow_origin != "*") {
+    return refuse(403, "permission_error", "pages of other servers may not ask this one");
   }
   if (options_.api_key.empty() || is_health(request.path) || request.path == "/") return true;
   std::string_view key = request.header("authorization");

@@ -20,12 +20,30 @@ std::string_view without_brackets(std::string_view host) {
 }
 
 bool is_localhost(std::string_view host) {
-  constexpr std::string_view kName = "localhost";
-  return std::ranges::equal(host, kName,
-                            [](char c, char lower) { return (c >= 'A' && c <= 'Z' ? c | 0x20 : c) == lower; });
+  return is_same_host(host, "localhost");
+}
+
+bool is_port(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
 }  // namespace
+
+std::optional<std::string_view> host_of(std::string_view field) {
+  const size_t bracket = field.find(']');
+  const bool is_v6 = field.starts_with('[');
+  if (is_v6 && bracket == std::string_view::npos) return std::nullopt;
+  const size_t end = is_v6 ? bracket + 1 : std::min(field.find(':'), field.size());
+  const std::string_view host = field.substr(0, end);
+  const std::string_view port = field.substr(end);
+  if (host.empty() || (!port.empty() && (port.front() != ':' || !is_port(port.substr(1))))) return std::nullopt;
+  return host;
+}
+
+bool is_same_host(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; };
+  return std::ranges::equal(a, b, {}, lower, lower);
+}
 
 Result<std::vector<std::string>> resolve_host(const std::string& host) {
   const std::string name(without_brackets(host));
@@ -57,7 +75,11 @@ bool is_loopback(std::string_view address) {
 }
 
 bool means_this_machine(std::string_view host) {
-  return is_localhost(host) || is_loopback(without_brackets(host));
+  // Brackets are for IPv6 alone. A zone ("::1%eth0") is nothing that a client would write to reach this machine.
+  const std::string_view address = without_brackets(host);
+  if (address.find('%') != std::string_view::npos) return false;
+  const bool is_v6 = address.find(':') != std::string_view::npos;
+  return is_localhost(host) || (is_v6 == (address.size() < host.size()) && is_loopback(address));
 }
 
 std::string host_and_port(std::string_view host, uint16_t port) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,13 @@ namespace dspack::runtime {
 
 /// Whether it is an address of 127.0.0.0/8 or ::1, in digits.
 [[nodiscard]] bool is_loopback(std::string_view address);
+
+/// The host that a Host field names, without its port: "localhost:8080", "[::1]". nullopt: it is none, as "[::1]evil"
+/// and "localhost:80:evil" are (RFC 9110, 7.2).
+[[nodiscard]] std::optional<std::string_view> host_of(std::string_view field);
+
+/// Whether two hosts are the same: letters of names have no case.
+[[nodiscard]] bool is_same_host(std::string_view a, std::string_view b);
 
 /// Whether a client that names this host means the machine it runs on: localhost, or a loopback address, with or
 /// without the brackets of URLs.

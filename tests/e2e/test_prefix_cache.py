@@ -1,12 +1,25 @@
 """dsrun serve --cache-ram and --cache-disk: conversations that alternate in one place, restarts, damaged files; answers
 are those without a cache."""
 
+import hashlib
 import http.client
 import json
 import os
 import re
+import struct
 
 from common import EndToEnd, flip_bit, main
+
+def make_rows_nan(file):
+    """FP32 rows of a saved block, with the digest that goes with them."""
+    data = file.read_bytes()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:begin])
+    rows = begin + header["tokens"]["data_offsets"][1]
+    whole = data[begin:rows] + struct.pack("<f", float("nan")) * ((len(data) - rows) // 4)
+    was = header["__metadata__"]["sha256"].encode()
+    file.write_bytes(data[:begin].replace(was, hashlib.sha256(whole).hexdigest().encode()) + whole)
+
 
 QUESTIONS = ["What is the capital of France?", "My name is Anna.", "Once upon a time"]
 
@@ -29,16 +42,19 @@ class PrefixCache(EndToEnd):
         self.assertEqual(result.code, 0, str(result))
         return result.stderr
 
-    def ask(self, path, body=None):
+    def status_of(self, path, body=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request("GET" if body is None else "POST", path, body and json.dumps(body))
             response = connection.getresponse()
-            text = response.read().decode()
-            self.assertEqual(response.status, 200, text)
-            return text
+            return response.status, response.read().decode()
         finally:
             connection.close()
+
+    def ask(self, path, body=None):
+        status, text = self.status_of(path, body)
+        self.assertEqual(status, 200, text)
+        return text
 
     def say(self, conversation, text):
         """Appends the message and its answer; returns the usage: tokens of the prompt, and those of them found."""
@@ -127,6 +143,59 @@ class PrefixCache(EndToEnd):
                                    program="DSPACK_DSRUN")
         self.assertEqual(refused.code, 1)
         self.assertIn("a folder of its own", refused.stderr)
+
+    def test_rows_that_give_no_numbers_are_an_error_once_and_go(self):
+        folder = self.scratch / "prefixes"
+        self.start_server("--cache-disk", folder, "--kv-dtype", "f32")
+        wanted, _ = self.talks(1)
+        self.stop_server()
+        files = sorted(folder.glob("kv-*.safetensors"))
+        self.assertEqual([file.stat().st_mode & 0o777 for file in files], [0o600] * len(files))
+        for file in files:
+            make_rows_nan(file)
+        self.start_server("--cache-disk", folder, "--kv-dtype", "f32")
+        for question, talk in zip(QUESTIONS, wanted):
+            body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 24}
+            status, text = self.status_of("/v1/chat/completions", body)
+            self.assertEqual(status, 500, text)
+            self.assertIn("could not be computed", text)
+            again = json.loads(self.ask("/v1/chat/completions", body))
+            self.assertEqual(again["choices"][0]["message"], talk[1])
+            self.assertLess(again["usage"]["prompt_tokens_details"]["cached_tokens"], 4)  # of others, the first tokens
+        said = self.stop_server().splitlines()
+        self.assertEqual(len(said), len(QUESTIONS), said)
+        for line in said:
+            self.assertRegex(line, "logit [0-9]+ is -?nan")
+        self.start_server("--cache-disk", folder, "--kv-dtype", "f32")
+        talks, usages = self.talks(1)
+        self.assertEqual(talks, wanted)
+        self.assertGreater(min(found for _, found in usages), 0)
+        self.assertEqual(self.stop_server(), "")
+
+    def test_a_folder_that_others_may_write_to_is_refused_and_strangers_files_stay(self):
+        folder = self.scratch / "prefixes"
+        folder.mkdir()
+        (folder / ".old-kv-backup").mkdir()
+        (folder / ".old-kv-backup" / "precious").write_text("mine")
+        (folder / ".kv-notes").write_text("mine")
+        for mode in (0o777, 0o775, 0o757, 0o1777):
+            folder.chmod(mode)
+            refused = self.run_program("serve", self.data(), "--port", "0", "--device", "cpu", "--cache-disk", folder,
+                                       program="DSPACK_DSRUN")
+            self.assert_refused(refused, str(folder) + ": others may write to it", "chmod go-w", program="dsrun")
+        if os.geteuid() == 0:
+            folder.chmod(0o755)
+            os.chown(folder, 12345, 12345)
+            refused = self.run_program("serve", self.data(), "--port", "0", "--device", "cpu", "--cache-disk", folder,
+                                       program="DSPACK_DSRUN")
+            self.assert_refused(refused, str(folder) + ": belongs to another user", program="dsrun")
+            os.chown(folder, 0, 0)
+        folder.chmod(0o755)
+        self.start_server("--cache-disk", folder)
+        self.talks(1)
+        self.assertEqual(self.stop_server(), "")
+        self.assertEqual((folder / ".old-kv-backup" / "precious").read_text(), "mine")
+        self.assertEqual((folder / ".kv-notes").read_text(), "mine")
 
     def test_sizes_are_checked(self):
         for options in (["--cache-ram", "x"], ["--cache-disk-size", "1GB"], ["--cache-disk", "d", "--cache-disk-size", "-1"]):

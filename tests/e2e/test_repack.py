@@ -120,6 +120,25 @@ class Repack(EndToEnd):
             self.assertRegex(result.stdout, r"\b%d\b" % number)
         self.assert_absent(self.out)
 
+    def test_a_hundred_thousand_files_want_a_word(self):
+        """One header can name millions of experts, of no bytes each."""
+        source = self.scratch / "source"
+        source.mkdir()
+        count = 100_001
+        safetensors_io.write(source / "model.safetensors", {
+            "model.layers.%d.mlp.experts.%d.up_proj.weight" % (layer, expert): ("U8", [0], b"")
+            for layer in range(3) for expert in range(layer, count, 3)})
+        (source / "config.json").write_text(json.dumps({"model_type": "deepseek_v3"}))
+        self.assertIn("%d weight files" % count, self.assert_ok(self.repack(source, self.out, "--dry-run")).stdout)
+        self.assert_refused(self.repack(source, self.out), "%s would get %d weight files" % (self.out, count), "--yes",
+                            "--by layer")
+        self.assert_absent(self.out)
+        self.assert_ok(self.repack(source, self.out, by="layer"))
+        process = self.start(source, "--by", "expert", "--out", self.scratch / "many", "--yes")
+        self.wait_until((self.scratch / "many" / ".reshard" / "journal").exists, "the run to begin")
+        process.kill()
+        self.finish(process)
+
     def test_a_single_file_checkpoint_needs_no_index(self):
         source = self.scratch / "single"
         source.mkdir()

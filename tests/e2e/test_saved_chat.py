@@ -1,6 +1,7 @@
 """dsrun's /save, /load and --session: a chat goes on where it was, without reading it again."""
 
 import json
+import os
 import subprocess
 
 from common import TIMEOUT_SECONDS, EndToEnd, Result, clean_environment, flip_bit, main, path_from_environment
@@ -57,6 +58,23 @@ class SavedChat(EndToEnd):
         damaged = file.read_bytes()
         result, _ = self.chat([FIRST[0]], "--session", file, code=1)
         self.assertEqual((result.stdout, file.read_bytes()), ("", damaged))
+        # One that others can have written, or that a link leads to; and nobody else may read it.
+        chat = self.scratch / "b.chat"
+        self.chat(FIRST[:1] + ["/save %s" % chat])
+        self.assertEqual(chat.stat().st_mode & 0o777, 0o600)
+        link = self.scratch / "link"
+        link.symlink_to(chat)
+        for path, mode, words in ((chat, 0o602, "others may write to it"), (link, 0o600, "symbolic link")):
+            chat.chmod(mode)
+            result, _ = self.chat(["/load %s" % path])
+            self.assertIn(str(path) + ": ", result.stderr)
+            self.assertIn(words, result.stderr)
+            refused, _ = self.chat([FIRST[0]], "--session", path, code=1)
+            self.assertIn(words, refused.stderr)
+        if os.geteuid() == 0:
+            os.chown(chat, 12345, 12345)
+            result, _ = self.chat(["/load %s" % chat])
+            self.assertIn("belongs to another user", result.stderr)
         refused = self.run_program(self.data(), "-p", "x", "--session", file, program="DSPACK_DSRUN")
         self.assertEqual(refused.code, 2)
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import time
+from pathlib import Path
 
 from common import EndToEnd, main, seeded_random
 
@@ -30,9 +31,9 @@ def events(body):
 class Serving(EndToEnd):
     """A server of the small model, and what tests ask it."""
 
-    def start_server(self, *arguments, folder=None):
+    def start_server(self, *arguments, folder=None, env=None):
         self.process = self.start("serve", folder or self.data(), "--port", "0", "--device", "cpu", *arguments,
-                                  program="DSPACK_DSRUN")
+                                  program="DSPACK_DSRUN", env=env)
         said = self.process.stderr.readline().decode()
         self.assertRegex(said, r"http://[0-9.]+:[0-9]+/v1")
         self.port = int(re.search(r":([0-9]+)/v1", said)[1])
@@ -276,11 +277,57 @@ class Serve(Serving):
         self.start_server()
         here = "127.0.0.1:%d" % self.port
         for headers, status in (({"Host": "evil.example"}, 403), ({"Origin": "http://evil.example"}, 403),
-                                ({"Origin": "http://" + here}, 200), ({"Host": "localhost:1"}, 200)):
+                                ({"Origin": "http://" + here}, 200), ({"Host": "localhost:1"}, 200),
+                                ({"Host": "[::1]evil"}, 403), ({"Host": "localhost:80:evil"}, 403),
+                                ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"}, 403),
+                                ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Dest": "script"}, 403),
+                                ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 403),
+                                ({"Sec-Fetch-Site": "same-origin"}, 200), ({"Sec-Fetch-Site": "none"}, 200),
+                                ({"Sec-Fetch-Site": "same-origin", "Origin": "http://" + here}, 200)):
+            self.assertEqual(self.ask("/v1/models", headers=headers)[0], status, headers)
+        # A link to the page may be followed, but the page not be shown within another.
+        for destination, status in (("document", 200), ("iframe", 403)):
+            headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": destination}
+            self.assertEqual(self.ask("/", headers=headers)[0], status, destination)
+        self.assert_ok_after_stop()
+        self.start_server("--allow-origin", "https://chat.example")
+        for headers, status in (({"Origin": "https://chat.example", "Sec-Fetch-Site": "cross-site"}, 200),
+                                ({"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, 403),
+                                ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"}, 403)):
             self.assertEqual(self.ask("/v1/models", headers=headers)[0], status, headers)
         refused = self.run_program("serve", self.data(), "--host", "0.0.0.0", program="DSPACK_DSRUN")
         self.assertEqual(refused.code, 1)
         self.assertIn("--api-key", refused.stderr)
+
+    def test_where_a_key_comes_from_and_who_sees_it(self):
+        file = self.scratch / "key"
+        for text in ("secret\n", " secret \r\n\r\n"):
+            file.write_text(text, newline="")
+            self.start_server("--api-key", "@%s" % file)
+            self.assert_key_is("secret")
+        for arguments, shown in ((["--api-key", "secret"], ["--api-key", "xxxxxx"]), (["--api-key=secret"], ["--api-key=xxxxxx"]),
+                                 (["--api-key", "@%s" % file], ["--api-key", "@%s" % file])):
+            self.start_server(*arguments)
+            words = Path("/proc/%d/cmdline" % self.process.pid).read_bytes().decode().split("\0")[:-1]
+            self.assertEqual(words[-len(shown):], shown)
+            self.assert_key_is("secret")
+        self.start_server(env={"DSPACK_API_KEY": "secret\n"})
+        self.assert_key_is("secret")
+        self.start_server("--api-key", "other", env={"DSPACK_API_KEY": "secret"})
+        self.assert_key_is("other")
+        for text, word in (("", "blank"), (" \r\n\t", "blank"), ("one\ntwo\n", "more than a line"), ("a\x7fb", "control")):
+            file.write_text(text, newline="")
+            for arguments, env in ((["--api-key", "@%s" % file], {}), (["--api-key", text], {}), ([], {"DSPACK_API_KEY": text})):
+                refused = self.run_program("serve", self.data(), "--port", "0", "--device", "cpu", *arguments, env=env,
+                                           program="DSPACK_DSRUN")
+                place = "DSPACK_API_KEY: " if env else "--api-key" if text in arguments else "--api-key @%s: " % file
+                self.assert_refused(refused, place, word, program="dsrun")
+
+    def assert_key_is(self, key):
+        """Of the server, which is stopped then."""
+        for headers, status in (({}, 401), ({"Authorization": "Bearer x" + key}, 401), ({"x-api-key": key}, 200)):
+            self.assertEqual(self.ask("/v1/models", headers=headers)[0], status, headers)
+        self.assert_ok_after_stop()
 
     def test_clients_that_mean_no_good(self):
         self.start_server()

@@ -110,9 +110,10 @@ class Exact(EndToEnd):
         out = self.scratch / "out"
         self.assertEqual(self.unpack(server.url, out, "--jobs", 1).code, 1)
         self.assertEqual(stuck.struck, 1)
-        self.assertEqual([path.name for path in out.glob("*.safetensors")], SHARDS[:1])
+        self.assertEqual([path.name for path in out.iterdir()], [".reshard"])
+        self.assertEqual([path.name for path in (out / ".reshard" / "done").iterdir()], SHARDS[:1])
         server.clear_faults()
-        before = (out / SHARDS[0]).stat().st_mtime_ns
+        before = (out / ".reshard" / "done" / SHARDS[0]).stat().st_mtime_ns
         result = self.assert_ok(self.unpack(server.url, out))
         self.assertIn("resuming: 1 of 2", result.stderr)
         self.assertEqual((out / SHARDS[0]).stat().st_mtime_ns, before)
@@ -148,7 +149,7 @@ class Refusals(EndToEnd):
         for arguments in (["--exact"], []):
             flip_bit(self.packed / EXPERT_0, data_start + 4096 + 5)
             self.assert_refused(self.unpack(*arguments), self.packed, EXPERT_0, name, "differs from its digest")
-            self.assertFalse(list(self.out.glob("model-00001-of-00002.safetensors" if arguments else "*.safetensors")))
+            self.assertEqual([path.name for path in self.out.iterdir()], [".reshard"])
             flip_bit(self.packed / EXPERT_0, data_start + 4096 + 5)
             self.assert_ok(self.unpack(*arguments))
             shutil.rmtree(self.out)
@@ -157,6 +158,7 @@ class Refusals(EndToEnd):
         for name in ("provenance/headers.json.zst", "config.json", "README.source.md", "provenance/" + INDEX):
             flip_bit(self.packed / name, 3)
             self.assert_refused(self.unpack("--exact"), name, "differs from its digest")
+            self.assertIn([path.name for path in self.out.iterdir()] if self.out.exists() else [], ([], [".reshard"]))
             flip_bit(self.packed / name, 3)
             shutil.rmtree(self.out, ignore_errors=True)
         (self.packed / EXPERT_0).rename(self.scratch / "away")
@@ -169,6 +171,12 @@ class Refusals(EndToEnd):
         (self.out / "precious").write_text("x")
         self.assert_refused(self.unpack("--exact"), self.out, "not empty")
         self.assertEqual(sorted(tree(self.out)), ["precious"])
+        # A folder of that name which no run of ours has made.
+        (self.out / ".reshard").mkdir()
+        (self.out / ".reshard" / "lock").write_text("")
+        self.assert_refused(self.unpack("--exact"), self.out, "not empty")
+        self.assert_refused(self.repack(self.source, self.out), self.out, "not empty")
+        self.assertEqual(sorted(tree(self.out)), [".reshard", ".reshard/lock", "precious"])
         for out, reason in ((self.packed / "deep" / "er", "inside the source"), (self.packed, "inside the source"),
                             (self.scratch, "inside of it")):
             self.out = out

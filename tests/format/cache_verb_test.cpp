@@ -125,6 +125,39 @@ TEST_CASE("cache verb: folders that are not ours are named and stay") {
   CHECK_FALSE(std::filesystem::exists(root.path() / "ours"));
 }
 
+TEST_CASE("cache: a folder whose .dspack-cache says nothing of what else is in it is neither filled nor removed") {
+  const test::TempFolder root;
+  root.write("mine/precious", "x");
+  root.write("mine/.dspack-cache/lock", "");
+  root.write("torn/precious", "x");
+  root.write("torn/.dspack-cache/journal", "");
+  root.write("begun/.dspack-cache/lock", "");
+  root.write("begun/.dspack-cache/journal", "0123456789abcdef {\"cac");
+  for (const char* name : {"mine", "torn"}) {
+    CAPTURE(name);
+    const auto opened = format::CacheFolder::open(posix_file_system(), root.path() / name, "http://h/a/");
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().kind == ErrorKind::conflict);
+    CHECK(opened.error().message.find("not empty") != std::string::npos);
+    CHECK(format::remove_kept_place(posix_file_system(), root.path() / name).error().kind == ErrorKind::conflict);
+    CHECK(root.read(std::string(name) + "/precious") == "x");
+  }
+  // Of a process that was killed when it had just begun.
+  CHECK(format::CacheFolder::open(posix_file_system(), root.path() / "begun", "http://h/a/"));
+}
+
+TEST_CASE("cache: a sealed cache loses its working state, and nothing that others put there") {
+  const test::TempFolder root;
+  make_cache(root, "ours", "http://h/a/");
+  root.write("ours/.dspack-cache/precious", "x");
+  REQUIRE(format::remove_cache_work(posix_file_system(), root.path() / "ours"));
+  CHECK(posix_file_system().list(root.path() / "ours" / ".dspack-cache").value() ==
+        std::vector<std::string>{"precious"});
+  std::filesystem::remove(root.path() / "ours" / ".dspack-cache" / "precious");
+  REQUIRE(format::remove_cache_work(posix_file_system(), root.path() / "ours"));
+  CHECK_FALSE(std::filesystem::exists(root.path() / "ours" / ".dspack-cache"));
+}
+
 TEST_CASE("cache verb: what is in use is listed so, and not removed") {
   const test::TempFolder root;
   make_cache(root, "ours", "http://h/a/");

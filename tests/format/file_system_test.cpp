@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -252,6 +253,73 @@ TEST_CASE("files: a link says what it was made with, wherever that leads, and is
   REQUIRE(files.remove_tree(link));
   CHECK(files.stat(folder.path() / "target" / "inner").value()->is_directory);
   CHECK(files.read_link(folder.path() / "target").value() == std::nullopt);
+}
+
+TEST_CASE("files: removing takes a file or a link, never a folder, and of folders only empty ones") {
+  const test::TempFolder folder;
+  format::FileSystem& files = format::posix_file_system();
+  folder.write("full/precious", "x");
+  folder.write("file", "x");
+  REQUIRE(files.make_link("full", folder.path() / "link"));
+  REQUIRE(files.make_folders(folder.path() / "empty"));
+  CHECK(files.remove_file(folder.path() / "full").error().kind == ErrorKind::conflict);
+  CHECK(files.remove_file(folder.path() / "empty").error().kind == ErrorKind::conflict);
+  CHECK(files.remove_file(folder.path() / "link"));
+  CHECK(files.remove_file(folder.path() / "file"));
+  CHECK(files.remove_file(folder.path() / "file"));
+  CHECK(files.remove_empty_folder(folder.path() / "full"));
+  CHECK(files.remove_empty_folder(folder.path() / "empty"));
+  CHECK(files.remove_empty_folder(folder.path() / "empty"));
+  CHECK(files.list(folder.path()).value() == std::vector<std::string>{"full"});
+  CHECK(folder.read("full/precious") == "x");
+}
+
+TEST_CASE("files: what others can have written, or a link leads to, is not read where that is asked for") {
+  const test::TempFolder folder;
+  format::FileSystem& files = format::posix_file_system();
+  folder.write("file", "mine");
+  const format::Path path = folder.path() / "file";
+  const auto refused = [&](const format::Path& file, const char* word) {
+    const auto opened = files.open_read_own(file);
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().kind == ErrorKind::invalid);
+    CHECK_MESSAGE(opened.error().message.find(word) != std::string::npos, opened.error().message);
+    CHECK(opened.error().message.starts_with(file.string()));
+  };
+  REQUIRE(files.open_read_own(path));
+  CHECK(files.stat(path).value()->writers == format::Writers::user);
+  for (const mode_t mode : {0620, 0602, 0666}) {
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    CHECK(files.stat(path).value()->writers == format::Writers::others);
+    refused(path, "chmod go-w");
+  }
+  REQUIRE(::chmod(path.c_str(), 0644) == 0);
+  REQUIRE(files.open_read_own(path));
+  REQUIRE(files.make_link("file", folder.path() / "link"));
+  refused(folder.path() / "link", "symbolic link");
+  refused(folder.path(), "folder");
+  CHECK(files.open_read_own(folder.path() / "nothing").error().kind == ErrorKind::not_found);
+  if (::geteuid() != 0) return;
+  constexpr uid_t kSomebody = 12345;
+  REQUIRE(::chown(path.c_str(), kSomebody, kSomebody) == 0);
+  CHECK(files.stat(path).value()->writers == format::Writers::another_user);
+  refused(path, "another user");
+}
+
+TEST_CASE("files: what is made for its owner is never open to others, whatever lay in its place") {
+  const test::TempFolder folder;
+  format::FileSystem& files = format::posix_file_system();
+  const format::Path path = folder.path() / "f";
+  const mode_t before = ::umask(0);
+  folder.write("f", "old");
+  folder.write(".f.tmp", "left by a run that was killed");
+  const auto written = format::write_sealed(files, path, "new", format::Access::owner);
+  ::umask(before);
+  REQUIRE(written);
+  struct ::stat info {};
+  REQUIRE(::stat(path.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  CHECK(folder.read("f") == "new");
 }
 
 TEST_CASE("files: a sealed write replaces the old file and leaves no temporary") {

@@ -3,13 +3,17 @@
 
 mypy and the official safetensors library are used where the Python of scripts/test (build/python) has them."""
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -20,6 +24,7 @@ import dspack  # noqa: E402
 import safetensors_io  # noqa: E402
 from checkpoints import compressed_tiny, packed_tiny  # noqa: E402
 from common import EndToEnd, flip_bit, main  # noqa: E402
+from dspack.json_text import parse_json  # noqa: E402
 from dspack.manifest import Manifest, expert_of  # noqa: E402
 
 GROUPINGS = ("expert", "expert:8", "layer", "shard:5MB")
@@ -112,6 +117,53 @@ class Package(EndToEnd):
             dspack.open("o/packed").read_expert(1, 5)
         self.assertEqual(hub.token_leaks(), [])
         self.assertTrue([entry for entry in hub.requests() if entry.host != "hub"], "no file came from the storage")
+
+    def test_a_server_that_is_never_silent_and_never_done_is_given_up(self):
+        def trickle(before, byte):
+            """The port of a server that sends one byte of an answer every 20 ms."""
+            listener = socket.create_server(("127.0.0.1", 0))
+            self.addCleanup(listener.close)
+
+            def serve():
+                with contextlib.suppress(OSError):
+                    connection = listener.accept()[0]
+                    with connection:
+                        connection.recv(4096)
+                        connection.sendall(before)
+                        while True:
+                            connection.sendall(byte)
+                            time.sleep(0.02)
+            thread = threading.Thread(target=serve)
+            thread.start()
+            self.addCleanup(thread.join)
+            return listener.getsockname()[1]
+
+        with mock.patch.object(dspack.places, "TIMEOUT_SECONDS", 0.3):
+            for before, byte in ((b"", b"H"), (b"HTTP/1.1 200 OK\r\n", b"X"),
+                                 (b"HTTP/1.1 200 OK\r\nContent-Length: 60000000\r\n\r\n", b" "),
+                                 (b"HTTP/1.1 404 Not Found\r\nContent-Length: 60000000\r\n\r\n", b" ")):
+                begin = time.monotonic()
+                with self.assertRaises(OSError) as raised:
+                    dspack.open("http://127.0.0.1:%d" % trickle(before, byte))
+                self.assertLess(time.monotonic() - begin, 20)
+                self.assertIn("too slow" if b"404" not in before else "404", str(raised.exception))
+            # One that is slow, but not so slow.
+            self.assert_expert(dspack.open(self.serve(packed_tiny("expert"), rate=500_000).url), 1, 5)
+
+    def test_what_json_may_hold_is_counted_before_it_is_kept(self):
+        deep = 100_000
+        for text in ("[" + "[]," * 3_000_000 + "[]]", '{"a":' + "9" * 1_000_000 + "}", '{"a":1.' + "9" * 1_000_000 + "}",
+                     "[" * deep + "]" * deep, '{"a":' * deep + "1" + "}" * deep):
+            begin = time.monotonic()
+            with self.assertRaises(ValueError):
+                parse_json(text)
+            with self.assertRaisesRegex(dspack.FormatError, "^manifest.json: "):
+                Manifest.parse(text.encode() + b"\n")
+            self.assertLess(time.monotonic() - begin, 10)
+        self.assertEqual(parse_json('{"a":[1,2.5,"x,y:[{"]}'), {"a": [1, 2.5, "x,y:[{"]})
+        self.assertEqual(parse_json("[1,2]", most_values=3), [1, 2])
+        with self.assertRaisesRegex(ValueError, "more than 2 values"):
+            parse_json("[1,2]", most_values=2)
 
     def test_damage_is_noticed(self):
         folder = Path(shutil.copytree(packed_tiny("expert"), self.scratch / "damaged"))

@@ -89,6 +89,20 @@ TEST_CASE("journal: how far a shard has come is loaded with all its tensors, and
   CHECK(std::get<reshard::JournalDamaged>(damaged).offset == good.size());
 }
 
+TEST_CASE("journal: a shard that is done does not begin again") {
+  const test::TempFolder folder;
+  const std::string good = sample(folder);  // shard 2 is done
+  for (const reshard::ShardBegun& again : {reshard::ShardBegun{.shard = 2, .at = 9}, reshard::ShardBegun{.shard = 2}}) {
+    CAPTURE(again.at);
+    const auto load = parse_journal(good + journal_line(again), kIdentity);
+    REQUIRE(std::holds_alternative<reshard::JournalDamaged>(load));
+    CHECK(std::get<reshard::JournalDamaged>(load).offset == good.size());
+    CHECK(std::get<reshard::JournalDamaged>(load).reason.find("done") != std::string::npos);
+    const reshard::ShardBegun other{.shard = 3, .at = again.at};
+    CHECK(std::holds_alternative<reshard::JournalLoaded>(parse_journal(good + journal_line(other), kIdentity)));
+  }
+}
+
 TEST_CASE("journal: one of a version that kept other records is foreign") {
   format::Json old = kIdentity;
   old["journal"] = 1;

@@ -157,6 +157,59 @@ TEST_CASE("unpack: failing at any operation, the next run ends with the original
   }
 }
 
+TEST_CASE("unpack: an error at any operation leaves nothing under final names, and the next run ends well") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  const format::Path packed = target.path() / "packed";
+  repack(source, packed);
+  const format::Path out = target.path() / "out";
+  for (const bool exact : {true, false}) {
+    const reshard::UnpackOptions options{.out = out, .exact = exact, .shard_bytes = 20'000, .jobs = 1};
+    test::FaultyFileSystem counting(format::posix_file_system());
+    REQUIRE(unpack(packed, options, counting).value() == reshard::UnpackOutcome::made);
+    const auto whole = test::tree(out);
+    std::filesystem::remove_all(out);
+    uint64_t failures = 0;
+    for (uint64_t operation = 0; operation < counting.operations(); ++operation) {
+      CAPTURE(operation);
+      test::FaultyFileSystem failing(format::posix_file_system());
+      failing.fail_with({.from = operation, .until = operation + 1});
+      if (!unpack(packed, options, failing).has_value()) {
+        ++failures;
+        const auto left =
+            std::filesystem::exists(out) ? format::posix_file_system().list(out).value() : std::vector<std::string>();
+        const bool none = left.empty() || left == std::vector<std::string>{".reshard"};
+        // Or all have their names, and only the work folder is still to go.
+        CHECK((none || std::ranges::all_of(
+                           whole, [&](const auto& file) { return std::filesystem::exists(out / file.first); })));
+      }
+      REQUIRE(unpack(packed, options, format::posix_file_system()));
+      REQUIRE(test::tree(out) == whole);
+      std::filesystem::remove_all(out);
+    }
+    CHECK(failures > 50);
+  }
+}
+
+TEST_CASE("unpack: a .reshard that no unpacking has made opens no folder to it") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  const format::Path packed = target.path() / "packed";
+  repack(source, packed);
+  const format::Path out = target.path() / "mine";
+  target.write("mine/config.json", "mine");
+  target.write("mine/.reshard/part/precious", "x");
+  const auto before = test::tree(out);
+  for (const bool exact : {true, false}) {
+    const auto refused = unpack(packed, {.out = out, .exact = exact}, format::posix_file_system());
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().kind == ErrorKind::conflict);
+    CHECK(test::tree(out) == before);
+  }
+}
+
 TEST_CASE("unpack: too little disk, a foreign folder and other options are refused, and nothing is harmed") {
   const TempFolder source;
   const TempFolder target;

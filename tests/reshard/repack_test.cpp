@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "reshard/run/repack.h"
@@ -239,6 +240,53 @@ TEST_CASE("repack: a target that holds something else is left alone") {
   const auto again = run(other, target.path() / "done", format::posix_file_system());
   CHECK(again.error().kind == ErrorKind::conflict);
   CHECK(findings(target.path() / "done").empty());
+}
+
+TEST_CASE("repack: a .reshard that no run of ours has made opens no folder to it") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  const format::Path out = target.path() / "out";
+  const auto refused = [&](const std::map<std::string, std::string>& there) {
+    std::filesystem::remove_all(out);
+    for (const auto& [name, bytes] : there)
+      target.write("out/" + name, bytes);
+    const auto before = test::tree(out);
+    const auto made = run(source, out, format::posix_file_system());
+    REQUIRE_FALSE(made.has_value());
+    CHECK(made.error().kind == ErrorKind::conflict);
+    CHECK(made.error().message.find(out.string()) != std::string::npos);
+    CHECK(test::tree(out) == before);
+  };
+  refused({{"config.json", "mine"}, {".reshard/lock", ""}});
+  refused({{"config.json", "mine"}, {".reshard/journal", ""}});
+  refused({{"config.json", "mine"}, {".reshard/journal", "my journal"}});
+  refused({{".reshard/part/model.safetensors", "mine"}});
+  refused({{".reshard/notes", "mine"}});
+  refused({{"config.json", "mine"}, {".reshard", "a file"}});
+  // What a run leaves that was killed when it had just begun.
+  std::filesystem::remove_all(out);
+  target.write("out/.reshard/lock", "");
+  target.write("out/.reshard/journal", "0123456789abcdef {\"jour");
+  CHECK(run(source, out, format::posix_file_system()).has_value());
+}
+
+TEST_CASE("repack: what others have put into the work folder outlives the run") {
+  const TempFolder source;
+  const TempFolder target;
+  SmallCheckpoint().write(source);
+  const format::Path out = target.path() / "out";
+  test::FaultyFileSystem failing(format::posix_file_system());
+  failing.fail_from(100);
+  REQUIRE_FALSE(run(source, out, failing).has_value());
+  REQUIRE(std::filesystem::exists(out / ".reshard" / "journal"));
+  target.write("out/.reshard/precious/notes", "mine");
+  REQUIRE(run(source, out, format::posix_file_system()).has_value());
+  CHECK(findings(out).empty());
+  CHECK(target.read("out/.reshard/precious/notes") == "mine");
+  CHECK(format::posix_file_system().list(out / ".reshard").value() == std::vector<std::string>{"precious"});
+  CHECK(run(source, out, format::posix_file_system()).value() == reshard::RepackOutcome::already_complete);
+  CHECK(target.read("out/.reshard/precious/notes") == "mine");
 }
 
 TEST_CASE("repack: a source that changed since the run was begun is not mixed in") {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "format/safetensors.h"
 #include "runtime/generate/session.h"
@@ -172,6 +173,63 @@ TEST_CASE("KV files: cut anywhere, or with any byte changed, nothing of them is 
     CHECK(read->block.tokens == lab.block.tokens);
     CHECK(read->block.rows == lab.block.rows);
   }
+}
+
+TEST_CASE("KV files: header and text have bounds, and reading asks for no more") {
+  const Lab lab;
+  lab.write();
+  const std::string bytes = lab.folder.read("a.safetensors");
+  const auto file_with = [&](uint64_t header_bytes) {
+    // JSON may end in spaces: a header of any length that says the same.
+    const uint64_t length = format::parse_header_length(bytes.substr(0, 8), bytes.size()).value();
+    std::string longer =
+        bytes.substr(0, 8 + length) + std::string(header_bytes - length, ' ') + bytes.substr(8 + length);
+    for (size_t i = 0; i < 8; ++i)
+      longer[i] = static_cast<char>(header_bytes >> (8 * i));
+    lab.folder.write("a.safetensors", longer);
+  };
+  file_with(kMostKvHeaderBytes);
+  CHECK(lab.read(lab.identity));
+  file_with(kMostKvHeaderBytes + 8);
+  const auto refused = lab.read(lab.identity);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find("header is too long") != std::string::npos);
+  CHECK_FALSE(is_kv_file(*format::posix_file_system().open_read(lab.path).value()));
+
+  const auto with_text = [&](uint64_t text_bytes) {
+    const std::string header = format::write_header(
+        [&] {
+          std::vector<format::TensorInfo> tensors{{"tokens", Dtype::u32, {8}, {0, 32}}};
+          for (const CachePlane& plane : lab.identity.shape.planes) {
+            const uint64_t layers = plane.layers_of(lab.identity.shape.layers);
+            const uint64_t begin = tensors.back().data.end;
+            tensors.push_back({fmt::format("kv.{}", plane.name),
+                               Dtype::u8,
+                               {layers, 8, plane.row_bytes},
+                               {begin, begin + layers * 8 * plane.row_bytes}});
+          }
+          const uint64_t begin = tensors.back().data.end;
+          tensors.push_back({"text", Dtype::u8, {text_bytes}, {begin, begin + text_bytes}});
+          return tensors;
+        }(),
+        {{"dspack_kv", "1"},
+         {"model", to_hex(lab.identity.digest)},
+         {"parent", to_hex(lab.identity.digest)},
+         {"first", "0"},
+         {"sha256", to_hex(lab.identity.digest)}});
+    const uint64_t data = 32 + 8 * lab.identity.shape.position_bytes() + text_bytes;
+    return parse_kv_header(std::string_view(header).substr(8), header.size() + data, lab.identity);
+  };
+  CHECK(with_text(kMostKvTextBytes).value().text_bytes == kMostKvTextBytes);
+  CHECK_FALSE(with_text(kMostKvTextBytes + 1));
+  CHECK_FALSE(with_text(uint64_t{1} << 40U));
+}
+
+TEST_CASE("KV files: nobody but their owner may read them") {
+  const Lab lab;
+  lab.write();
+  CHECK((std::filesystem::status(lab.path).permissions() & std::filesystem::perms::mask) ==
+        (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
 }
 
 TEST_CASE("KV files: sizes that lie ask for no memory") {

@@ -161,7 +161,7 @@ Result<std::unique_ptr<format::ReadFile>> CrashFileSystem::open_read(const Path&
 Result<std::unique_ptr<format::WriteFile>> CrashFileSystem::open_write(const Path& path, format::OpenMode mode) {
   const std::lock_guard lock(mutex_);
   TRY_ASSIGN(Place place, find(path));
-  if (place.node && mode == format::OpenMode::create)
+  if (place.node && (mode == format::OpenMode::create || mode == format::OpenMode::create_private))
     return Error{ErrorKind::conflict, path.string() + ": exists already"};
   if (!place.node) {
     place.node = std::make_shared<Node>();
@@ -226,6 +226,24 @@ void CrashFileSystem::remove_below(const Place& place) {
   for (const auto& [name, node] : names)
     remove_below({place.node, name, node});
   change({{place.folder, place.name, nullptr}});
+}
+
+Result<void> CrashFileSystem::remove_file(const Path& path) {
+  const std::lock_guard lock(mutex_);
+  const auto place = find(path);
+  if (!place || !place->node) return {};
+  if (place->node->is_folder) return Error{ErrorKind::conflict, path.string() + ": is a folder"};
+  change({{place->folder, place->name, nullptr}});
+  return {};
+}
+
+Result<void> CrashFileSystem::remove_empty_folder(const Path& path) {
+  const std::lock_guard lock(mutex_);
+  const auto place = find(path);
+  if (!place || !place->node || !place->node->names.empty()) return {};
+  if (!place->node->is_folder) return Error{ErrorKind::io, path.string() + ": is no folder"};
+  change({{place->folder, place->name, nullptr}});
+  return {};
 }
 
 Result<void> CrashFileSystem::remove_tree(const Path& path) {

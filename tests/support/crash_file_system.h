@@ -48,6 +48,8 @@ class CrashFileSystem final : public format::FileSystem {
   Result<std::vector<std::string>> list(const format::Path& folder) override;
   Result<void> make_folders(const format::Path& folder) override;
   Result<void> rename(const format::Path& from, const format::Path& to) override;
+  Result<void> remove_file(const format::Path& path) override;
+  Result<void> remove_empty_folder(const format::Path& path) override;
   Result<void> remove_tree(const format::Path& path) override;
   Result<void> sync_folder(const format::Path& folder) override;
   Result<uint64_t> free_bytes(const format::Path& path) override;

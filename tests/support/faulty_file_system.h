@@ -73,6 +73,14 @@ class FaultyFileSystem final : public format::FileSystem {
     TRY(step());
     return real_.read_link(path);
   }
+  Result<void> remove_file(const format::Path& path) override {
+    TRY(step());
+    return real_.remove_file(path);
+  }
+  Result<void> remove_empty_folder(const format::Path& path) override {
+    TRY(step());
+    return real_.remove_empty_folder(path);
+  }
   Result<void> remove_tree(const format::Path& path) override {
     TRY(step());
     return real_.remove_tree(path);

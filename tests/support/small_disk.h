@@ -50,6 +50,13 @@ class SmallDisk final : public format::FileSystem {
     files_.insert(std::move(moved));
     return {};
   }
+  Result<void> remove_file(const format::Path& path) override {
+    TRY(real_.remove_file(path));
+    const std::lock_guard lock(mutex_);
+    forget(path);
+    return {};
+  }
+  Result<void> remove_empty_folder(const format::Path& path) override { return real_.remove_empty_folder(path); }
   Result<void> remove_tree(const format::Path& path) override {
     TRY(real_.remove_tree(path));
     const std::lock_guard lock(mutex_);

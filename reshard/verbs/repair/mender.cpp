@@ -182,7 +182,7 @@ Result<void> Mender::prepare(State& state) {
   TRY(folders_.make(part.parent_path()));
   if (state.damage.remains == Remains::raw_final) TRY(files_.rename(wanted_.final_path(number), part));
   const bool anew = state.damage.remains == Remains::none || state.damage.remains == Remains::compressed;
-  if (anew) TRY(files_.remove_tree(part));
+  if (anew) TRY(files_.remove_file(part));
   TRY_ASSIGN(const auto file, files_.open_write(part, OpenMode::keep));
   TRY(file->resize(planned.size_bytes));
   if (state.damage.remains == Remains::compressed) TRY(expand_sound(state, *file));
@@ -239,7 +239,7 @@ Result<void> Mender::seal(uint32_t number) {
   TRY(folders_.make(final.parent_path()));
   TRY(files_.rename(made, final));
   TRY(files_.sync_folder(final.parent_path()));
-  return wanted.zstd ? files_.remove_tree(part) : Result<void>();
+  return wanted.zstd ? files_.remove_file(part) : Result<void>();
 }
 
 }  // namespace dspack::reshard

@@ -114,7 +114,7 @@ Result<std::vector<FileDamage>> copy_stored(const WantedFiles& wanted, const Man
                               .size_bytes = stored.size_bytes,
                               .declared = {declared_sha256(stored.sha256, format::kManifestPath)}};
     TRY(copy_companion(companion, *opened.repository, wanted.out, files, folders, stop));
-    TRY(files.remove_tree(wanted.part_path(file.file)));
+    TRY(files.remove_file(wanted.part_path(file.file)));
     progress.advanced(stored.size_bytes);
   }
   return rest;
@@ -217,7 +217,7 @@ Result<RepairReport> repair(const Checkpoint& packed, const RepairOptions& optio
     TRY(mend(packed, *recipe, wanted, found, options, open_source, files, report, progress, stop));
   }
   TRY(files.sync_folder(options.folder));
-  TRY(files.remove_tree(work_folder(options.folder)));
+  TRY(remove_work_folder(options.folder, files));
   return report;
 }
 

@@ -31,28 +31,26 @@ void ReusePolicy::returned(ExpertKey key, uint64_t /*pass*/) {
 void ReusePolicy::removed(ExpertKey key) {
   Expert& expert = expert_of(key);
   expert.in_slot = false;
-  if (!expert.is_ranked) std::erase(arrivals_, key);
+  Layer& layer = layer_of(key.layer);
+  if (!expert.is_ranked) layer.arrivals.erase(arrival_of(layer, key.expert.value));
 }
 
 void ReusePolicy::hold(ExpertKey key) {
   Expert& expert = expert_of(key);
   if (std::exchange(expert.is_held, true)) return;
   held_.push_back(key);
-  // What is held has arrived last, if it has arrived since its layer was ranked.
-  if (arrivals_.empty() || arrivals_.back() != key) return;
-  arrivals_.pop_back();
-  held_arrivals_.push_back(key);
+  Layer& layer = layer_of(key.layer);
+  if (!expert.is_ranked) layer.arrivals.hold(arrival_of(layer, key.expert.value));
 }
 
 void ReusePolicy::let_go() {
   for (const ExpertKey key : held_) {
     Layer& layer = layer_of(key.layer);
     layer.passed = layer.gone;
+    layer.arrivals.let_go();
     expert_of(key).is_held = false;
   }
   held_.clear();
-  arrivals_.insert(arrivals_.end(), held_arrivals_.begin(), held_arrivals_.end());
-  held_arrivals_.clear();
 }
 
 // What arrives is in no ranking before its layer's visit ends.
@@ -61,7 +59,13 @@ void ReusePolicy::arrive(ExpertKey key, float value) {
   expert.value = value;
   expert.in_slot = true;
   expert.is_ranked = false;
-  arrivals_.push_back(key);
+  expert.arrival = ++arrivals_;
+  Layer& layer = layer_of(key.layer);
+  layer.arrivals.insert(arrival_of(layer, key.expert.value));
+}
+
+ReusePolicy::Arrival ReusePolicy::arrival_of(const Layer& layer, uint32_t expert) {
+  return {.value = layer.experts[expert].value, .arrival = layer.experts[expert].arrival, .expert = expert};
 }
 
 std::optional<ExpertKey> ReusePolicy::victim(const std::function<bool(ExpertKey)>& may_go) {
@@ -80,9 +84,22 @@ std::optional<ExpertKey> ReusePolicy::victim(const std::function<bool(ExpertKey)
       offer({layer.id, ExpertId(*expert)}, layer.experts[*expert].value * discounts_[ahead]);
     }
   }
-  for (const ExpertKey key : arrivals_) {
-    const size_t ahead = (place_of(key.layer) + layers_.size() - at - 1) % layers_.size() + 1;
-    if (may_go(key)) offer(key, expert_of(key).value * discounts_[ahead]);
+  // Of equals that have arrived since, the one that came first.
+  uint64_t first = 0;
+  for (size_t ahead = 1; ahead <= layers_.size(); ++ahead) {
+    const Layer& layer = layers_[(at + ahead) % layers_.size()];
+    for (const Arrival& each : layer.arrivals) {
+      const ExpertKey key{layer.id, ExpertId(each.expert)};
+      if (!may_go(key)) continue;
+      const float value = each.value * discounts_[ahead];
+      const bool is_earlier = first != 0 && value == least_value && each.arrival < first;
+      if (!least || value < least_value || is_earlier) {
+        least = key;
+        least_value = value;
+        first = each.arrival;
+      }
+      break;
+    }
   }
   return least;
 }
@@ -162,7 +179,7 @@ void ReusePolicy::rank(Layer& layer) {
     if (expert.in_slot) layer.ranking.push_back(i);
   }
   std::ranges::stable_sort(layer.ranking, {}, [&](uint32_t i) { return layer.experts[i].value; });
-  std::erase_if(arrivals_, [&](ExpertKey key) { return key.layer == layer.id; });
+  layer.arrivals = {};
 }
 
 size_t ReusePolicy::place_of(LayerId id) {

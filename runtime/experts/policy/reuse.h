@@ -3,14 +3,16 @@
 // below one token's experts, where recency alone always misses. A prefill counts as if its tokens had run one by one,
 // as far as rows and the last row show; nothing is learned from it. Drafts neither count nor teach until accepted; an
 // expert that only drafts have used has no value. Threads, lifetime, errors: see eviction_policy.h. A visit of a layer
-// takes O(e log e) for its e experts, a victim as many steps as there are layers: for V3 below a millisecond a token.
+// takes O(e log e) for its e experts, an arrival O(log e), a victim as many steps as there are layers: for V3 below a
+// millisecond a token.
 #pragma once
 
-#include <unordered_map>
+#include <tuple>
 #include <vector>
 
 #include "runtime/experts/policy/layer_visits.h"
 #include "runtime/experts/policy/reuse_value.h"
+#include "runtime/experts/policy/victim_order.h"
 
 namespace dspack::runtime {
 
@@ -31,10 +33,20 @@ class ReusePolicy final : public EvictionPolicy {
   struct Expert {
     UseHistory history;
     ReuseValue::State state = 0;
-    float value = 0;  // 0: never used
+    float value = 0;       // 0: never used
+    uint64_t arrival = 0;  // in a slot; of all, counted from 1
     bool in_slot = false;
     bool is_ranked = false;  // in its layer's ranking
     bool is_held = false;
+  };
+  /// In a slot since its layer was ranked.
+  struct Arrival {
+    float value = 0;
+    uint64_t arrival = 0;
+    uint32_t expert = 0;
+    friend bool operator<(const Arrival& a, const Arrival& b) {
+      return std::tie(a.value, a.arrival) < std::tie(b.value, b.arrival);
+    }
   };
   struct Layer {
     explicit Layer(LayerId layer) : id(layer) {}
@@ -44,6 +56,7 @@ class ReusePolicy final : public EvictionPolicy {
     std::vector<uint32_t> ranking;  // in slots at the last visit's end, least value first
     size_t gone = 0;                // of the ranking's front: no more in slots
     size_t passed = 0;              // of the ranking's front: gone or held
+    VictimOrder<Arrival> arrivals;  // in slots, not in the ranking yet
   };
 
   Layer& layer_of(LayerId id);
@@ -51,6 +64,7 @@ class ReusePolicy final : public EvictionPolicy {
   // The least valuable of its ranking that may go.
   static std::optional<uint32_t> layer_victim(Layer& layer, const std::function<bool(ExpertKey)>& may_go);
   Expert& expert_of(ExpertKey key);
+  [[nodiscard]] static Arrival arrival_of(const Layer& layer, uint32_t expert);
   void arrive(ExpertKey key, float value);
   void note(const ExpertUse& use);
   void end(const LayerVisit& visit);
@@ -60,11 +74,10 @@ class ReusePolicy final : public EvictionPolicy {
 
   ReuseValue value_;
   LayerVisits visits_;
-  std::vector<Layer> layers_;        // ascending
-  std::vector<float> discounts_;     // by number of layers ahead
-  std::vector<ExpertKey> arrivals_;  // in slots, in no ranking yet
+  std::vector<Layer> layers_;     // ascending
+  std::vector<float> discounts_;  // by number of layers ahead
   std::vector<ExpertKey> held_;
-  std::vector<ExpertKey> held_arrivals_;  // of these: what would be in arrivals_, behind all that is
+  uint64_t arrivals_ = 0;
 };
 
 }  // namespace dspack::runtime

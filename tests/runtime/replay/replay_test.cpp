@@ -5,9 +5,11 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <numeric>
 
 #include "runtime/experts/policy/lru.h"
 #include "runtime/replay/belady.h"
+#include "runtime/replay/replay_policies.h"
 #include "runtime/replay/report.h"
 #include "tests/runtime/replay/lab.h"
 
@@ -108,6 +110,41 @@ TEST_CASE("replay: a prompt asks for an expert of a layer once; more experts tha
   CHECK(with_lru(workload, 2).of(Phase::prefill).misses == 4);
   CHECK(with_lru(workload, 2).of(Phase::decode).hits == 1);  // the last wave stays
   CHECK(with_lru(workload, 1).of(Phase::decode).misses == 1);
+}
+
+TEST_CASE("replay: one wave of tens of thousands of experts takes no time to speak of, under any policy") {
+  constexpr uint32_t kExperts = 40'000;
+  constexpr uint32_t kTopK = 200;
+  Workload workload(lab::header(1, kExperts, kTopK));
+  std::vector<uint32_t> all(kExperts);
+  std::iota(all.begin(), all.end(), 0);
+  lab::add(workload, {.pass = 0, .phase = Phase::prefill, .layer = LayerId(0), .ids = all});
+  constexpr uint64_t kSlots = kExperts / 2;
+  for (const NamedPolicy& named : replay_policies()) {
+    CAPTURE(named.name);
+    // Questions are counted: a clock says little on a machine that others use.
+    const auto policy = named.make(kSlots, 1);
+    uint64_t asked = 0;
+    for (uint32_t i = 0; i < kSlots; ++i) {
+      const ExpertUse use{.key = lab::key(0, i), .phase = Phase::prefill};
+      policy->inserted(use);
+      policy->hold(use.key);
+    }
+    policy->let_go();
+    for (uint32_t i = kSlots; i < kExperts; ++i) {
+      const auto victim = policy->victim([&](ExpertKey key) {
+        ++asked;
+        return key.expert.value < kSlots;
+      });
+      REQUIRE(victim);
+      policy->removed(*victim);
+      const ExpertUse use{.key = lab::key(0, i), .phase = Phase::prefill};
+      policy->inserted(use);
+      policy->hold(use.key);
+    }
+    CHECK(asked <= 2 * kSlots);
+    CHECK(simulate(workload, kSlots, *named.make(kSlots, 1)).misses() == kExperts);
+  }
 }
 
 TEST_CASE("replay: drafts that stood count as tokens and as uses, others as neither") {
