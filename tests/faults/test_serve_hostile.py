@@ -1,4 +1,4 @@
-"""Requests of strangers to `dsrun serve`, some five hundred of thirteen kinds: lines, lengths, chunks, fields, UTF-8, JSON,
+"""Requests of strangers to `dsrun serve`, some six hundred of thirteen kinds: lines, lengths, chunks, fields, UTF-8, JSON,
 schemas, keys, hosts, origins, slow clients, and what others have put into the folder of its cache or for a session. Each is
 answered by one of the statuses that are right, soon, in text that is short and harmless; the server goes on, keeps no
 connection, place or descriptor, and takes little memory. The requests are in hostile/wire.py, asked.py and access.py, files in
