@@ -24,7 +24,7 @@ from test_serve import QUESTIONS, Serving, chat, events
 
 SANITIZED = is_sanitized("DSPACK_DSRUN")
 CLIENTS, SECONDS = (float(each) for each in os.environ.get(
-    "DSPACK_CROWD", "500,120" if faults.LONG and not SANITIZED else "60,30" if faults.LONG else "12,4" if SANITIZED else "150,4").split(","))
+    "DSPACK_CROWD", "500,120" if faults.LONG and not SANITIZED else "60,30" if faults.LONG else "12,4" if SANITIZED else "100,2").split(","))
 PEER = os.environ.get("DSPACK_CROWD_PEER")
 MOST_GROWTH_KIB = 64 * 1024  # from a tenth of the time to the end: what the allocator keeps after so many at once
 # What a server that has too much to do may say; it also leaves connections beyond its number (-1 below).

@@ -4,7 +4,8 @@ answered by one of the statuses that are right, soon, in text that is short and 
 connection, place or descriptor, and takes little memory. The requests are in hostile/wire.py, asked.py and access.py, files in
 saved.py.
 
-DSPACK_TESTS=long has larger JSON; otherwise every fourth of the schemas and saved chats is tried, from one that the seed chooses.
+DSPACK_TESTS=long has larger JSON; otherwise every second of JSON and every fourth of the schemas and
+saved chats is tried, from one that the seed chooses.
 DSPACK_HOSTILE=TEXT runs those whose names have the text."""
 
 import json
@@ -105,7 +106,7 @@ class Requests(HostileCase):
         self.run_kind("UTF-8", asked.texts())
 
     def test_bombs(self):
-        self.run_kind("JSON", asked.bombs())
+        self.run_kind("JSON", asked.bombs(), one_of=1 if faults.LONG else 2)
 
     @unittest.skipUnless(HAS_XGRAMMAR, "SKIPPED: this build has no xgrammar (scripts/xgrammar)")
     def test_schemas(self):
@@ -341,7 +342,7 @@ class Files(HostileCase):
         cases = {"all may write": make("a", 0o777), "a group may write": make("b", 0o770), "others may write": make("c", 0o702),
                  "sticky": make("d", 0o1777), "a file": make("e", kind="file"), "a link to what all may write": make("f", kind="link"),
                  "a pipe": make("g", kind="pipe"), "a device": Path("/dev/null"), "a process": Path("/proc/self"),
-                 "a name of 5,000 characters": self.scratch / ("x" * 5000), "an escape": self.scratch / "a\x1b[2Jb" / "c"}
+                 "a name of 5,000 characters": self.scratch / ("x" * 5000), "an escape": self.scratch / "a\x1b[2Jb" / ("c" * 5000)}
         if os.getuid() == 0:
             cases["of another user"] = make("h")
             os.chown(cases["of another user"], 12345, 12345)

@@ -137,7 +137,8 @@ TEST_CASE("http: a request whose end is in doubt is refused, and its connection 
                                        {"Transfer-Encoding: identity", "501"},
                                        {"Transfer-Encoding:", "501"},
                                        {"Transfer-Encoding: chunked\r\nContent-Length: 5", "400"},
-                                       {"Transfer-Encoding: chunked\r\nHost: b", "400"}}) {
+                                       {"Transfer-Encoding: chunked\r\nHost: b", "400"},
+                                       {"Transfer-Encoding: chunked\r\nOrigin: http://a\r\nOrigin: http://b", "400"}}) {
     CAPTURE(fields);
     const Told told = ask(*server, std::string("POST / HTTP/1.1\r\nHost: a\r\n") + fields + body);
     CHECK(told.is_closed);
