@@ -109,11 +109,18 @@ Error json_error(const Json::exception& exception) {
   return {ErrorKind::invalid, fmt::format("not valid JSON: {}", brief(what))};
 }
 
+Result<void> check_no_nul(std::string_view text) {
+  const size_t at = text.find('\0');
+  if (at == std::string_view::npos) return {};
+  return invalid(fmt::format("not valid JSON: a NUL byte at {}", at));
+}
+
 Result<Json> parse_json(std::string_view text, const DocumentBounds& bounds) {
   if (text.size() > bounds.bytes) {
     return Error{ErrorKind::budget,
                  fmt::format("{}; {} may have {}", size_words(text.size()), bounds.kind, size_words(bounds.bytes))};
   }
+  TRY(check_no_nul(text));
   StrictBuilder builder(bounds);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) return builder.problem();
   return builder.take();

@@ -64,6 +64,8 @@ inline constexpr DocumentBounds kLinkRecordDocument{"a record of links", 32ULL <
 inline constexpr DocumentBounds kTraceLineDocument{"a line of a trace", 8ULL << 20, 4'000'000};
 inline constexpr DocumentBounds kConversationDocument{"a conversation", 64ULL << 20, 1'000'000};
 
+/// No JSON has one, and the library's parser takes it for the end of the text, whatever comes behind.
+[[nodiscard]] Result<void> check_no_nul(std::string_view text);
 [[nodiscard]] Result<Json> parse_json(std::string_view text, const DocumentBounds& bounds);
 /// The same for the text of a file; one that is something else (a pointer of Git LFS, say) is named as what it is.
 [[nodiscard]] Result<Json> parse_json_file(std::string_view text, const DocumentBounds& bounds);

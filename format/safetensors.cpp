@@ -311,6 +311,7 @@ Result<SafetensorsHeader> parse_header(std::string_view json, uint64_t file_byte
     return Error{ErrorKind::corrupt,
                  fmt::format("a header of {} bytes runs past the end of the file ({} bytes)", json.size(), file_bytes)};
   }
+  TRY(check_no_nul(json));
   // Blanks and a byte order mark, which some readers of JSON pass over.
   if (!json.empty() && std::string_view(" \t\r\n\xef").find(json.front()) != std::string_view::npos)
     return invalid("the header does not begin with \"{\", as the format asks");

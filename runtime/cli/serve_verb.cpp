@@ -94,7 +94,7 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
     return invalid(fmt::format("--host {}: other machines may only be served with --api-key", quote(options.host)));
   }
   TRY_ASSIGN(const RequestBounds bounds, bounds_of_requests(options.load.memory));
-  HttpLimits limits;
+  HttpLimits limits = options.limits;
   limits.all_body_bytes = bounds.arriving_bytes;
   limits.body_bytes = std::min(limits.body_bytes, bounds.arriving_bytes);
   StartupGate gate(bounds.waiting_bytes);
@@ -175,6 +175,16 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
   table.add("--waiting", "N", options.waiting, format::between(1U, 10'000U),
             "Requests that may wait for a place; others are refused with status 429 (default: 64)");
   add_chat_options(table, options.chat);
+  const auto time = [](std::string_view text) -> Result<std::chrono::milliseconds> {
+    TRY_ASSIGN(const double seconds, format::between(0.001, 3600.0)(text));
+    return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  };
+  table.dev("request-time", "SECONDS", options.limits.request_time, time,
+            "in which a request must arrive (default: 60)");
+  table.dev("send-time", "SECONDS", options.limits.send_time, time,
+            "in which a client must take what is sent to it (default: 60)");
+  table.dev("unsent", "SIZE", options.limits.unsent_bytes, format::parse_some_size,
+            "of a stream, kept for a client that reads slowly (default: 4 MiB)");
   table.heading("Prefix cache");
   const auto size = [](std::string_view text) { return format::parse_large_size(text); };
   table.add("--cache-ram", "SIZE", options.cache.ram_bytes, size,

@@ -23,6 +23,7 @@
 #include "runtime/generate/constraint_compiler.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/sampler.h"
+#include "runtime/serve/http_server.h"
 
 namespace dspack::runtime {
 
@@ -198,6 +199,7 @@ struct ServeOptions {
   std::string model_name;                   // empty: the folder's
   uint32_t parallel = 1;                    // answers at once
   uint32_t waiting = 64;                    // requests that wait for a place
+  HttpLimits limits;
   CacheOptions cache;
 
   /// Errors: invalid, options that contradict each other.

@@ -1,6 +1,7 @@
 #include "runtime/generate/constraint_compiler.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
@@ -24,16 +25,31 @@ using Clock = std::chrono::steady_clock;
 // There is no other way out of the library, and into it.
 thread_local std::string last_warning;                                // NOLINT: what the library said it would ignore
 thread_local Clock::time_point work_ends = Clock::time_point::max();  // NOLINT: when its work is ended
+thread_local uint64_t most_allocated = UINT64_MAX;                    // NOLINT: bytes, of the program, at which it is
+
+/// Bytes that the program has from malloc; a call takes some microseconds.
+uint64_t allocated_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
 
 }  // namespace
 
 // The library calls these three, as scripts/xgrammar builds it.
 
-/// Called for every step of parsing; hostile forms need endlessly many.
+/// Called for every step of its work; hostile forms need endlessly many, and most steps allocate memory.
 void dspack_count_work();
 void dspack_count_work() {
-  thread_local uint32_t steps = 0;  // NOLINT
-  if ((++steps & 0xffU) == 0 && Clock::now() > work_ends) throw std::runtime_error("it takes too long");
+  constexpr auto kLookAgain = std::chrono::milliseconds(5);  // at memory: the call must cost little, and a step may ask
+                                                             // for half a megabyte
+  thread_local uint32_t steps = 0;                           // NOLINT
+  thread_local Clock::time_point next_look;                  // NOLINT
+  if ((++steps & 0x3fU) != 0) return;
+  const auto now = Clock::now();
+  if (now > work_ends) throw std::runtime_error("it takes too long");
+  if (most_allocated == UINT64_MAX || now < next_look) return;
+  next_look = now + kLookAgain;
+  if (allocated_bytes() > most_allocated) throw std::runtime_error("it takes too much memory");
 }
 
 namespace xgrammar {
@@ -62,24 +78,40 @@ constexpr size_t kMostWaiting = 64;
 constexpr size_t kMostGrammarBytes = 256U << 10U;
 // Most forms take 0.05 s of a vocabulary of 129,000 tokens; a string of at most 1,000 characters 9 s.
 constexpr double kMostCompileSeconds = 12;
+/// By which the program may grow meanwhile. Most forms take less than 10 MB of a vocabulary of 129,000 tokens; what
+/// others allocate at the same time counts, for lack of a way to tell.
+constexpr uint64_t kMostCompileBytes = 128U << 20U;
 /// All answers wait for the mask of one, which takes 0.1 ms in most forms.
 constexpr double kMostMaskSeconds = 0.5;
 
-/// The library's work on this thread ends after so many seconds.
-class Deadline {
+/// What the library may take for a piece of work.
+struct WorkBounds {
+  double seconds;
+  uint64_t bytes = UINT64_MAX;  // of memory; the default: as much as there is
+};
+constexpr WorkBounds kCompiling{.seconds = kMostCompileSeconds, .bytes = kMostCompileBytes};
+constexpr WorkBounds kMasking{.seconds = kMostMaskSeconds};
+
+/// The library's work on this thread ends at these bounds.
+class BoundedWork {
  public:
-  explicit Deadline(double seconds) {
-    work_ends = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  explicit BoundedWork(const WorkBounds& bounds) {
+    work_ends =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(bounds.seconds));
+    if (bounds.bytes != UINT64_MAX) most_allocated = allocated_bytes() + bounds.bytes;
   }
-  ~Deadline() { work_ends = Clock::time_point::max(); }
-  Deadline(const Deadline&) = delete;
-  Deadline& operator=(const Deadline&) = delete;
+  ~BoundedWork() {
+    work_ends = Clock::time_point::max();
+    most_allocated = UINT64_MAX;
+  }
+  BoundedWork(const BoundedWork&) = delete;
+  BoundedWork& operator=(const BoundedWork&) = delete;
 };
 
 /// What a call of the library returns, or why it was ended.
 template <class Call>
-auto guarded(double seconds, const Call& call) -> Result<decltype(call())> {
-  const Deadline deadline(seconds);
+auto guarded(const WorkBounds& bounds, const Call& call) -> Result<decltype(call())> {
+  const BoundedWork bounded(bounds);
   try {
     return call();
   } catch (const std::bad_alloc&) {
@@ -96,7 +128,7 @@ class GrammarConstraint final : public TokenConstraint {
 
   [[nodiscard]] Result<std::span<const uint32_t>> allowed_after(std::span<const uint32_t> answer) override {
     if (failure_) return *failure_;
-    const auto filled = guarded(kMostMaskSeconds, [&] {
+    const auto filled = guarded(kMasking, [&] {
       follow(answer);
       fill();
       return true;
@@ -108,7 +140,7 @@ class GrammarConstraint final : public TokenConstraint {
 
   [[nodiscard]] Result<bool> is_complete(std::span<const uint32_t> answer) override {
     if (failure_) return *failure_;
-    auto complete = guarded(kMostMaskSeconds, [&] {
+    auto complete = guarded(kMasking, [&] {
       follow(answer);
       return matcher_.IsTerminated() || (matcher_.IsCompleted() && has_only_end());
     });
@@ -242,12 +274,12 @@ class GrammarLibrary final : public ConstraintCompiler {
     if (found != kept_.end()) {
       kept_.splice(kept_.begin(), kept_, found);
     } else {
-      TRY_ASSIGN(xgrammar::CompiledGrammar grammar, guarded(kMostCompileSeconds, [&] { return make_grammar(form); }));
+      TRY_ASSIGN(xgrammar::CompiledGrammar grammar, guarded(kCompiling, [&] { return make_grammar(form); }));
       const uint64_t bytes = form.size() + grammar.MemorySizeBytes();
       kept_.push_front({.form = form, .grammar = std::move(grammar), .bytes = bytes});
       drop_old();
     }
-    return guarded(kMostCompileSeconds, [&]() -> std::unique_ptr<TokenConstraint> {
+    return guarded(kCompiling, [&]() -> std::unique_ptr<TokenConstraint> {
       return std::make_unique<GrammarConstraint>(kept_.front().grammar, vocab_);
     });
   }
@@ -298,7 +330,7 @@ bool ConstraintCompiler::is_available() {
 
 Result<std::unique_ptr<ConstraintCompiler>> ConstraintCompiler::make(const Tokenizer& tokenizer, uint32_t vocab,
                                                                      std::span<const uint32_t> end_tokens) {
-  return guarded(kMostCompileSeconds, [&]() -> std::unique_ptr<ConstraintCompiler> {
+  return guarded(kCompiling, [&]() -> std::unique_ptr<ConstraintCompiler> {
     return std::make_unique<GrammarLibrary>(tokenizer, vocab, end_tokens);
   });
 }

@@ -172,9 +172,20 @@ void HttpConnection::on_parse_error(ErrorCode error) {
 
 void HttpConnection::on_header() {
   parser_->eager(true);  // from now on whole buffers
+  const auto& header = parser_->get();
+  // Where the request ends, or for whom it is, must not be in doubt: a proxy in front may have read it otherwise, and
+  // the rest would be the next request of somebody else (RFC 9112, 3.2, 6.1 and 6.3).
+  const auto codings = header.count(http::field::transfer_encoding);
+  if (codings > 0 && header.version() < 11) return refuse(400, "HTTP/1.0 knows no Transfer-Encoding");
+  if (codings > 1 || (codings == 1 && !beast::iequals(header[http::field::transfer_encoding], "chunked"))) {
+    return refuse(501, "of transfer codings only chunked can be read");
+  }
+  if (header.version() >= 11 && header.count(http::field::host) != 1)
+    return refuse(400, "the request has not one Host");
+  if (header.count(http::field::origin) > 1) return refuse(400, "the request has more than one Origin");
   // HTTP/1.0 knows no expectations (RFC 9110, 10.1.1).
-  const auto [expectation, end] = parser_->get().equal_range(http::field::expect);
-  const bool is_expected = expectation != end && parser_->get().version() >= 11;
+  const auto [expectation, end] = header.equal_range(http::field::expect);
+  const bool is_expected = expectation != end && header.version() >= 11;
   if (!is_expected) return;
   if (std::any_of(expectation, end, [](const auto& each) { return !beast::iequals(each.value(), "100-continue"); })) {
     return refuse(417, "of expectations only 100-continue can be met");

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "format/base/foreign_text.h"
 
@@ -39,6 +42,8 @@ constexpr std::array kOfStrings = {"minLength"sv, "maxLength"sv, "pattern"sv, "f
 constexpr std::array kOfNumbers = {"minimum"sv, "maximum"sv, "exclusiveMinimum"sv, "exclusiveMaximum"sv,
                                    "multipleOf"sv};
 
+constexpr std::array kTypes = {"string"sv, "number"sv, "integer"sv, "boolean"sv, "null"sv, "array"sv, "object"sv};
+
 template <size_t kCount>
 bool has_any(const OrderedJson& schema, const std::array<std::string_view, kCount>& keywords) {
   return std::ranges::any_of(keywords, [&](std::string_view keyword) { return schema.contains(std::string(keyword)); });
@@ -53,11 +58,45 @@ bool is_of_type(const OrderedJson& value, const OrderedJson& type) {
   return type == value.type_name();
 }
 
+/// A key as a step of a JSON pointer.
+std::string pointer_step(const std::string& key) {
+  return (OrderedJson::json_pointer() / key).to_string();
+}
+
+/// Whether "{2,7}" in a pattern counts higher than kMostRepeats.
+bool repeats_too_often(std::string_view pattern) {
+  bool is_in_class = false;
+  for (size_t at = 0; at < pattern.size(); ++at) {
+    if (pattern[at] == '\\') {
+      ++at;
+    } else if (pattern[at] == '[' || pattern[at] == ']') {
+      is_in_class = pattern[at] == '[';
+    } else if (pattern[at] == '{' && !is_in_class) {
+      uint64_t count = 0;
+      for (const char c : pattern.substr(at + 1, pattern.find('}', at) - at)) {
+        const bool is_digit = c >= '0' && c <= '9';
+        count = is_digit ? count * 10 + static_cast<uint64_t>(c - '0') : 0;
+        if (count > kMostRepeats) return true;
+      }
+    }
+  }
+  return false;
+}
+
 class SchemaReader {
  public:
   explicit SchemaReader(const OrderedJson& root) : root_(root) {}
 
+  Result<OrderedJson> read_root() {
+    TRY_ASSIGN(OrderedJson accepted, read(root_, "", 0));
+    for (const auto& [target, place] : references_)
+      if (!places_.contains(target)) return refuse(ErrorKind::invalid, place, "\"$ref\" leads to no schema");
+    return accepted;
+  }
+
+ private:
   Result<OrderedJson> read(const OrderedJson& schema, const std::string& place, size_t depth) {
+    places_.insert(place);
     if (++schemas_ > kMostSchemas) {
       return invalid(fmt::format("the schema holds more than {} schemas", kMostSchemas));
     }
@@ -80,7 +119,6 @@ class SchemaReader {
     return accepted;
   }
 
- private:
   static Error refuse(ErrorKind kind, const std::string& place, std::string_view what) {
     return {kind, fmt::format("the schema{}: {}{}", place.empty() ? "" : " at " + brief(place), what,
                               kind == ErrorKind::unsupported ? " cannot be held to" : "")};
@@ -98,7 +136,7 @@ class SchemaReader {
   Result<void> read_each(OrderedJson& schemas, const std::string& place, size_t depth) {
     if (!schemas.is_object() && !schemas.is_array()) return refuse(ErrorKind::invalid, place, "holds no schemas");
     for (const auto& [key, each] : schemas.items()) {
-      TRY_ASSIGN(each, read(each, fmt::format("{}/{}", place, key), depth + 1));
+      TRY_ASSIGN(each, read(each, place + pointer_step(key), depth + 1));
     }
     return {};
   }
@@ -133,7 +171,8 @@ class SchemaReader {
     return read_each(schema[keyword], place + "/" + keyword, depth);
   }
 
-  /// References lead to a schema within the root that is not a reference itself, or to the root.
+  /// References lead to a schema within the root that is not a reference itself, or to the root. That it is one, and no
+  /// value of "default" or "enum" at which nothing has looked, shows once all are read.
   Result<void> check_reference(const OrderedJson& value, const std::string& place) {
     if (!value.is_string() || !value.get_ref<const std::string&>().starts_with('#')) {
       return refuse(ErrorKind::unsupported, place, "\"$ref\" to anything outside the schema");
@@ -151,6 +190,7 @@ class SchemaReader {
       if (!pointer || !root_.contains(*pointer)) return refuse(ErrorKind::invalid, place, "\"$ref\" leads nowhere");
       target = &root_[*pointer];
       if (!target->is_object()) return refuse(ErrorKind::invalid, place, "\"$ref\" leads to no schema");
+      references_.emplace_back(pointer->to_string(), place);
       const auto next = target->find("$ref");
       if (next == target->end()) return {};
       if (!next->is_string() || !next->get_ref<const std::string&>().starts_with('#')) break;
@@ -169,6 +209,7 @@ class SchemaReader {
                              : has_any(schema, kOfArrays)  ? OrderedJson("array")
                                                            : OrderedJson();
     if (type.is_null()) return {};
+    TRY(check_type(type, place));
     schema["type"] = type;
     const auto may_be = [&type](std::string_view name) {
       return type == name || (type.is_array() && std::ranges::find(type, OrderedJson(name)) != type.end());
@@ -178,6 +219,25 @@ class SchemaReader {
     if (may_be("string")) TRY(read_string(schema, place));
     if (may_be("number") && schema.contains("multipleOf")) {
       return refuse(ErrorKind::unsupported, place, "\"multipleOf\" of numbers that are not whole");
+    }
+    return {};
+  }
+
+  /// Of several types, each once: for every one that is listed, the library reads all that the schema holds anew.
+  static Result<void> check_type(const OrderedJson& type, const std::string& place) {
+    const OrderedJson types = type.is_array() ? type : OrderedJson::array({type});
+    if (types.empty()) return refuse(ErrorKind::invalid, place, "\"type\" lists nothing");
+    std::set<std::string> seen;
+    for (const OrderedJson& each : types) {
+      if (!each.is_string() || std::ranges::find(kTypes, each.get_ref<const std::string&>()) == kTypes.end()) {
+        return refuse(ErrorKind::invalid, place,
+                      fmt::format("\"type\": {} is none", each.is_string() ? quote(each.get<std::string>())
+                                                                           : std::string("what is no string")));
+      }
+      if (!seen.insert(each.get<std::string>()).second) {
+        return refuse(ErrorKind::invalid, place,
+                      fmt::format("\"type\" lists {} twice", quote(each.get<std::string>())));
+      }
     }
     return {};
   }
@@ -255,11 +315,16 @@ class SchemaReader {
     if (pattern.size() > kMostPatternBytes) {
       return refuse(ErrorKind::invalid, place, fmt::format("a pattern of more than {} bytes", kMostPatternBytes));
     }
+    if (repeats_too_often(pattern)) {
+      return refuse(ErrorKind::invalid, place, fmt::format("a pattern that repeats more than {} times", kMostRepeats));
+    }
     if (++patterns_ > kMostPatterns) return invalid(fmt::format("the schema has more than {} patterns", kMostPatterns));
     return {};
   }
 
   const OrderedJson& root_;
+  std::set<std::string> places_;                                 // of the schemas that were read, as JSON pointers
+  std::vector<std::pair<std::string, std::string>> references_;  // where they lead, and their places
   size_t schemas_ = 0;
   size_t values_ = 0;
   size_t patterns_ = 0;
@@ -268,7 +333,12 @@ class SchemaReader {
 }  // namespace
 
 Result<OrderedJson> accept_schema(const OrderedJson& schema) {
-  return SchemaReader(schema).read(schema, "", 0);
+  // Reading keeps places, which hold all keys on the way, and so does the library: no key may be long.
+  const size_t bytes = schema.dump(-1, ' ', false, OrderedJson::error_handler_t::replace).size();
+  if (bytes > kMostSchemaBytes) {
+    return invalid(fmt::format("the schema has {} bytes, more than {}", bytes, kMostSchemaBytes));
+  }
+  return SchemaReader(schema).read_root();
 }
 
 }  // namespace dspack::runtime

@@ -12,12 +12,13 @@
 namespace dspack::runtime {
 
 /// Bounds on what a stranger's schema may cost; measured with 129,000 tokens (output_schema.cpp).
-inline constexpr size_t kMostSchemas = 600;       // schemas within the schema
-inline constexpr size_t kMostSchemaDepth = 32;    // of them within each other
-inline constexpr size_t kMostValues = 1000;       // of all enumerations
-inline constexpr size_t kMostPatternBytes = 256;  // of one
+inline constexpr size_t kMostSchemaBytes = 64U << 10U;  // as JSON
+inline constexpr size_t kMostSchemas = 600;             // schemas within the schema
+inline constexpr size_t kMostSchemaDepth = 32;          // of them within each other
+inline constexpr size_t kMostValues = 1000;             // of all enumerations
+inline constexpr size_t kMostPatternBytes = 256;        // of one
 inline constexpr size_t kMostPatterns = 20;
-inline constexpr uint64_t kMostRepeats = 4096;  // of items, properties or characters, where a bound is given
+inline constexpr uint64_t kMostRepeats = 4096;  // of items, properties, characters or parts of a pattern, where bounded
 
 /// The schema with what it leaves to chance written out: objects and arrays of which nothing is said may hold anything,
 /// and objects with properties hold no others, unless the schema says so.

@@ -40,6 +40,16 @@ TEST_CASE("json: broken text is an error with a place, not an exception") {
   }
 }
 
+TEST_CASE("json: a NUL byte is no end of the text") {
+  using namespace std::string_view_literals;
+  for (const std::string_view text : {"{}\0"sv, "{}\0{}"sv, "[1\0]"sv, "\0"sv, "{\"a\":\"\0\"}"sv}) {
+    const auto parsed = parse_json(text, kManifestDocument);
+    REQUIRE_FALSE(parsed.has_value());
+    CHECK(parsed.error().message.starts_with("not valid JSON: a NUL byte at "));
+  }
+  CHECK(parse_json(R"({"a":"\u0000"})", kManifestDocument).has_value());
+}
+
 TEST_CASE("json: what stands before an error makes no long message") {
   const auto parsed = parse_json("[1]" + std::string(3000, ' ') + "x", kManifestDocument);
   REQUIRE_FALSE(parsed.has_value());

@@ -44,6 +44,15 @@ TEST_CASE("safetensors: a file that is said to be shorter than its header is cor
   CHECK(parse_header("{}", 10).has_value());
 }
 
+TEST_CASE("safetensors: a NUL byte is no end of the header") {
+  using namespace std::string_view_literals;
+  for (const std::string_view text : {"{}\0"sv, "{}\0  "sv, "{\0}"sv}) {
+    const auto header = parse(text, 0);
+    REQUIRE_FALSE(header.has_value());
+    CHECK(header.error().message.find("a NUL byte at ") != std::string::npos);
+  }
+}
+
 TEST_CASE("safetensors: what the reference reader accepts, we accept") {
   const auto header = parse(R"({"b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]},"__metadata__":{"format":"pt"},)"
                             R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"

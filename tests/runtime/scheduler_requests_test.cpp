@@ -328,5 +328,32 @@ TEST_CASE("scheduler: places go to clients in turn, and a full queue of one has 
   CHECK(scheduler->counts().refused == 2);
 }
 
+TEST_CASE("scheduler: who leaves at the last moment before its turn gets no place") {
+  const auto prompt = test::golden_prompts()[0].tokens;
+  test::RecordingModel rig(test::tiny_folder());
+  const auto scheduler = scheduler_of(rig, {.places = 1});
+  std::stop_source first_gone;
+  std::stop_source second_gone;
+  const auto first = std::make_shared<Listener>();
+  const auto second = std::make_shared<Listener>();
+  for (const auto& [listener, gone] : {std::pair(first, &first_gone), {second, &second_gone}})
+    REQUIRE(submit_one(*scheduler, {.prompt = prompt,
+                                    .max_tokens = 4,
+                                    .sampler = sampler_of({}),
+                                    .listener = listener,
+                                    .gone = gone->get_token()}));
+  // While those who have left are told so; then the next one is looked at.
+  first->on_end = [&] { second_gone.request_stop(); };
+  first_gone.request_stop();
+  finish(*scheduler);
+  for (const auto& each : {first, second}) {
+    CHECK(each->starts == 0);
+    CHECK(each->tokens.empty());
+    CHECK(each->ends == 1);
+    CHECK(each->stop == StopReason::interrupted);
+  }
+  CHECK(scheduler->counts().prompt_tokens == 0);
+}
+
 }  // namespace
 }  // namespace dspack::runtime::scheduler_requests_test

@@ -28,7 +28,10 @@ using runtime::StopReason;
 class Listener final : public GenerationListener {
  public:
   explicit Listener(std::function<bool()> wants_more = [] { return true; }) : wants_more_(std::move(wants_more)) {}
-  void started(uint32_t kept) override { kept_ = kept; }
+  void started(uint32_t kept) override {
+    kept_ = kept;
+    ++starts;
+  }
   void prompt_read(uint32_t count) override { read_ = count; }
   void prompt_scored(std::span<const uint32_t> prompt, std::span<const float> logits) override {
     CHECK(tokens.empty());
@@ -58,6 +61,7 @@ class Listener final : public GenerationListener {
     ++ends;
     if (reason) stop = *reason;
     if (!reason) error = reason.error().message;
+    if (on_end) on_end();
   }
 
   bool looks_at_logits = true;
@@ -67,9 +71,11 @@ class Listener final : public GenerationListener {
   std::vector<uint32_t> scored;  // of the prompt
   std::vector<float> scores;     // before each but the first
   std::function<void()> on_scores;
+  std::function<void()> on_end;
   std::optional<uint32_t> ended_by;
   std::optional<StopReason> stop;
   std::string error;
+  int starts = 0;
   int ends = 0;
   [[nodiscard]] uint32_t kept() const { return kept_; }
   [[nodiscard]] uint32_t read() const { return read_; }

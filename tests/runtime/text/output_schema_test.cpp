@@ -32,6 +32,18 @@ TEST_CASE("schema: what is left to chance is written out") {
   }
 }
 
+TEST_CASE("schema: references lead to schemas, wherever in the schema they are") {
+  for (const char* given :
+       {R"({"$ref":"#/$defs/a~1b~0c","$defs":{"a/b~c":{"type":"string","pattern":"^[{9999]\\{9999$"}}})",
+        R"({"type":"object","properties":{"a":{"type":["string","null"]},"b":{"$ref":"#/properties/a"}}})",
+        R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"array","items":{"anyOf":[{"type":"null"},
+            {"$ref":"#/$defs/n/items/anyOf/0"},{"$ref":"#"}]}}}})"}) {
+    CAPTURE(given);
+    const auto made = accept_schema(OrderedJson::parse(given));
+    CHECK_MESSAGE(made, (made ? "" : made.error().message));
+  }
+}
+
 TEST_CASE("schema: what an answer cannot be held to is refused, with its place") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"5", "is not a schema"},
@@ -55,7 +67,18 @@ TEST_CASE("schema: what an answer cannot be held to is refused, with its place")
       {R"({"type":"string","maxLength":100000})", "maxLength"},
       {R"({"type":"array","maxItems":-1})", "maxItems"},
       {R"({"type":"object","required":["a"]})", "required"},
-      {R"({"type":"object","properties":5})", "holds no schemas"}};
+      {R"({"type":"object","properties":5})", "holds no schemas"},
+      {R"({"$ref":"#/default","default":{"type":"array"}})", "leads to no schema"},
+      {R"({"type":"array","items":{"$ref":"#/enum/0"},"$defs":{"a":{"enum":[{}]}}})", "leads nowhere"},
+      {R"({"$ref":"#/$defs/a/enum/0","$defs":{"a":{"enum":[{"type":"string"}]}}})", "leads to no schema"},
+      {R"({"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/examples/0"}},"examples":[{}]})", "leads to no schema"},
+      {R"({"type":["string","null","string"]})", "twice"},
+      {R"({"type":[]})", "lists nothing"},
+      {R"({"type":"color"})", "\"color\""},
+      {R"({"type":["string",{"type":"string"}]})", "\"type\""},
+      {R"({"type":"string","pattern":"^a{4294967297}$"})", "repeats more than"},
+      {R"({"type":"string","pattern":"^(a{1,20}b{2, 99999}){3}$"})", "repeats more than"},
+      {R"({"type":"object","patternProperties":{"x{4097,}":true}})", "repeats more than"}};
   for (const auto& [given, reason] : cases) {
     CAPTURE(given);
     const auto made = accept_schema(OrderedJson::parse(given));
@@ -79,7 +102,8 @@ TEST_CASE("schema: size and depth are bounded") {
   for (size_t i = 0; i <= kMostPatterns; ++i)
     patterns["properties"]["p" + std::to_string(i)] = {{"type", "string"}, {"pattern", "a"}};
   const OrderedJson long_pattern = {{"type", "string"}, {"pattern", std::string(kMostPatternBytes + 1, 'a')}};
-  for (const OrderedJson& each : {deep, wide, values, patterns, long_pattern}) {
+  const OrderedJson long_key = {{"type", "object"}, {"properties", {{std::string(kMostSchemaBytes, 'k'), true}}}};
+  for (const OrderedJson& each : {deep, wide, values, patterns, long_pattern, long_key}) {
     const auto made = accept_schema(each);
     REQUIRE(!made);
     CHECK_MESSAGE(made.error().message.find("more than") != std::string::npos, made.error().message);
