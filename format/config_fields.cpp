@@ -49,9 +49,9 @@ void ConfigFields::refuse_others(std::span<const std::string_view> without_effec
   const std::vector<std::string> keys = others(without_effect);
   if (error_ || keys.empty()) return;
   error_ =
-      Error{ErrorKind::unsupported, described(keys.front()) +
-                                        "; this program does not know the key, and it might change the result (if it "
-                                        "does not, take it out, or name a corrected file with --config)"};
+      Error{ErrorKind::unsupported,
+            described(keys.front()) +
+                "; this program does not know the key, and it might change the result (if it does not, take it out)"};
 }
 
 std::string ConfigFields::described(std::string_view key) const {
