@@ -443,7 +443,10 @@ void Scheduler::deliver(AnswerPlace& place, const Result<void>& chosen, std::spa
   const auto reason = answer.deliver(on_token, place.generation->gone);
   if (reason == StopReason::end_token) {
     const size_t row = answer.answer().size() - before;
-    listener.end_token(answer.chosen()[row], logits.empty() ? logits : logits.subspan(row * vocab, vocab));
+    // A form may be whole with its last token: then no end token was chosen.
+    if (row < answer.chosen().size()) {
+      listener.end_token(answer.chosen()[row], logits.empty() ? logits : logits.subspan(row * vocab, vocab));
+    }
   }
   {
     const std::lock_guard lock(mutex_);
