@@ -84,9 +84,10 @@ class Inputs:
 
 
 def imported(script):
-    """The files test_*.py that a script imports, and those that they import."""
-    found = [script.parent / (name + ".py") for name in
-             re.findall(r"^(?:from|import) (test_\w+)", script.read_text(), re.MULTILINE)]
+    """The files test_*.py that a script imports, from its folder or from the end-to-end tests, and those that they import."""
+    names = re.findall(r"^(?:from|import) (test_\w+)", script.read_text(), re.MULTILINE)
+    places = (script.parent, script.parent.parent / "e2e")
+    found = [next(folder / (name + ".py") for folder in places if (folder / (name + ".py")).exists()) for name in names]
     return found + [other for each in found for other in imported(each)]
 
 
