@@ -10,6 +10,9 @@ namespace dspack::format {
 
 namespace {
 
+/// Every few layers of some models are of another kind; of so many at least two are then.
+constexpr size_t kLeastLayers = 8;
+
 /// Counts losses of one kind and keeps the first.
 class Losses {
  public:
@@ -30,11 +33,11 @@ class Losses {
 template <class Owner>
 using Owners = std::map<std::string, std::set<Owner>>;
 
-/// Calls `lost` with each owner that lacks a template which all others have; where only two are to be compared, neither
-/// says what is usual.
+/// Calls `lost` with each owner that lacks a template which all others have; fewer than `least`
+/// do not say what is usual.
 template <class Owner, class Lost>
-void find_lost(const std::set<Owner>& all, const Owners<Owner>& owners, const Lost& lost) {
-  if (all.size() < 3) return;
+void find_lost(const std::set<Owner>& all, const Owners<Owner>& owners, size_t least, const Lost& lost) {
+  if (all.size() < least) return;
   for (const auto& [text, have] : owners) {
     if (have.size() + 1 != all.size()) continue;
     const auto without = std::ranges::find_if(all, [&](const Owner& owner) { return !have.contains(owner); });
@@ -52,13 +55,13 @@ void compare_experts(const Checkpoint& checkpoint, Losses& tensors, Losses& expe
       for (const uint32_t tensor : checkpoint.expert({layer, expert}))
         owners[name_template(checkpoint.tensors()[tensor].name)].insert(expert);
     }
-    find_lost(present, owners, [&, layer = layer](const std::string& text, ExpertId expert) {
+    find_lost(present, owners, 3, [&, layer = layer](const std::string& text, ExpertId expert) {
       tensors.add(
           fmt::format("{} is missing, which the other experts of layer {} have; the checkpoint may be incomplete",
                       expand_template(text, layer, expert), layer_text(layer)));
     });
     const uint64_t most = uint64_t{present.rbegin()->value} + 1;
-    if (most > present.size()) {
+    if (present.size() > 1 && most > present.size()) {
       uint32_t gap = 0;
       while (present.contains(ExpertId(gap)))
         ++gap;
@@ -71,13 +74,13 @@ void compare_experts(const Checkpoint& checkpoint, Losses& tensors, Losses& expe
 void compare_layers(const Checkpoint& checkpoint, Losses& losses) {
   std::set<LayerId> with_experts;
   for (const auto& [key, members] : checkpoint.experts())
-    with_experts.insert(key.layer);
+    if (!is_numbered_apart(key.layer)) with_experts.insert(key.layer);
   Owners<LayerId> owners;
   for (const TensorEntry& tensor : checkpoint.tensors()) {
     if (tensor.place.layer && !tensor.place.expert && with_experts.contains(*tensor.place.layer))
       owners[name_template(tensor.name)].insert(*tensor.place.layer);
   }
-  find_lost(with_experts, owners, [&](const std::string& text, LayerId layer) {
+  find_lost(with_experts, owners, kLeastLayers, [&](const std::string& text, LayerId layer) {
     losses.add(fmt::format("{} is missing, which all other layers with experts have; the checkpoint may be incomplete",
                            expand_template(text, layer, {})));
   });
@@ -88,9 +91,10 @@ void find_gap(const Checkpoint& checkpoint, Losses& losses) {
   for (const TensorEntry& tensor : checkpoint.tensors()) {
     if (tensor.place.layer && !is_numbered_apart(*tensor.place.layer)) layers.insert(tensor.place.layer->value);
   }
-  for (uint32_t next = 0; const uint32_t layer : layers) {
+  if (layers.size() < 2) return;
+  for (uint32_t next = *layers.begin(); const uint32_t layer : layers) {
     if (layer != next) {
-      losses.add(fmt::format("layer {} is missing; the checkpoint may be incomplete", next));
+      losses.add(fmt::format("layer {} is missing between others; the checkpoint may be incomplete", next));
       return;
     }
     ++next;

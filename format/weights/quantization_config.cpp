@@ -7,6 +7,7 @@
 #include <array>
 
 #include "format/weights/quantization_fields.h"
+#include "format/weights/quantization_integers.h"
 #include "format/weights/refused_forms.h"
 
 namespace dspack::format {

@@ -29,11 +29,4 @@ void only(ConfigFields& fields, std::string_view key, const Json& value);
 /// one says what codes mean, or speaks of weights that are not the model's own: rotated, permuted, transformed, sparse.
 void pass_over(ConfigFields& fields, std::span<const std::string_view> without_effect, std::vector<std::string>& notes);
 
-/// What is said by "quant_method": "awq", "gptq", "auto-round", "moe_wna16", "bitsandbytes".
-[[nodiscard]] Quantization read_awq(ConfigFields& fields, std::vector<std::string>& notes);
-[[nodiscard]] Quantization read_gptq(ConfigFields& fields, std::vector<std::string>& notes);
-[[nodiscard]] Quantization read_auto_round(ConfigFields& fields, std::vector<std::string>& notes);
-[[nodiscard]] Quantization read_wna16(ConfigFields& fields, std::vector<std::string>& notes);
-[[nodiscard]] Quantization read_bitsandbytes(ConfigFields& fields, std::vector<std::string>& notes);
-
 }  // namespace dspack::format

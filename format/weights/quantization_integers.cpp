@@ -1,3 +1,5 @@
+#include "format/weights/quantization_integers.h"
+
 #include <algorithm>
 #include <array>
 

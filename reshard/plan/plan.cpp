@@ -82,8 +82,16 @@ std::vector<ShardRead> make_reads(const std::vector<std::vector<Copy>>& shards, 
   std::vector<bool> used(source.tensors().size(), false);
   for (const uint32_t tensor : product.used)
     used[tensor] = true;
+  std::vector<uint64_t> known(shards.size());  // bytes of the catalogue's tensors
   for (uint32_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) reads[source.tensors()[i].file].whole = false;
+    const TensorEntry& tensor = source.tensors()[i];
+    if (!used[i]) reads[tensor.file].whole = false;
+    known[tensor.file] += tensor.range.size();
+  }
+  // An index may leave out tensors that a shard has.
+  for (size_t shard = 0; shard < shards.size() && !source.manifest(); ++shard) {
+    const format::CheckpointFile& file = source.files()[shard];
+    if (known[shard] != file.size_bytes - file.data_start) reads[shard].whole = false;
   }
   for (size_t shard = 0; shard < shards.size(); ++shard) {
     reads[shard].ranges = wanted_ranges(shards[shard]);

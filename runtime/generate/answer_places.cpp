@@ -74,4 +74,12 @@ void AnswerPlaces::keep(const Sequence& sequence) {
   }
 }
 
+void AnswerPlaces::forget(Sequence& sequence) {
+  const std::vector<uint32_t> tokens(sequence.tokens().begin(), sequence.tokens().end());
+  if (cache_ != nullptr) cache_->forget(tokens);
+  sequence.truncate(0);
+  for (AnswerPlace& other : places_)
+    if (!other.generation && kept_tokens(other.sequence.tokens(), tokens) > 0) other.sequence.truncate(0);
+}
+
 }  // namespace dspack::runtime

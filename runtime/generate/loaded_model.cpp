@@ -69,7 +69,6 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(std::unique_ptr<Checkpoin
   TRY_ASSIGN(loaded->eos_tokens_, read_eos_tokens(loaded->access_->files(), config, stop));
   TRY(loaded->access_->open_catalogue(config.layers, stop));
   TRY(refuse_unknown_tensors(loaded->checkpoint(), config));
-  TRY(require_whole_model(loaded->checkpoint(), config));
   TRY(loaded->assemble(config, options, stop));
   return loaded;
 }
@@ -80,6 +79,7 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   TRY(access_->open_weights({.io = options.io, .verify = options.verify, .device = &chosen_->host()}, stop));
   TRY_ASSIGN(PolicyFactory policy, find_policy(options.policy));
   TRY_ASSIGN(LoadPlan plan, plan_load(*chosen_, *access_, config, options, stop));
+  TRY(require_whole_model(checkpoint(), config));
   memory_plan_ = plan.memory;
   // Not before it is known to fit: this may be a download.
   TRY(access_->weights().expect(always_needed(checkpoint(), config, plan.model.layer_map, plan.with_mtp), stop));

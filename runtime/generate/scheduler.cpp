@@ -35,8 +35,7 @@ Error error_of(const std::exception& exception) {
 
 /// Those of one request stand side by side.
 uint64_t requests_of(std::span<const Generation> generations) {
-  uint64_t count = 0;
-  uint64_t last = 0;
+  uint64_t count = 0, last = 0;
   for (const Generation& each : generations)
     if (std::exchange(last, each.request) != each.request) ++count;
   return count;
@@ -457,16 +456,6 @@ void Scheduler::deliver(AnswerPlace& place, const Result<void>& chosen, std::spa
   if (reason) end(place, *reason);
 }
 
-/// Rows that gave no probabilities, wherever they have come from, are not kept, nor gone on from: not by this place,
-/// and not by others that may have them from it or from the same file.
-void Scheduler::forget(Sequence& sequence) {
-  const std::vector<uint32_t> tokens(sequence.tokens().begin(), sequence.tokens().end());
-  if (options_.cache != nullptr) options_.cache->forget(tokens);
-  sequence.truncate(0);
-  for (AnswerPlace& other : places_.all())
-    if (!other.generation && kept_tokens(other.sequence.tokens(), tokens) > 0) other.sequence.truncate(0);
-}
-
 /// What the work for one answer throws is the end of that answer alone.
 template <class Work>
 void Scheduler::attempt(AnswerPlace& place, Work&& work) {
@@ -495,7 +484,7 @@ void Scheduler::end(AnswerPlace& place, const Result<StopReason>& reason) {
     if (!reason) ++counts_.failed;
     if (reason && *reason == StopReason::interrupted) ++counts_.cancelled;
   }
-  if (!reason && reason.error().kind == ErrorKind::corrupt) forget(place.sequence);
+  if (!reason && reason.error().kind == ErrorKind::corrupt) places_.forget(place.sequence);
   tell_end(generation, reason);
   if (options_.cache != nullptr && options_.cache->is_durable()) places_.keep(place.sequence);
 }

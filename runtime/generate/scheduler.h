@@ -105,7 +105,6 @@ class Scheduler {
   template <class Work>
   void attempt(AnswerPlace& place, Work&& work);
   void fail(AnswerPlace& place, const Error& error);
-  void forget(Sequence& sequence);
   void end(AnswerPlace& place, const Result<StopReason>& reason);
   static void tell_end(const Generation& generation, const Result<StopReason>& reason);
 

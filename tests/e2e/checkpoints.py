@@ -56,7 +56,7 @@ def write_small(folder, shards=None):
 
 
 def write_odd(folder):
-    """What other writers may do and ours does not: spaces around the header's JSON, metadata, tensors of no bytes, names
+    """What other writers may do and ours does not: spaces behind the header's JSON, metadata, tensors of no bytes, names
     in another order than their bytes, shards in a folder. Returns the folder."""
     folder = Path(folder)
     (folder / "weights").mkdir(parents=True)
@@ -67,7 +67,7 @@ def write_odd(folder):
     header = {"__metadata__": {"format": "pt", "made by": "somebody \u00e4"},
               **{name: header[name] for name in sorted(header, reverse=True)}}
     payload = b"".join(data for _, _, data in tensors.values())
-    text = b" \n\t" + json.dumps(header, indent=1).encode() + b"\n" + b" " * 77
+    text = json.dumps(header, indent=1).encode() + b"\n" + b" " * 77
     (folder / "weights" / "odd.safetensors").write_bytes(safetensors_io.with_length(text) + payload)
     other = {"model.layers.1.mlp.experts.3.up_proj.weight": ("F4", [2, 3], raw(3, 4)), "z": ("BOOL", [1], b"\1")}
     safetensors_io.write(folder / "weights" / "plain.safetensors", other)

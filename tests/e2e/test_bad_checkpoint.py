@@ -47,8 +47,10 @@ class BadHeaders(Bad):
                  "text behind the object": (safetensors_io.with_length(b"{} x"), "JSON"),
                  "nested deeply": (safetensors_io.with_length(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "unknown field"),
                  "arrays nested deeply": (safetensors_io.with_length(b"[" * 3_000_000), "not a JSON object"),
-                 "HTML": (b"<!DOCTYPE html><html>not found</html>", "over the limit"),
-                 "a pointer of Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "over the limit")}
+                 "HTML": (b"<!DOCTYPE html><html>not found</html>", "HTML page"),
+                 "a pointer of Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS"),
+                 "blanks first": (safetensors_io.with_length(b" {}"), "does not begin"),
+                 "a byte order mark": (safetensors_io.with_length(b"\xef\xbb\xbf{}"), "does not begin")}
         for name, (content, needle) in cases.items():
             with self.subTest(name):
                 self.assert_header_refused(content, needle)
@@ -136,10 +138,17 @@ class BadCheckpoints(Bad):
         safetensors_io.write_index(source, dict(weight_map, invented=SHARDS[0]))
         self.refuse(source, "invented", SHARDS[0])
 
-    def test_a_tensor_in_two_shards(self):
+    def test_of_a_tensor_in_two_shards_the_index_chooses(self):
         shards = small_tensors()
-        shards[1]["model.embed_tokens.weight"] = shards[0]["model.embed_tokens.weight"]
-        self.refuse(write_small(self.scratch / "source", shards), "model.embed_tokens.weight", *SHARDS)
+        dtype, shape, own = shards[0]["model.embed_tokens.weight"]
+        shards[1]["model.embed_tokens.weight"] = (dtype, shape, bytes(len(own)))
+        source = write_small(self.scratch / "source", shards)
+        weight_map = json.loads((source / INDEX).read_text())["weight_map"]
+        weight_map["model.embed_tokens.weight"] = SHARDS[0]
+        safetensors_io.write_index(source, weight_map)
+        result = self.assert_ok(self.repack(source, self.out))
+        self.assertRegex(result.stderr, r"^warning: 1 tensor of the shards, [^\n]* is not read: [^\n]*\n$")
+        self.assertEqual(safetensors_io.read_checkpoint(self.out)["model.embed_tokens.weight"][2], own)
 
     def test_a_missing_scale(self):
         shards = small_tensors()
@@ -154,14 +163,14 @@ class BadCheckpoints(Bad):
             os.truncate(shard, size)
             self.refuse(source, shard)
 
-    def test_an_extra_tensor_is_kept_and_said(self):
+    def test_an_extra_tensor_is_left_out_and_said(self):
         source = write_small(self.scratch / "source")
         weight_map = json.loads((source / INDEX).read_text())["weight_map"]
         del weight_map["model.norm.weight"]
         safetensors_io.write_index(source, weight_map)
         result = self.assert_ok(self.repack(source, self.out))
-        self.assertRegex(result.stderr, r'^warning: [^\n]*"model.norm.weight"[^\n]*\n$')
-        self.assertIn("model.norm.weight", safetensors_io.read_checkpoint(self.out))
+        self.assertRegex(result.stderr, r"^warning: 1 tensor of the shards, 16 B, is not read: [^\n]*\n$")
+        self.assertNotIn("model.norm.weight", safetensors_io.read_checkpoint(self.out))
 
     def test_layer_and_expert_numbers_at_the_edge(self):
         for number in (999, 65535, 65536, 2**32 - 1, 2**32, 10**30):

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "format/foreign_file.h"
 #include "format/source/repository.h"
 
 namespace dspack::fuzz {
@@ -48,8 +49,11 @@ class MemoryRepository final : public format::Repository {
     const std::string& version() const override { return version_; }
     Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token /*stop*/) override {
       const std::span<const std::byte> bytes = format::as_bytes(file_.text);
-      DSPACK_CHECK(offset <= bytes.size() && into.size() <= bytes.size() - offset, "more than the header is read");
-      std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
+      DSPACK_CHECK(offset + into.size() <= std::max(bytes.size(), format::kTellingBytes),
+                   "more than the header, and what tells another format, is read");
+      std::ranges::fill(into, std::byte{});
+      const auto there = bytes.subspan(std::min<uint64_t>(offset, bytes.size()));
+      std::copy_n(there.begin(), std::min(there.size(), into.size()), into.begin());
       return {};
     }
     Result<void> stream(ByteRange range, const format::ByteSink& sink, std::stop_token stop) override {

@@ -73,7 +73,7 @@ class Chat {
     } catch (error) {
       if (abort.signal.aborted) message.note = "stopped";
       else message.error = error.message;
-      if (error instanceof KeyNeeded) needKey(error.message);
+      if (error instanceof KeyNeeded) needKey(error);
     }
     if (this.abort === abort) this.abort = null;
     this.announce(message.error || (message.note === "stopped" ? "Stopped." : "The answer is complete."));

@@ -3,7 +3,12 @@
 
 const KEY = "dspack-key";  // in the storage of this tab, which ends with it
 
-class KeyNeeded extends Error {}
+class KeyNeeded extends Error {
+  constructor(message, key) {
+    super(message);
+    this.key = key;  // that was sent; null: none
+  }
+}
 
 async function ask(path, body, signal) {
   const headers = {};
@@ -15,7 +20,7 @@ async function ask(path, body, signal) {
   if (response.ok) return response;
   const told = await response.json().catch(() => null);
   const message = (told && told.error && told.error.message) || "the server answered with status " + response.status;
-  throw response.status === 401 ? new KeyNeeded(message) : new Error(message);
+  throw response.status === 401 ? new KeyNeeded(message, key) : new Error(message);
 }
 
 // {name, data} or {comment} each, as they arrive.

@@ -32,7 +32,7 @@ class Machine {
       if (abort.signal.aborted) return;
       if (error instanceof KeyNeeded) {
         this.abort = null;
-        return needKey(error.message);
+        return needKey(error) ? undefined : this.open();
       }
     }
     if (this.abort !== abort) return;

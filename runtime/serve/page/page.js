@@ -3,11 +3,13 @@
 
 let chat, machine;
 
-// The server wants a key, or another one.
-function needKey(message) {
+// The server wants a key, or another one; false: than one that has been replaced meanwhile.
+function needKey(error) {
+  if (error.key !== sessionStorage.getItem(KEY)) return false;
   find("key-form").hidden = false;
-  find("key-note").textContent = sessionStorage.getItem(KEY) ? message + "." : "It is kept in this tab only.";
+  find("key-note").textContent = sessionStorage.getItem(KEY) ? error.message + "." : "It is kept in this tab only.";
   find("key").focus();
+  return true;
 }
 
 async function showModel() {
@@ -16,7 +18,7 @@ async function showModel() {
     find("model").textContent = printable(props.model) + " · " + exact(props.context) + " positions";
     document.title = printable(props.model) + " – dspack";
   } catch (error) {
-    if (error instanceof KeyNeeded) needKey(error.message);
+    if (error instanceof KeyNeeded) needKey(error);
   }
 }
 

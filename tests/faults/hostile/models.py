@@ -16,7 +16,7 @@ EVEN_ZERO = set(SIZES) - {"first_k_dense_replace", "n_shared_experts", "num_next
 REALS = {"rms_norm_eps": ("x", -1.0, [], None), "rope_theta": ("x", -1.0, 0, []), "routed_scaling_factor": ("x", [], {}),
          "scoring_func": (5, "x", [], ""), "topk_method": (5, "x", []), "hidden_act": (5, "x", []),
          "model_type": (5, "x", [], "", None, "deepseek_v3\x1b[2J", "x" * 100_000), "norm_topk_prob": ("x", 5, []),
-         "attention_bias": (True, "x"), "quantization_config": (5, [], "x", {"quant_method": "x"}, {"quant_method": 5}),
+         "attention_bias": (True, "x"), "quantization_config": (5, [], "x", {"quant_method": "hqq"}, {"quant_method": 5}),
          "rope_scaling": (5, [], "x", {"type": "x"}, {"type": "yarn"}, {"type": "yarn", "factor": -1})}
 
 
