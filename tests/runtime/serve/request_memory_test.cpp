@@ -37,6 +37,13 @@ void* operator new(size_t bytes) {
   return memory;
 }
 
+// Sorting asks so for its buffer, and a sanitizer has its own.
+void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  void* const memory = std::malloc(bytes);
+  if (memory != nullptr) count(static_cast<int64_t>(malloc_usable_size(memory)));
+  return memory;
+}
+
 void operator delete(void* memory) noexcept {
   if (memory != nullptr) count(-static_cast<int64_t>(malloc_usable_size(memory)));
   std::free(memory);

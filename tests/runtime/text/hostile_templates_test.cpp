@@ -42,6 +42,11 @@ void released(void* pointer) noexcept {
 void* operator new(size_t bytes) {
   return counted(std::malloc(bytes));  // NOLINT: this is what `new` is here
 }
+// Sorting asks so for its buffer, and a sanitizer has its own.
+void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  void* const made = std::malloc(bytes);  // NOLINT: this is what `new` is here
+  return made == nullptr ? nullptr : counted(made);
+}
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return counted(std::aligned_alloc(static_cast<size_t>(alignment), bytes));
 }
