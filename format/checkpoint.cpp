@@ -49,7 +49,7 @@ class HeaderTotals {
   std::atomic<uint64_t> tensors_{0};
 };
 
-/// What a shard is whose header cannot be read, where it can be told; otherwise `error`. `first`: its first bytes.
+/// What a shard is whose header cannot be read, where it can be told; otherwise `error`.
 Error misread(Repository& repository, const std::string& path, ByteSource& source, Error error,
               const std::stop_token& stop) {
   std::string first(std::min<uint64_t>(kTellingBytes, source.size_bytes()), '\0');
@@ -58,8 +58,7 @@ Error misread(Repository& repository, const std::string& path, ByteSource& sourc
       return Error{ErrorKind::invalid, fmt::format("{} {}", repository.locate(path), kind)};
   }
   // aria2 makes the whole file at once, and keeps what it has fetched of it in another beside it.
-  constexpr uint64_t kMostOfAria2 = 16ULL << 20;
-  if (repository.kind() == RepositoryKind::local && repository.read_text(path + ".aria2", kMostOfAria2, stop)) {
+  if (repository.kind() == RepositoryKind::local && repository.open(path + ".aria2", stop).has_value()) {
     return Error{ErrorKind::corrupt, fmt::format("{} is an unfinished download of aria2 ({}.aria2 is beside it); let "
                                                  "aria2 finish it",
                                                  repository.locate(path), path)};
