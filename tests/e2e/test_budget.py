@@ -30,10 +30,10 @@ class Budgets(EndToEnd):
         self.assert_refused(self.ask(*arguments), *needles, program="dsrun")
 
     def floor_bytes(self, folder=None):
-        """What the program says that it needs at least; some pages more or less from run to run, under a sanitizer
-        megabytes."""
-        message = self.ask("--ram", "1MB", folder=folder).stderr
-        return int(re.search(r"at least (\d+) bytes", message).group(1))
+        """What the program says that it needs at least, the most of some runs: it is some pages more or less from run to
+        run, up to a megabyte on some systems, and several under a sanitizer."""
+        messages = [self.ask("--ram", "1MB", folder=folder).stderr for _ in range(4)]
+        return max(int(re.search(r"at least (\d+) bytes", message).group(1)) for message in messages)
 
     def test_the_text_does_not_depend_on_the_number_of_slots(self):
         for share, slots in (("100%", 256), ("50%", 128), ("25%", 64), ("12%", 30), ("6", FLOOR)):
@@ -73,22 +73,27 @@ class Budgets(EndToEnd):
                     if not SANITIZED:
                         self.assertLessEqual(stats["memory_bytes"]["process_peak"], plan["limit"])
 
-    def run_at_the_floor(self):
-        """A process is some pages larger or smaller from run to run, so the floor has to be met."""
-        for more in range(0, 2_000_000, 50_000):
-            result = self.ask("--ram", self.floor_bytes() + more)
-            if result.code == 0:
+    def run_with_streamed_layers(self):
+        """A process is some hundred kB larger or smaller from run to run and all layers take 1 MB, so the memory that is
+        enough for the floor and not for the layers has to be met."""
+        memory = self.floor_bytes()
+        for _ in range(80):
+            result = self.ask("--ram", memory)
+            if result.code != 0:
+                self.assertIn("too little", result.stderr, str(result))
+                memory += 50_000
+            elif self.stats["memory_plan"]["streamed_layers"]:
                 return result
-            self.assertIn("too little", result.stderr, str(result))
-        self.fail("what the program says that it needs at least is not enough")
+            else:
+                memory -= 350_000
+        self.fail("what the program says that it needs at least is not enough, or always more than enough")
 
     @unittest.skipIf(SANITIZED, "SKIPPED: a sanitized process differs from run to run by more than all layers take")
     def test_layers_that_do_not_fit_are_read_in_every_pass(self):
         everything = self.assert_answers()
         self.assertEqual(everything["memory_plan"]["streamed_layers"], [])
-        self.assertEqual(self.run_at_the_floor().stdout, ANSWER)
+        self.assertEqual(self.run_with_streamed_layers().stdout, ANSWER)
         plan = self.stats["memory_plan"]
-        self.assertTrue(plan["streamed_layers"], plan)
         passes = self.stats["decode"]["tokens"] + 1
         self.assertGreaterEqual(self.stats["bytes_read"]["always_needed"],
                                 everything["bytes_read"]["always_needed"] + (passes - 1) * plan["streamed_bytes"] * 0.9)

@@ -242,7 +242,8 @@ class ServeLoad(Serving):
         self.report("connections", connections=connections, descriptors_then=crowded[2], descriptors_after=after[2],
                     kB_before=before[0], kB_highest=after[1])
         if not is_sanitized("DSPACK_DSRUN"):
-            self.assertLess(after[1], before[0] + 200_000)
+            # All bodies together 64 MiB, of which one grows by being copied, and sockets and their buffers.
+            self.assertLess(after[1], before[0] + 120_000)
         self.assert_ok_after_stop()
 
     def test_slow_and_half_open_clients_hold_no_place(self):
