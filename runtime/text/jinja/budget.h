@@ -51,8 +51,9 @@ class Budget {
   /// Of all values and texts that live at one time, with what the allocator adds.
   static constexpr uint64_t kBaseBytes = 256ULL << 20;
   static constexpr uint64_t kBytesPerInputByte = 8;
-  /// Of statements and expressions being evaluated within each other: a level takes some 2 kB of the stack.
-  static constexpr uint32_t kMaxDepth = 700;
+  /// Of statements and expressions being evaluated within each other: a level takes some 2 kB of the stack, under a
+  /// sanitizer up to 12, and a thread may have no more than 8 MiB.
+  static constexpr uint32_t kMaxDepth = 400;
 
   struct Limits {
     uint64_t steps = kBaseSteps;
