@@ -1,7 +1,7 @@
 """The config.json of released models, of this family and near it: accepted or refused as a table says, with the reason.
 
-Acceptance is seen by a plan that has too little memory: it has read config.json and computed every size, but has measured
-nothing. tests/runtime/config_family_test.cpp reads what the accepted ones mean."""
+Acceptance is seen by a plan that has too little memory: it has read config.json and computed every size, but has
+measured nothing. tests/runtime/config_family_test.cpp reads what the accepted ones mean."""
 
 import shutil
 
@@ -12,7 +12,7 @@ ACCEPTED = (
     "deepseek-r1", "deepseek-v2-lite-chat", "deepseek-v2.5-236b", "deepseek-v3", "deepseek-v3-bf16", "deepseek-v3.1",
     "deepseek-v3.2", "deepseek-v3.2-exp", "glm-4.7-flash", "glm-5", "glm-5.1", "glm-5.2", "kimi-k2-instruct",
     "kimi-k2.5", "kimi-k2.6", "kimi-k2.7-code", "moonlight-16b-a3b")
-# A plan looks for its 541 names of unconverted modules among 60,000 tensors, which takes seconds: read by the unit test.
+# A plan looks for its 541 names of unconverted modules among 60,000 tensors for seconds: the unit test reads it.
 READ_ELSEWHERE = ("glm-5.2-fp8",)
 UNRELEASED = ("glm-5.2-by-frequency", "glm-5.2-by-pattern")
 
