@@ -4,7 +4,10 @@ and verifying say of them, and that it is said before the first token."""
 import shutil
 
 import safetensors_io
-from common import EndToEnd, main
+from checkpoints import packed_tiny
+from common import main
+from sealing import link_tree
+from test_serve import QUESTIONS, Serving, chat
 
 VARIANT = "v3.2-sparse"  # sparse attention, FP8 in blocks, an MTP module
 LAYER, MTP = "model.layers.1.", "model.layers.3."
@@ -51,7 +54,7 @@ LOST_SCALES = {"an expert's scale": (EXPERT + "up_proj.weight", 1),
                "a scale of attention": (LAYER + "self_attn.o_proj.weight", 0)}
 
 
-class Missing(EndToEnd):
+class Missing(Serving):
     def setUp(self):
         super().setUp()
         source = self.data("family") / VARIANT
@@ -182,6 +185,25 @@ class MissingFiles(Missing):
             (folder / name).unlink()
             self.assertEqual(self.assert_ok(self.dsrun(folder, *TOKENS)).stdout, answer)
         self.assert_refused(self.run_program("verify", folder), folder, "it has no manifest.json")
+
+
+class MissingWhileServing(Missing):
+    def test_what_the_origin_of_a_server_does_not_have_is_never_the_clients_404(self):
+        """The experts of a layer are not looked for before they are needed, over a network."""
+        folder = link_tree(packed_tiny(), self.scratch / "packed")
+        shutil.rmtree(folder / "model/layers/002/experts")
+        origin = self.serve(folder)
+        self.start_server("--cache", self.scratch / "cache", folder=origin.url)
+        messages = chat(QUESTIONS[0])
+        for path, body in (("/v1/chat/completions", messages), ("/v1/chat/completions", dict(messages, stream=True)),
+                           ("/v1/completions", {"prompt": "Once", "max_tokens": 2}), ("/v1/messages", messages),
+                           ("/v1/responses", {"input": QUESTIONS[0], "max_output_tokens": 16})):
+            status, _, text = self.ask(path, body)
+            self.assertEqual(status, 500, text)
+            self.assertIn("the answer could not be computed; the server's log says why", text)
+        self.assert_ok_after_stop(
+            r"dsrun: layer 2, expert (\d+): \S+/model/layers/002/experts/0*\1\.safetensors: not found \(HTTP 404\)"
+            "[^\n]*; fetch it from where the repository is from")
 
 
 if __name__ == "__main__":
