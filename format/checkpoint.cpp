@@ -134,7 +134,7 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
     auto shard = read_shard(repository, paths[number], totals, stop_one);
     if (!shard && shard.error().kind == ErrorKind::not_found && index != nullptr) {
       return Error{ErrorKind::not_found,
-                   fmt::format("{} names a shard that is missing: {}", index_path, shard.error().message)};
+                   fmt::format("{} names a shard that is missing: {}{}", index_path, shard.error().message, kFetchAgain)};
     }
     if (!shard) return shard.error();
     shards[number] = std::move(shard).value();
@@ -204,12 +204,28 @@ constexpr OtherForm kOtherForms[] = {
     {"pytorch_model.bin", kPickles},
 };
 
+/// The first of a local folder's files that is one of several shards ("model-00001-of-00163.safetensors").
+std::optional<std::string> shard_without_index(Repository& repository, const std::stop_token& stop) {
+  if (repository.kind() != RepositoryKind::local) return std::nullopt;
+  const auto files = repository.list(stop);
+  if (!files || !*files) return std::nullopt;
+  for (const ListedFile& file : **files) {
+    const bool is_shard = file.path.starts_with("model-") && file.path.ends_with(".safetensors");
+    if (is_shard && file.path.find("-of-") != std::string::npos) return file.path;
+  }
+  return std::nullopt;
+}
+
 Error no_checkpoint(Repository& repository, const std::stop_token& stop) {
   if (repository.kind() == RepositoryKind::local &&
       repository.read_text(".reshard/journal", kManifestDocument.bytes, stop)) {
     return {ErrorKind::conflict,
             fmt::format("{}: an unfinished packed repository; run the same reshard command again to complete it",
                         repository.description())};
+  }
+  if (const auto shard = shard_without_index(repository, stop)) {
+    return {ErrorKind::not_found, fmt::format("{}: {} is missing, though {} is there{}", repository.description(),
+                                              kIndexPath, *shard, kFetchAgain)};
   }
   for (const OtherForm& other : kOtherForms) {
     if (repository.open(other.file, stop).has_value())
@@ -267,9 +283,16 @@ const TensorEntry* Checkpoint::find(std::string_view name) const {
   return found == by_name_.end() ? nullptr : &tensors_[found->second];
 }
 
+const TensorEntry* Checkpoint::find_matrix(std::string_view name) const {
+  if (const TensorEntry* stored = find(name)) return stored;
+  const auto within = within_by_name_.find(name);
+  return within == within_by_name_.end() ? nullptr : &within_[within->second];
+}
+
 const TensorEntry* Checkpoint::find_scale(std::string_view weight_name) const {
+  const bool is_within = find(weight_name) == nullptr;
   for (size_t i = 0; const auto name = scale_name(weight_name, i); ++i) {
-    if (const TensorEntry* found = find(*name)) return found;
+    if (const TensorEntry* found = is_within ? find_matrix(*name) : find(*name)) return found;
   }
   return nullptr;
 }

@@ -33,6 +33,9 @@ struct TensorEntry {
   bool is_alias = false;         // its bytes are stored once for it and another tensor, which is listed too
 };
 
+/// The remedy for what has been lost, as the end of an error's text.
+inline constexpr std::string_view kFetchAgain = "; fetch it from where the repository is from";
+
 /// One file that holds tensors.
 struct CheckpointFile {
   std::string path;  // relative to the repository
@@ -76,9 +79,11 @@ class Checkpoint {
 
   [[nodiscard]] const std::vector<CheckpointFile>& files() const { return files_; }
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return tensors_; }
-  /// nullptr: no such tensor.
+  /// One of tensors(). nullptr: no such tensor.
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
-  /// The scale of a weight, under the first of its possible names (scale_names) that is here. nullptr: there is none.
+  /// Also a matrix or its scale that lies within a tensor of an expert (fused_projections.h): none of tensors().
+  [[nodiscard]] const TensorEntry* find_matrix(std::string_view name) const;
+  /// The scale of a weight that `find` or `find_matrix` finds, under the first of its possible names (scale_names) that is here. nullptr: there is none.
   [[nodiscard]] const TensorEntry* find_scale(std::string_view weight_name) const;
   /// Indices into tensors() of a routed expert's tensors in ascending name order; empty if there is no such expert.
   [[nodiscard]] std::span<const uint32_t> expert(ExpertKey key) const;
@@ -105,6 +110,8 @@ class Checkpoint {
   std::vector<CheckpointFile> files_;
   std::vector<TensorEntry> tensors_;
   StringMap<uint32_t> by_name_;
+  std::vector<TensorEntry> within_;      // matrices within tensors of experts
+  StringMap<uint32_t> within_by_name_;  // indices into within_
   std::map<ExpertKey, std::vector<uint32_t>> experts_;
   std::optional<Manifest> manifest_;
   std::vector<std::string> warnings_;

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "format/base/size.h"
+#include "format/fused_projections.h"
 #include "format/json.h"
 
 namespace dspack::format {
@@ -112,7 +113,8 @@ Result<void> CheckpointBuilder::check_index(const Index& index) {
     const bool found = entry != nullptr || whole != fused.end();
     if (!found || checkpoint_.files_[entry != nullptr ? entry->file : whole->second].path != path) {
       return Error{ErrorKind::invalid,
-                   fmt::format("tensor \"{}\" should be in {}, which does not hold it", name, path)};
+                   fmt::format("tensor \"{}\" should be in {}, which does not hold it; fetch the index and that file again",
+                               name, path)};
     }
   }
   return {};
@@ -160,7 +162,21 @@ Checkpoint CheckpointBuilder::finish() {
     std::sort(tensors.begin(), tensors.end(),
               [this](uint32_t a, uint32_t b) { return checkpoint_.tensors_[a].name < checkpoint_.tensors_[b].name; });
   }
+  find_matrices_within();
   return std::move(checkpoint_);
+}
+
+void CheckpointBuilder::find_matrices_within() {
+  for (const auto& [key, tensors] : checkpoint_.experts_) {
+    std::vector<const TensorEntry*> expert;
+    expert.reserve(tensors.size());
+    for (const uint32_t number : tensors)
+      expert.push_back(&checkpoint_.tensors_[number]);
+    for (TensorEntry& matrix : projections_within(expert)) {
+      checkpoint_.within_by_name_.emplace(matrix.name, narrow<uint32_t>(checkpoint_.within_.size()));
+      checkpoint_.within_.push_back(std::move(matrix));
+    }
+  }
 }
 
 Result<void> CheckpointBuilder::set_manifest(Manifest manifest) {

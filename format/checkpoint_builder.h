@@ -50,6 +50,7 @@ class CheckpointBuilder {
   Checkpoint finish();
 
  private:
+  void find_matrices_within();
   Result<void> add_packed(const PackedFile& packed, const Layout& layout);
   /// A file lists exactly the experts that it holds, or their digests would say nothing about them.
   static Result<void> check_experts(const PackedFile& packed, std::span<const TensorEntry> tensors);

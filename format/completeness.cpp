@@ -47,8 +47,15 @@ void find_lost(const std::set<Owner>& all, const Owners<Owner>& owners, size_t l
 
 void compare_experts(const Checkpoint& checkpoint, Losses& tensors, Losses& experts) {
   std::map<LayerId, std::set<ExpertId>> by_layer;
-  for (const auto& [key, members] : checkpoint.experts())
+  uint64_t in_any = 0;
+  for (const auto& [key, members] : checkpoint.experts()) {
     by_layer[key.layer].insert(key.expert);
+    in_any = std::max<uint64_t>(in_any, uint64_t{key.expert.value} + 1);
+  }
+  // Where a minority of layers has fewer experts, the last ones are lost; else a model was pruned so.
+  const auto fewer = std::ranges::count_if(
+      by_layer, [&](const auto& layer) { return uint64_t{layer.second.rbegin()->value} + 1 < in_any; });
+  const bool are_few = 2 * static_cast<uint64_t>(fewer) < by_layer.size();
   for (const auto& [layer, present] : by_layer) {
     Owners<ExpertId> owners;
     for (const ExpertId expert : present) {
@@ -60,7 +67,7 @@ void compare_experts(const Checkpoint& checkpoint, Losses& tensors, Losses& expe
           fmt::format("{} is missing, which the other experts of layer {} have; the checkpoint may be incomplete",
                       expand_template(text, layer, expert), layer_text(layer)));
     });
-    const uint64_t most = uint64_t{present.rbegin()->value} + 1;
+    const uint64_t most = are_few ? in_any : uint64_t{present.rbegin()->value} + 1;
     if (present.size() > 1 && most > present.size()) {
       uint32_t gap = 0;
       while (present.contains(ExpertId(gap)))

@@ -54,6 +54,8 @@ enum class Dtype : uint8_t {
 // The nearest value of the small type; of two as near, the even one. Beyond the largest: infinity. NaN stays NaN.
 [[nodiscard]] uint16_t f32_to_bf16(float value);
 [[nodiscard]] uint16_t f32_to_f16(float value);
+/// What F16 can hold at most.
+inline constexpr float kLargestHalf = 65504.0F;
 /// E4M3 has no infinity: beyond the largest, 448, it is that.
 [[nodiscard]] uint8_t f32_to_f8_e4m3(float value);
 

@@ -84,6 +84,7 @@ struct FileInfo {
   bool is_regular = false;  // neither a folder nor a pipe, socket or device
   bool is_link = false;     // the name is a symbolic link; everything else here tells of what it points to
   int64_t modified_ns = 0;  // since the epoch; for telling whether a local source changed
+  int64_t changed_ns = 0;   // likewise, of content or attributes: no program sets it
   Writers writers = Writers::user;
 };
 

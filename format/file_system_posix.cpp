@@ -219,6 +219,7 @@ class PosixFileSystem final : public FileSystem {
                                   .is_regular = S_ISREG(info.st_mode),
                                   .is_link = S_ISLNK(link.st_mode),
                                   .modified_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec,
+                                  .changed_ns = info.st_ctim.tv_sec * 1'000'000'000 + info.st_ctim.tv_nsec,
                                   .writers = writers_of(info)});
   }
 

@@ -22,11 +22,17 @@ std::optional<uint64_t> slice_bytes(const TensorInfo& tensor) {
   return bytes;
 }
 
+/// One number for all experts of a layer, as Mistral-Small-4's scales of activations.
+bool is_of_all(const TensorInfo& tensor) {
+  return std::ranges::all_of(tensor.shape, [](uint64_t length) { return length == 1; });
+}
+
 std::map<LayerId, Fused> find_fused(Shards shards) {
   std::map<LayerId, Fused> layers;
   for (const std::span<const TensorInfo> shard : shards) {
     for (const TensorInfo& tensor : shard) {
-      if (const auto name = parse_fused_name(tensor.name)) layers[name->layer].push_back(&tensor);
+      const auto name = parse_fused_name(tensor.name);
+      if (name && !is_of_all(tensor)) layers[name->layer].push_back(&tensor);
     }
   }
   // An expert's bias alone, say, would not tell what the axis counts.

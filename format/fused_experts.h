@@ -30,8 +30,8 @@ inline constexpr uint64_t kMaxSlices = 250'000;
 class FusedExperts {
  public:
   /// Decides by the tensors of all shards, since a layer may lie in several: a layer is split if none of its experts
-  /// has a number, all tensors that stand where experts are have the same number E of them along the first axis, and
-  /// one of these is a matrix of each expert, of three axes or more.
+  /// has a number, all tensors that stand where experts are have the same number E of them along the first axis, but
+  /// for single numbers, which stay whole, and one of these is a matrix of each expert, of three axes or more.
   explicit FusedExperts(std::span<const std::span<const TensorInfo>> shards);
 
   /// The slices of a tensor of such a layer; nullopt: it stays as it is.

@@ -110,7 +110,8 @@ class Queue {
   /// False: this queue does not find experts itself, or not for so many rows; nothing was enqueued.
   [[nodiscard]] virtual bool run_held_experts(const HeldExpertsArgs& /*args*/) { return false; }
 
-  /// Stores rows one behind the other as `dtype` (f32, bf16, f16), each value rounded to the nearest, ties to even.
+  /// Stores rows one behind the other as `dtype` (f32, bf16, f16), each value rounded to the nearest, ties to even;
+  /// a number beyond F16's largest becomes that, since one infinite key would decide all of a row's attention.
   /// With a live position the first goes so many rows behind `to`.
   virtual void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live = {}) = 0;
 

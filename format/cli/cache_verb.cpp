@@ -184,6 +184,7 @@ std::string kept_table(const KeptPlaces& kept, const Path& root, uint64_t free_b
     const std::string used = place.used_ns == 0 ? "-" : age_words((now_ns - place.used_ns) / kNanoseconds);
     text += fmt::format("{:>10}  {:>8}  {:<14}  {:<10}  {}\n", human_bytes(place.disk_bytes), share_words(place.share),
                         used, to_string(place.state), brief(place.name()));
+    if (place.folder != place.name()) text += fmt::format("            {}\n", brief(place.folder));
     if (place.state == KeptState::unreadable) text += fmt::format("            {}\n", brief(place.reason));
   }
   for (const StrangeEntry& entry : kept.strange)

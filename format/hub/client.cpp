@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/http/answer.h"
 #include "format/http/headers.h"
 #include "format/json.h"
 
@@ -19,6 +20,14 @@ Error not_the_hub(const std::string& url) {
           fmt::format("{}: the answer names no commit (X-Repo-Commit), so this is not the Hub, or a proxy removes that "
                       "header; check HF_ENDPOINT. For a plain folder give its http(s):// address",
                       without_password(url))};
+}
+
+/// A mirror that sends its clients on, without the Hub's headers: tokens and requests stay with the endpoint's host.
+Error redirects_elsewhere(const std::string& url, const std::string& location) {
+  return {ErrorKind::invalid,
+          fmt::format("{}: redirects to \"{}\" and names no commit (X-Repo-Commit); if that is where the Hub or its mirror "
+                      "is, set HF_ENDPOINT to it",
+                      without_password(url), refusal_text(location))};
 }
 
 Error redirected_for_ever(const std::string& url) {
@@ -128,6 +137,7 @@ Result<HubCommit> HubClient::resolve(const std::string& revision, const std::sto
     }
     if (is_commit_id(commit)) return HubCommit{name.repository, commit};
     if (!head) return ask_api(name, stop);
+    if (!next && !head->location.empty()) return redirects_elsewhere(request.url, head->location);
     if (!next || !commit.empty()) return not_the_hub(request.url);
     request.url = *next;
   }

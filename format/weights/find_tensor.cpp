@@ -13,7 +13,7 @@ Error missing_tensor(const Checkpoint& checkpoint, std::string_view name) {
   const auto& manifest = checkpoint.manifest();
   if (!manifest || !manifest->coverage.of) {
     return {ErrorKind::not_found,
-            fmt::format("tensor {} is missing from the checkpoint; the download may be incomplete", name)};
+            fmt::format("tensor {} is missing from the checkpoint; the download may be incomplete{}", name, kFetchAgain)};
   }
   const Coverage& coverage = manifest->coverage;
   const Origin& origin = manifest->origin;
@@ -31,8 +31,8 @@ Error missing_tensor(const Checkpoint& checkpoint, std::string_view name) {
 }
 
 Result<const TensorEntry*> find_tensor(const Checkpoint& checkpoint, std::string_view name) {
-  if (const auto* found = checkpoint.find(name); found != nullptr) return found;
-  if (const auto* found = checkpoint.find(std::string(kWrapperPrefix).append(name)); found != nullptr) {
+  if (const auto* found = checkpoint.find_matrix(name); found != nullptr) return found;
+  if (const auto* found = checkpoint.find_matrix(std::string(kWrapperPrefix).append(name)); found != nullptr) {
     return found;
   }
   return missing_tensor(checkpoint, name);

@@ -23,7 +23,8 @@ constexpr std::string_view kRotated =
 constexpr std::array<RefusedMethod, 13> kRefusedMethods = {{
     {"eetq",
      "its int8 codes lie in the order of the GPU kernel that they were saved for, one for Volta and another since "
-     "Turing, and no file says which; convert the unquantised checkpoint instead"},
+     "Turing, and no file says which; convert the unquantised checkpoint instead (reshard --transform bf16-to-fp8, or "
+     "experts-to-int4)"},
     {"exl2",
      "its columns are permuted and have from 2 to 8 bits, row by row of one kernel's order; a checkpoint of "
      "compressed-tensors, AWQ or GPTQ can be run"},

@@ -326,7 +326,7 @@ Result<StoredMatrix> find_transposed(const Checkpoint& checkpoint, const Transpo
   }
   StoredPlane& turned = matrix.planes[kScales];
   turned =
-      finite_scales(bits == 4 ? plane_of(*scales, matrix.form, kScales) : widened_plane(*scales, groups * wanted.out));
+      finite_values(bits == 4 ? plane_of(*scales, matrix.form, kScales) : widened_plane(*scales, groups * wanted.out));
   turned.make = bits == 4 ? turn_scales : turn_and_widen_scales;
   return matrix;
 }

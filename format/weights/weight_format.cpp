@@ -76,7 +76,7 @@ Result<void> check_finite(const StoredPlane& plane, StoredBytes stored) {
   uint64_t first = 0;
   while (is_finite(coding, stored[0], first))
     ++first;
-  return Error{ErrorKind::invalid, fmt::format("scale {} is infinite or not a number", first)};
+  return Error{ErrorKind::invalid, fmt::format("value {} is infinite or not a number", first)};
 }
 
 // The columns that share one of `count` scales of a row; 0 when several powers of two fit or none does.
@@ -201,7 +201,7 @@ Result<uint32_t> group_of(const Checkpoint& checkpoint, const TensorEntry& scale
   return length;
 }
 
-StoredPlane finite_scales(StoredPlane plane) {
+StoredPlane finite_values(StoredPlane plane) {
   plane.check = check_finite;
   return plane;
 }
@@ -224,7 +224,7 @@ Result<void> add_group_scales(const Checkpoint& checkpoint, const TensorEntry& s
   form.block_in = length;
   if (is_kept) form.scale = *coding;
   const uint64_t values = plane_size(form, kScales).bytes / sizeof(float);
-  matrix.planes[kScales] = finite_scales(is_kept ? plane_of(scales, form, kScales) : widened_plane(scales, values));
+  matrix.planes[kScales] = finite_values(is_kept ? plane_of(scales, form, kScales) : widened_plane(scales, values));
   return {};
 }
 

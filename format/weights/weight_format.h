@@ -148,7 +148,7 @@ struct WeightFormat {
                                         std::optional<uint32_t> usual = std::nullopt);
 
 /// The plane, each of whose scales must be a finite number.
-[[nodiscard]] StoredPlane finite_scales(StoredPlane plane);
+[[nodiscard]] StoredPlane finite_values(StoredPlane plane);
 
 /// Adds scales for groups of columns of each row, or for whole rows, that stay as they are stored, each one finite
 /// number. `usual`: how many columns, if that is known; else it follows from the scales' shape [out, groups]. Errors:

@@ -65,6 +65,12 @@ void rotate_vector(float* x, const float* cos_sin, uint32_t pairs, uint32_t apar
   }
 }
 
+/// A value beyond F16's largest becomes that; infinities stay what they are.
+uint16_t nearest_half(float value) {
+  const bool is_beyond = std::fabs(value) > kLargestHalf && std::isfinite(value);
+  return f32_to_f16(is_beyond ? std::copysign(kLargestHalf, value) : value);
+}
+
 }  // namespace
 
 void store_values(std::byte* to, Dtype dtype, const float* from, RowShape shape, RowRange rows) {
@@ -75,7 +81,7 @@ void store_values(std::byte* to, Dtype dtype, const float* from, RowShape shape,
     if (dtype == Dtype::bf16) {
       store_row<uint16_t>(stored, values, shape.cols, f32_to_bf16);
     } else if (dtype == Dtype::f16) {
-      store_row<uint16_t>(stored, values, shape.cols, f32_to_f16);
+      store_row<uint16_t>(stored, values, shape.cols, nearest_half);
     } else {
       std::memcpy(stored, values, row_bytes);
     }

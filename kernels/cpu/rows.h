@@ -19,7 +19,7 @@ struct RowShape {
   uint32_t stride = 0;
 };
 
-/// Rounds to the nearest, ties to even.
+/// Rounds to the nearest, ties to even; a number beyond F16's largest (kernels/ops.h) becomes that.
 void store_values(std::byte* to, Dtype dtype, const float* from, RowShape shape, RowRange rows);
 
 /// `stride`: values from one FP32 row to the next. Stored rows are dense, and written with all of their padding.

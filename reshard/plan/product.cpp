@@ -69,7 +69,7 @@ Result<void> check_scales(const Checkpoint& result, const Checkpoint& source) {
     }
     const TensorEntry* own = source.find(entry.name);
     return Error{ErrorKind::invalid,
-                 fmt::format("{}: FP8 tensor \"{}\" has no scale (\"{}\" is missing); the checkpoint is incomplete",
+                 fmt::format("{}: FP8 tensor \"{}\" has no scale (\"{}\" is missing); fetch the file that holds it",
                              source.files()[own->file].path, entry.name, format::scale_names(entry.name).front())};
   }
   return {};

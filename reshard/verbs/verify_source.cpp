@@ -302,7 +302,8 @@ Result<std::string> origin_place(const format::Manifest& manifest) {
   const format::Origin& origin = manifest.origin;
   if (origin.kind == "hub") return fmt::format("hf://{}@{}", origin.repository, origin.revision);
   return Error{ErrorKind::invalid,
-               fmt::format("packed from a folder, which declares nothing: name a repository with --upstream SOURCE, {}",
+               fmt::format("packed from a folder, here or over HTTP, whose address is not recorded: name the source with "
+                           "--upstream SOURCE, {}",
                            kWhatElse)};
 }
 

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "format/file_system.h"
 #include "format/kept_headers.h"
 #include "format/part/completion.h"
 #include "runtime/access/overlay_tier.h"
@@ -40,6 +41,25 @@ Result<format::Digest> digest_at(Tier& tier, const format::TensorEntry& tensor, 
   return hash.finish();
 }
 
+/// The files that a packed folder's manifest names must be there: an ordinary checkpoint's are looked at for their
+/// headers, these for nothing before their weights are used. Errors: not_found, with the remedy.
+Result<void> require_files(const format::Repository& packed, const format::Checkpoint& catalogue) {
+  if (!catalogue.manifest() || !packed.is_local()) return {};
+  uint64_t lost = 0;
+  std::string first;
+  for (const format::CheckpointFile& file : catalogue.files()) {
+    TRY_ASSIGN(const auto info, format::posix_file_system().stat(packed.locate(file.path)));
+    if (info && info->is_regular) continue;
+    if (lost++ == 0) first = file.path;
+  }
+  if (lost == 0) return {};
+  return Error{ErrorKind::not_found,
+               fmt::format("{}: {} of the {} files with weights that {} names {} missing, the first is {}; \"reshard repair\" "
+                           "fetches what is lost",
+                           packed.description(), lost, catalogue.files().size(), format::kManifestPath,
+                           lost == 1 ? "is" : "are", first)};
+}
+
 }  // namespace
 
 CheckpointAccess::CheckpointAccess(Place place) {
@@ -71,6 +91,7 @@ std::shared_ptr<const format::TransferCounters> CheckpointAccess::transfers() co
 Result<format::Checkpoint> CheckpointAccess::read_catalogue(const Place& place, const std::stop_token& stop) {
   auto catalogue = format::Checkpoint::open(*place.files, kHeaderJobs, stop, place.progress.get());
   if (place.progress) place.progress->finished();
+  if (catalogue) TRY(require_files(*place.files, *catalogue));
   return catalogue;
 }
 

@@ -21,8 +21,9 @@ struct LocalAccess {
   kernels::Device* device = nullptr;  // of IoProbe
 };
 
-/// What the user says of distant places.
+/// What the user says of places beside their names.
 struct RemoteAccess {
+  std::string config_file;   // in place of the place's config.json; empty: its own
   std::string cache_folder;  // of all caches; empty: the user's own
   std::string absent_from;   // where what a part of a model lacks is read; empty: nowhere
   double pause_second = 1;   // RemoteOptions

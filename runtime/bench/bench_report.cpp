@@ -146,6 +146,8 @@ std::string to_markdown(const BenchReport& report) {
                   report.model, size_words(report.model_bytes), report.device, kernels::to_string(report.precision),
                   std::min(report.slots, report.experts), report.experts, report.context, report.text,
                   report.drafting.empty() ? "" : "; drafts: " + report.drafting);
+  if (report.core_share)
+    text += fmt::format("The threads got {:.0f} % of the processor time that they wanted.\n\n", 100 * *report.core_share);
   return text + speeds(report) + "\n" + stages_of(report) + "\n" + limits_of(report);
 }
 
@@ -164,7 +166,9 @@ format::Json to_json(const BenchReport& report) {
                         {{"memory_bytes_per_second", report.limits.bytes},
                          {"operations_per_second", report.limits.operations},
                          {"fetched_bytes_per_second", report.limits.fetched}}},
+                       {"core_share", format::Json(nullptr)},
                        {"tests", format::Json::array()}};
+  if (report.core_share) json["core_share"] = *report.core_share;
   for (const BenchResult& result : report.results)
     json["tests"].push_back(json_of(result, report.limits));
   return json;

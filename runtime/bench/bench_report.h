@@ -2,6 +2,7 @@
 // Threads: plain values. Errors: none.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct BenchReport {
   std::string drafting;             // empty: none
   std::string text;                 // what was read
   MachineLimits limits;
+  std::optional<double> core_share;  // of the processor time that was wanted (core_share.h)
   std::vector<BenchResult> results;
 };
 

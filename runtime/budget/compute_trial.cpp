@@ -122,7 +122,7 @@ class Trial {
     }
     ScratchPlan plan;
     const uint64_t hidden = plan.add(uint64_t{pass_.rows} * config_.hidden);
-    const uint64_t table = plan.add(uint64_t{options_.context} * config_.rope_dim);
+    const uint64_t table = plan.add(position_table_values(config_, options_.context));
     const uint64_t position = plan.add(1);
     const LayerRunner runner(config_, options_.attention(), options_.max_rows, plan);
     TRY_ASSIGN(const auto scratch, zeros(context_, plan.size_bytes()));
@@ -145,7 +145,8 @@ class Trial {
                             {.hidden = rows_in(*scratch, hidden, pass_.rows, config_.hidden),
                              .parts = std::span(&part, 1),
                              .layer = 0,
-                             .cos_sin = {.buffer = scratch.get(), .offset_bytes = table}});
+                             .tables = position_tables(config_, {.buffer = scratch.get(), .offset_bytes = table},
+                                                       options_.context)});
         },
         stop_);
   }

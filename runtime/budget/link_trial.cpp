@@ -15,10 +15,7 @@ Result<TrialExpert> find_trial_expert(const format::Checkpoint& checkpoint, cons
   TrialExpert found;
   found.key = first->first;
   TRY_ASSIGN(found.slot, plan_slot(checkpoint, found.key, experts.shape));
-  DeviceExperts of_layer = experts;
-  of_layer.layers = {found.key.layer};
-  TRY_ASSIGN(const auto layouts, lay_out_experts(checkpoint, of_layer, ExpertPresence::some));
-  found.layout = layouts.at(found.key.layer);
+  found.layout = layout_of(found.slot);
   return found;
 }
 

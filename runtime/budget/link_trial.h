@@ -16,7 +16,7 @@ struct TrialExpert {
 };
 
 /// The first of the first layer that has one. A pure function. Errors: not_found (the checkpoint holds none of these
-/// layers); those of finding weights; unsupported (lay_out_experts).
+/// layers); those of finding weights.
 [[nodiscard]] Result<TrialExpert> find_trial_expert(const format::Checkpoint& checkpoint, const DeviceExperts& experts);
 
 struct LinkTimes {

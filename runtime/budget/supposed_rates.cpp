@@ -37,7 +37,7 @@ ComputeTimes compute_at(uint64_t rate, const MemoryNeeds& needs, const ModelConf
   for (const LayerNeed& layer : needs.layers)
     (config.is_moe(layer.id) ? moe : dense) += layer.uses * seconds_for(layer.bytes, rate);
   uint64_t expert = 0;
-  for (const SlotLayout& layout : needs.device_layouts)
+  for (const SlotLayout& layout : needs.device_layouts.empty() ? needs.layouts : needs.device_layouts)
     expert = std::max(expert, layout.slot_bytes);
   const double distinct = distinct_experts(shape, rows);
   return {.dense_layer = shape.dense_layers > 0 ? dense / shape.dense_layers : 0,

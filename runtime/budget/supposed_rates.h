@@ -16,6 +16,7 @@ struct SupposedRates {
   std::optional<uint64_t> network;  // in its place: fetching them
   std::optional<uint64_t> link;     // from the host's memory to the GPU's
   std::optional<uint64_t> gpu;      // of the GPU's own memory
+  std::optional<uint64_t> memory;   // of the host's, as the CPU reads weights
 };
 
 inline constexpr uint64_t kAssumedDiskRate = 3'000'000'000;   // an NVMe disk of PCIe 3

@@ -8,6 +8,7 @@
 #include "format/cli/output.h"
 #include "kernels/cpu/cpu_peak.h"
 #include "runtime/bench/bench_report.h"
+#include "runtime/budget/core_share.h"
 #include "runtime/budget/read_trial.h"
 #include "runtime/budget/system_memory.h"
 #include "runtime/cli/loading.h"
@@ -122,7 +123,9 @@ Result<int> run_bench(const BenchVerbOptions& options, format::Process& process)
   TRY_ASSIGN(MachineLimits limits, measure_limits(load));
   TRY_ASSIGN(auto loaded, load_model(options.folder, load, stop));
   if (loaded->chosen().is_gpu()) limits = {};
+  const CoreShare cores;
   TRY_ASSIGN(std::vector<BenchResult> results, run_cases(*loaded, options, cases, stop));
+  const std::optional<double> core_share = cores.so_far();
   TRY_ASSIGN(limits.fetched, measure_fetching(*loaded, results, stop));
   const ExpertStoreStats stats = loaded->experts().stats();
   std::string drafting;
@@ -141,6 +144,7 @@ Result<int> run_bench(const BenchVerbOptions& options, format::Process& process)
                            .text = (options.text_file.empty() ? "random tokens" : options.text_file) +
                                    std::string(options.repeats_depth ? ", depths repeat their first 512" : ""),
                            .limits = limits,
+                           .core_share = core_share,
                            .results = std::move(results)};
   if (options.as_json) {
     format::print_json(to_json(report).dump(2) + "\n");

@@ -114,6 +114,7 @@ void add_device_options(format::OptionTable& table, DeviceOptions& device) {
 void add_reading_options(format::OptionTable& table, LoadOptions& load) {
   add_cache_options(table, load.remote);
   add_absent_option(table, load.remote);
+  add_config_option(table, load.remote);
   table.flag("--verify", load.verify, "Check every expert against its digest when it is read");
   table.dev("io", "auto|direct|buffered|mmap|in-place", load.io, parse_io,
             "how weights are read from a disk (default: auto, by a short measurement)");

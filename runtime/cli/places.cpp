@@ -11,6 +11,7 @@
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "format/compressed/expanding_repository.h"
+#include "runtime/access/replaced_config.h"
 
 namespace dspack::runtime {
 
@@ -43,6 +44,13 @@ void add_absent_option(format::OptionTable& table, RemoteAccess& access) {
       "If DIR holds a part of a model (reshard --include ...): read what it lacks from this folder or address; the "
       "word origin means the repository and commit on the Hub that DIR was made from. What is fetched is kept "
       "(--cache)");
+}
+
+void add_config_option(format::OptionTable& table, RemoteAccess& access) {
+  table.heading("Places");
+  table.add("--config", "FILE", access.config_file,
+            "Read this in place of DIR's config.json, where that says something that dsrun does not know and nobody can "
+            "edit it there");
 }
 
 namespace {
@@ -114,6 +122,10 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
 Result<std::unique_ptr<CheckpointAccess>> open_place(const std::string& place, const RemoteAccess& access,
                                                      const std::stop_token& stop, const ProgressWatch& watch) {
   TRY_ASSIGN(Place opened, open_one(place, access, stop, watch));
+  if (!access.config_file.empty()) {
+    TRY_ASSIGN(opened.files,
+               replace_config(std::move(opened.files), access.config_file, format::posix_file_system()));
+  }
   auto checkpoint = std::make_unique<CheckpointAccess>(std::move(opened));
   if (access.absent_from.empty()) return checkpoint;
   const auto opener = [&](const std::string& rest) { return open_one(rest, access, stop, watch); };

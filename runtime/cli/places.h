@@ -22,6 +22,9 @@ void add_cache_options(format::OptionTable& table, RemoteAccess& access);
 /// --absent-from, for what reads weights.
 void add_absent_option(format::OptionTable& table, RemoteAccess& access);
 
+/// --config, for what reads a model.
+void add_config_option(format::OptionTable& table, RemoteAccess& access);
+
 /// What looks on beside the one who is shown the progress: made of that one, and passes events on.
 using ProgressWatch = std::function<std::shared_ptr<format::Progress>(std::shared_ptr<format::Progress> shown)>;
 

@@ -141,7 +141,7 @@ std::string words(double bytes) {
 
 bool all_measured(const Outlook& outlook) {
   return outlook.compute_origin == RateOrigin::measured && outlook.link_origin == RateOrigin::measured &&
-         outlook.read_origin == RateOrigin::measured;
+         outlook.read_origin == RateOrigin::measured && outlook.host_origin == RateOrigin::measured;
 }
 
 std::string rates_text(const Outlook& outlook) {
@@ -153,11 +153,13 @@ std::string rates_text(const Outlook& outlook) {
     return runtime::line(name, rate_words(rate), is_measured ? more : fmt::format("{}; {}", to_string(origin), more));
   };
   std::string text = fmt::format("{}: {}\n", is_measured ? "measured" : "rates", outlook.device);
+  if (outlook.core_share)
+    text += runtime::line("processor time", fmt::format("{:.0f} %", 100 * *outlook.core_share), "of what its threads wanted");
   if (outlook.shape.moe_layers == 0) return text;
   const auto arrivals = [](uint32_t count, uint64_t bytes, std::string_view how, double one) {
     return fmt::format("{} experts of {} {}; one alone takes {:.2f} ms", count, size_words(bytes), how, one * 1e3);
   };
-  text += line("memory", gpu.expert_rate(), outlook.compute_origin,
+  text += line("memory", gpu.expert_rate(), is_gpu ? outlook.compute_origin : outlook.host_origin,
                is_gpu ? "experts in the GPU's memory, multiplied with one token"
                       : "experts in memory, multiplied with one token");
   if (is_gpu) {
@@ -165,7 +167,7 @@ std::string rates_text(const Outlook& outlook) {
                  arrivals(link.count, link.expert_bytes, "one after the other", link.one));
   }
   if (host_expert > 0) {
-    text += line("cpu", static_cast<double>(link.expert_bytes) / host_expert, RateOrigin::measured,
+    text += line("cpu", static_cast<double>(link.expert_bytes) / host_expert, outlook.host_origin,
                  "experts in the host's memory, multiplied with one token");
   }
   return text + line(place_of(reads), reads.rate(), outlook.read_origin,
@@ -277,7 +279,8 @@ format::Json to_json(const Outlook& outlook, const PlanOptions& options) {
                        {"sizes", outlook.sizes_are_computed ? "computed" : "catalogue"},
                        {"measured", measured_json(outlook)},
                        {"origin",
-                        {{"memory", to_string(outlook.compute_origin)},
+                        {{"memory", to_string(outlook.plan.memory.vram ? outlook.compute_origin : outlook.host_origin)},
+                         {"cpu", to_string(outlook.host_origin)},
                          {"link", to_string(outlook.link_origin)},
                          {"read", to_string(outlook.read_origin)}}},
                        {"decode", decodes_json(outlook, options)},
@@ -286,6 +289,7 @@ format::Json to_json(const Outlook& outlook, const PlanOptions& options) {
                          {"seconds", outlook.prefill.seconds},
                          {"bytes", outlook.prefill.bytes},
                          {"experts", outlook.prefill.experts}}}};
+  if (outlook.core_share) json["core_share"] = *outlook.core_share;
   if (outlook.are_all_on_gpus()) json["loading_seconds"] = outlook.loading_seconds;
   if (outlook.placement() == ExpertPlacement::tiered) json["prefill"]["link_bytes"] = outlook.prefill.link_bytes;
   if (const auto& absent = outlook.absent) {

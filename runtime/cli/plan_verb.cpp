@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "format/cli/output.h"
+#include "runtime/budget/core_share.h"
 #include "runtime/budget/supposed_gpu.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
@@ -104,7 +105,15 @@ class Measurement {
       outlook_.compute_origin = given ? RateOrigin::given : RateOrigin::assumed;
       return compute_at(given.value_or(kAssumedGpuRate), outlook_.plan.needs, outlook_.config, outlook_.shape, rows);
     }
-    return time_compute(context_, outlook_.config, outlook_.plan.model, pass(rows, position), stop_);
+    const auto& given = options_.what_if.rates.memory;
+    if (given && rows == 1 && !chosen_.is_gpu()) {
+      outlook_.host_origin = RateOrigin::given;
+      return compute_at(*given, outlook_.plan.needs, outlook_.config, outlook_.shape, rows);
+    }
+    const CoreShare cores;
+    auto times = time_compute(context_, outlook_.config, outlook_.plan.model, pass(rows, position), stop_);
+    if (!chosen_.is_gpu()) outlook_.core_share = cores.so_far();
+    return times;
   }
 
   /// How experts come to where they are computed, and what the CPU would take for them.
@@ -115,6 +124,11 @@ class Measurement {
     if (!chosen_.is_gpu()) return {};
     TRY_ASSIGN(times.link, link());
     if (outlook_.placement() != ExpertPlacement::tiered) return {};
+    if (const auto& given = options_.what_if.rates.memory) {
+      outlook_.host_origin = RateOrigin::given;
+      times.host_expert = static_cast<double>(times.link.expert_bytes) / static_cast<double>(*given);
+      return {};
+    }
     const auto queue = chosen_.host().make_queue();
     const LoadContext on_host{
         .device = chosen_.host(), .queue = *queue, .access = context_.access, .quantization = context_.quantization};
@@ -303,6 +317,9 @@ void add_what_if_options(format::OptionTable& table, WhatIf& what_if) {
       .add("--gpu-rate", "RATE", what_if.rates.gpu, format::parse_some_size,
            "Bytes a second of that memory, as its data sheet has it (default: 1TB)")
       .needs(gpu);
+  table.add("--memory-rate", "RATE", what_if.rates.memory, format::parse_some_size,
+            "Bytes a second at which the CPU reads weights in memory while it speaks, as 200GB; how fast it reads a "
+            "prompt is measured here all the same");
   table.add("--link-rate", "RATE", what_if.rates.link, format::parse_some_size,
             "Bytes a second from memory to the GPU, as 25GB");
   auto disk = table.add("--disk-rate", "RATE", what_if.rates.disk, format::parse_some_size,

@@ -33,10 +33,11 @@ constexpr uint32_t kMaxPositions = 1U << 26;
 constexpr uint64_t kMaxRowValues = 1ULL << 31;
 
 // The architectures whose computation is the one graph of this folder.
-constexpr std::array<std::string_view, 6> kModelTypes = {"deepseek_v3", "deepseek_v2",   "deepseek_v32",
-                                                         "kimi_k2",     "glm4_moe_lite", "glm_moe_dsa"};
+constexpr std::string_view kMistral = "mistral4";
+constexpr std::array<std::string_view, 7> kModelTypes = {
+    "deepseek_v3", "deepseek_v2", "deepseek_v32", "kimi_k2", "glm4_moe_lite", "glm_moe_dsa", kMistral};
 // Models with pictures whose language model is one of those.
-constexpr std::array<std::string_view, 3> kWrapperTypes = {"kimi_k25", "kimi_vl", "kimi_k2"};
+constexpr std::array<std::string_view, 4> kWrapperTypes = {"kimi_k25", "kimi_vl", "kimi_k2", "mistral3"};
 
 void read_sizes(format::ConfigFields& fields, ModelConfig& config) {
   config.vocab = fields.integer("vocab_size", 1, kMaxVocab);
@@ -84,8 +85,19 @@ void check_other_names(format::ConfigFields& fields, const ModelConfig& config) 
   }
 }
 
+// Of Mistral-Small-4 there is one implementation: scores by softmax, groups by the sum of their two best, without a bias
+// (transformers' Mistral4TopkRouter).
+void read_mistral_routing(format::ConfigFields& fields, ModelConfig& config) {
+  config.score = ScoreFunction::softmax;
+  config.group_score = GroupScore::top2_sum;
+  config.selection_bias = false;
+  config.groups = fields.integer("n_group", 1, kMaxExperts);
+  config.groups_kept = fields.integer("topk_group", 1, kMaxExperts);
+}
+
 // The three combinations for which there is a published implementation.
 void read_routing(format::ConfigFields& fields, ModelConfig& config) {
+  if (config.model_type == kMistral) return read_mistral_routing(fields, config);
   const bool v2 = config.model_type == "deepseek_v2";
   const std::string score = fields.text("scoring_func", v2 ? "softmax" : "sigmoid");
   if (score == "softmax") {
@@ -221,15 +233,22 @@ Result<ModelConfig> parse_language_model(const format::Json& json, const std::st
   ModelConfig config;
   config.model_type = fields.text("model_type", "");
   if (std::ranges::find(kModelTypes, config.model_type) == kModelTypes.end()) {
+    const bool is_wrapper = std::ranges::find(kWrapperTypes, config.model_type) != kWrapperTypes.end();
     fields.fail(ErrorKind::unsupported, "model_type",
-                fmt::format("this program runs {}", fmt::join(kModelTypes, ", ")));
+                fmt::format("this program runs {}{}", fmt::join(kModelTypes, ", "),
+                            is_wrapper ? R"(, and this one with a "text_config", which is missing)" : ""));
   }
   refuse_other_values(fields);
   read_sizes(fields, config);
   read_attention(fields, config);
   if (is_sparse_type(config.model_type)) read_sparse_attention(fields, config);
   if (fields.error()) return *fields.error();
-  TRY_ASSIGN(config.rope, read_rope(fields, config.max_positions));
+  // transformers counts what is rotated as a share of a head; of Mistral's that is the part with position and the other.
+  const bool counts_head = config.model_type == kMistral;
+  const double rotated_share = counts_head ? static_cast<double>(config.rope_dim) / config.query_dim() : 1.0;
+  TRY_ASSIGN(config.rope, read_rope(fields, config.max_positions, rotated_share));
+  if (config.rope.query_beta != 0 && config.query_dim() % 2 != 0)
+    fields.fail(ErrorKind::unsupported, "qk_nope_head_dim", "must be even where queries are scaled by position");
   read_moe(fields, config);
   check_other_names(fields, config);
   (void)fields.object(kQuantization);

@@ -56,6 +56,9 @@ struct RopeConfig {
     bool operator==(const Yarn&) const = default;
   };
   std::optional<Yarn> yarn;
+  /// Queries at position p are multiplied with 1 + beta ln(1 + floor(p / yarn's original_positions))
+  /// (llama_4_scaling_beta of Mistral-Small-4); 0: they are not.
+  double query_beta = 0;
   bool operator==(const RopeConfig&) const = default;
 };
 

@@ -117,10 +117,14 @@ constexpr std::string_view kWrapperWithoutEffect[] = {
     "eos_token_id",
     "ignore_index",
     "image_token_id",
+    "image_token_index",
     "media_placeholder_token_id",
+    "multimodal_projector_bias",
     "pad_token_id",
     "projection_hidden_size",
     "projection_layer_norm_eps",
+    "projector_hidden_act",
+    "spatial_merge_size",
     "torch_dtype",
     "transformers_version",
     "use_unified_vision_chunk",
@@ -128,6 +132,7 @@ constexpr std::string_view kWrapperWithoutEffect[] = {
     "video_token_id",
     "vision_config",
     "vision_end_token_id",
+    "vision_feature_layer",
     "vision_start_token_id",
 };
 

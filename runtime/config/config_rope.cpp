@@ -45,9 +45,20 @@ std::string read_type(format::ConfigFields& fields) {
   return type;
 }
 
+// Keys that Mistral4Config of transformers puts beside YaRN's.
+void read_mistral_keys(format::ConfigFields& fields, uint32_t max_positions, RopeConfig& rope) {
+  rope.query_beta = fields.number("llama_4_scaling_beta", 0, 1e3, 0);
+  if (rope.query_beta != 0 && !rope.yarn) {
+    fields.fail(ErrorKind::unsupported, "llama_4_scaling_beta", R"(only with "yarn", whose original context it counts)");
+  }
+  if (fields.integer("max_position_embeddings", 1, kMaxRopePositions, max_positions) != max_positions) {
+    fields.fail(ErrorKind::invalid, "max_position_embeddings", fmt::format("but {} outside", max_positions));
+  }
+}
+
 }  // namespace
 
-Result<RopeConfig> read_rope(format::ConfigFields& fields, uint32_t max_positions) {
+Result<RopeConfig> read_rope(format::ConfigFields& fields, uint32_t max_positions, double rotated_share) {
   RopeConfig rope;
   const bool has_theta = fields.find("rope_theta") != nullptr;
   rope.theta = fields.number("rope_theta", 1.001, 1e12, kDefaultTheta);
@@ -66,10 +77,11 @@ Result<RopeConfig> read_rope(format::ConfigFields& fields, uint32_t max_position
     inner.fail(ErrorKind::invalid, "rope_theta", fmt::format("but {} outside of \"{}\"", rope.theta, key));
   }
   rope.theta = theta;
-  if (inner.number("partial_rotary_factor", 0, 1, 1) != 1) {
+  if (inner.number("partial_rotary_factor", 0, 1, rotated_share) != rotated_share) {
     inner.fail(ErrorKind::unsupported, "partial_rotary_factor", "qk_rope_head_dim must be rotated in full");
   }
   if (read_type(inner) == "yarn" && !inner.error()) rope.yarn = read_yarn(inner, max_positions);
+  if (rotated_share != 1) read_mistral_keys(inner, max_positions, rope);
   inner.refuse_others({});
   if (inner.error()) return *inner.error();
   return rope;

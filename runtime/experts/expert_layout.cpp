@@ -20,11 +20,23 @@ constexpr uint64_t kPlaneAlignment = 16;
 constexpr uint64_t kMostGap = 256;
 constexpr std::array<const char*, 3> kProjections = {"gate_proj", "up_proj", "down_proj"};
 
-Error stored_otherwise(ExpertKey key, const char* projection) {
+Error stored_otherwise(ExpertKey key, const char* projection, const char* like) {
   return {ErrorKind::unsupported,
-          fmt::format("layer {}, expert {}: its {} is stored in another way than that of the layer's first expert; "
+          fmt::format("layer {}, expert {}: its {} is stored in another way than {}; "
                       "experts that a GPU computes must be stored alike; run on the CPU (--device cpu)",
-                      key.layer.value, key.expert.value, projection)};
+                      key.layer.value, key.expert.value, projection, like)};
+}
+
+/// Whether a device's table of a layer's experts can have this one: gate and up are one product there, and all experts
+/// of a layer are.
+Result<void> check_forms(ExpertKey key, const ExpertLayout& expert, const ExpertLayout& first) {
+  if (expert.matrices[0].form != expert.matrices[1].form)
+    return stored_otherwise(key, kProjections[1], "its gate_proj");
+  for (size_t i = 0; i < kProjections.size(); ++i) {
+    if (first.matrices[i].form != expert.matrices[i].form)
+      return stored_otherwise(key, kProjections[i], "that of the layer's first expert");
+  }
+  return {};
 }
 
 /// One plane, and where it lies in a slot of the host's memory.
@@ -43,25 +55,6 @@ std::vector<PlaneAt> planes_of(const SlotPlan& plan) {
   }
   std::ranges::sort(planes, {}, &PlaneAt::at);
   return planes;
-}
-
-// In the order of the host's slot, and as far apart as there where little lies between: one copy takes the whole run.
-ExpertLayout layout_of(const SlotPlan& plan) {
-  ExpertLayout layout;
-  for (size_t i = 0; i < layout.matrices.size(); ++i)
-    layout.matrices[i].form = plan.matrices[i].form;
-  uint64_t host_end = 0, end = 0;
-  for (const PlaneAt& plane : planes_of(plan)) {
-    const uint64_t gap = plane.at - std::min(plane.at, host_end);
-    const uint64_t alignment = plane.plane == kernels::kCodes ? kCodesAlignment : kPlaneAlignment;
-    const bool goes_on = end > 0 && gap <= kMostGap && (end + gap) % alignment == 0;
-    const uint64_t at = goes_on ? end + gap : round_up(end, kAlignment);
-    layout.matrices[plane.matrix].planes[plane.plane] = at;
-    end = at + plane.bytes;
-    host_end = plane.at + plane.bytes;
-  }
-  layout.expert_bytes = round_up(end, kAlignment);
-  return layout;
 }
 
 bool has_forms_of(const ExpertLayout& a, const ExpertLayout& b) {
@@ -95,6 +88,25 @@ class LayoutCounts {
 
 }  // namespace
 
+// In the order of the host's slot, and as far apart as there where little lies between: one copy takes the whole run.
+ExpertLayout layout_of(const SlotPlan& plan) {
+  ExpertLayout layout;
+  for (size_t i = 0; i < layout.matrices.size(); ++i)
+    layout.matrices[i].form = plan.matrices[i].form;
+  uint64_t host_end = 0, end = 0;
+  for (const PlaneAt& plane : planes_of(plan)) {
+    const uint64_t gap = plane.at - std::min(plane.at, host_end);
+    const uint64_t alignment = plane.plane == kernels::kCodes ? kCodesAlignment : kPlaneAlignment;
+    const bool goes_on = end > 0 && gap <= kMostGap && (end + gap) % alignment == 0;
+    const uint64_t at = goes_on ? end + gap : round_up(end, kAlignment);
+    layout.matrices[plane.matrix].planes[plane.plane] = at;
+    end = at + plane.bytes;
+    host_end = plane.at + plane.bytes;
+  }
+  layout.expert_bytes = round_up(end, kAlignment);
+  return layout;
+}
+
 Result<std::map<LayerId, ExpertLayout>> lay_out_experts(const format::Checkpoint& checkpoint,
                                                         const DeviceExperts& wanted, ExpertPresence presence) {
   std::map<LayerId, ExpertLayout> layouts;
@@ -107,9 +119,7 @@ Result<std::map<LayerId, ExpertLayout>> lay_out_experts(const format::Checkpoint
       if (!plan) return explained(plan.error(), key);
       const ExpertLayout layout = layout_of(*plan);
       const ExpertLayout& first = layouts.try_emplace(layer, layout).first->second;
-      for (size_t i = 0; i < kProjections.size(); ++i) {
-        if (first.matrices[i].form != layout.matrices[i].form) return stored_otherwise(key, kProjections[i]);
-      }
+      TRY(check_forms(key, layout, first));
       counts.add(layout);
     }
   }

@@ -34,6 +34,9 @@ struct DeviceExperts {
 /// Some: an expert that is missing matters when the router picks it.
 enum class ExpertPresence { all, some };
 
+/// The layout of one expert alone.
+[[nodiscard]] ExpertLayout layout_of(const SlotPlan& plan);
+
 /// The layout of each layer's experts: that of the most experts of the same forms, where they lie differently in the
 /// host's slots. Looks at every expert, so that one that is missing or stored otherwise is told
 /// of before tens of gigabytes are read. A layer without any usable expert is left out.

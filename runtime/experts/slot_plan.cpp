@@ -104,7 +104,8 @@ Linear SlotPlan::Matrix::at(kernels::Slice begin) const {
 
 Error explained(const Error& error, ExpertKey key) {
   Error placed = error.in(fmt::format("layer {}, expert {}", key.layer.value, key.expert.value));
-  if (error.kind == ErrorKind::not_found) placed.message += "; fetch it from where the repository is from";
+  if (error.kind == ErrorKind::not_found && !placed.message.ends_with(format::kFetchAgain))
+    placed.message += format::kFetchAgain;
   return placed;
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "format/file_system.h"
+
 namespace dspack::runtime {
 
 namespace {
@@ -18,7 +20,16 @@ class DigestedText {
   format::Sha256 sha_;
 };
 
-void add_weights(const format::Checkpoint& checkpoint, DigestedText& text) {
+/// Nothing for a file that is not local.
+Result<void> add_change(format::Repository& files, const std::string& path, DigestedText& text) {
+  if (!files.is_local()) return {};
+  TRY_ASSIGN(const auto info, format::posix_file_system().stat(files.locate(path)));
+  // A copy that keeps its times can replace a file by one of equal size; when it did so, it cannot choose.
+  if (info) text.line("{}", info->changed_ns);
+  return {};
+}
+
+Result<void> add_weights(const format::Checkpoint& checkpoint, format::Repository& files, DigestedText& text) {
   const bool has_manifest = checkpoint.manifest().has_value();
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
     text.line("{} {} [{}]", tensor.name, to_string(tensor.dtype), fmt::join(tensor.shape, ","));
@@ -29,9 +40,12 @@ void add_weights(const format::Checkpoint& checkpoint, DigestedText& text) {
       text.line("{} {} {}", checkpoint.files()[tensor.file].path, tensor.range.begin, tensor.range.end);
     }
   }
-  if (has_manifest) return;
-  for (const format::CheckpointFile& file : checkpoint.files())
+  if (has_manifest) return {};
+  for (const format::CheckpointFile& file : checkpoint.files()) {
     text.line("{} {} {}", file.path, file.size_bytes, file.version);
+    TRY(add_change(files, file.path, text));
+  }
+  return {};
 }
 
 }  // namespace
@@ -48,7 +62,7 @@ Result<KvIdentity> find_identity(LoadedModel& loaded, const std::stop_token& sto
   text.line("{}", format::to_string(model.layer_map()));
   for (const CachePlane& plane : shape.planes)
     text.line("{} {} {} {}", plane.name, plane.width, to_string(plane.dtype), plane.row_bytes);
-  add_weights(loaded.checkpoint(), text);
+  TRY(add_weights(loaded.checkpoint(), loaded.access().files(), text));
   return KvIdentity{.digest = text.digest(), .shape = shape, .context = model.context()};
 }
 

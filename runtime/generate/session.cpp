@@ -1,9 +1,12 @@
 #include "runtime/generate/session.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 
 #include "format/base/seconds.h"
+#include "runtime/generate/number_watch.h"
 
 namespace dspack::runtime {
 
@@ -58,9 +61,21 @@ Result<void> Session::advance(Continuation& answer, const std::stop_token& stop)
   answer.passed(seconds_since(start));
   if (!answer.needs_choice()) return {};
   const uint32_t scored = answer.scored_rows();
-  TRY(answer.choose(rows_of(hidden.final, hidden.final.rows - scored, scored)));
+  const auto chosen = answer.choose(rows_of(hidden.final, hidden.final.rows - scored, scored));
+  if (!chosen) return chosen.error().kind == ErrorKind::corrupt ? explained(chosen.error(), stop) : chosen.error();
   if (speculator_ && phase == Phase::decode) engine_.model.experts().accept_drafts(answer.accepted_drafts());
   return {};
+}
+
+// Goes over the sequence's tokens again, and says which module is the first that has made no number.
+Error Session::explained(const Error& unusable, const std::stop_token& stop) {
+  NumberWatch watch(engine_.model.queue());
+  const std::vector<uint32_t> tokens(sequence_.tokens().begin(), sequence_.tokens().end());
+  const auto done = logits(
+      tokens, 0, [](std::span<const float>) {}, stop, &watch);
+  if (!done && !watch.finding()) return done.error();
+  return {unusable.kind,
+          fmt::format("the model's {}; {}", unusable.message, watch.finding().value_or("no module alone makes it so"))};
 }
 
 Result<Answer> Session::generate(std::span<const uint32_t> prompt, const GenerateOptions& options, Sampler& sampler,

@@ -77,6 +77,7 @@ class Session {
                                             const PassOptions& options);
   /// A pass, and what follows for certain if it tells.
   [[nodiscard]] Result<void> advance(Continuation& answer, const std::stop_token& stop);
+  [[nodiscard]] Error explained(const Error& unusable, const std::stop_token& stop);
 
   Engine engine_;
   Sequence sequence_;

@@ -39,7 +39,7 @@ kernels::RopeArgs rope_args(const AttentionBlock::Input& input, const PassPart& 
           .head_stride = rows.cols / values.heads,
           .row_stride = rows.stride,
           .first_position = part.position.first,
-          .cos_sin = input.cos_sin,
+          .cos_sin = input.tables.cos_sin,
           .live = part.position.live,
           .pairs = values.pairs};
 }

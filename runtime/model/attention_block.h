@@ -14,6 +14,7 @@
 #include "runtime/config/config.h"
 #include "runtime/model/kv_cache.h"
 #include "runtime/model/recorded_pass.h"
+#include "runtime/model/rope.h"
 #include "runtime/weights/trace.h"
 #include "runtime/weights/weight_group.h"
 
@@ -79,7 +80,7 @@ class AttentionBlock {
     std::span<const PassPart> parts;  // of the whole pass
     uint32_t first_row = 0;           // of x in the pass
     uint32_t layer = 0;               // in the pass, as the caches count
-    kernels::Slice cos_sin;           // see kernels::RopeArgs
+    PositionTables tables;
     kernels::Slice scratch;           // scratch_bytes()
     /// Of the rows of x; empty: attention is not sparse. A layer with an indexer fills it, and others attend to what
     /// the last one of those has chosen.

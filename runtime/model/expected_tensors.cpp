@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <string>
 
 #include "format/base/size.h"
 #include "runtime/text/regex.h"
@@ -20,6 +22,10 @@ class Unquantised {
   static Result<Unquantised> compile(const std::vector<std::string>& written) {
     Unquantised all;
     for (const std::string& one : written) {
+      if (!one.starts_with("re:") && one.find('*') == std::string::npos) {
+        all.names_.insert(one);
+        continue;
+      }
       auto pattern = Regex::compile(one.starts_with("re:") ? one.substr(3) : of_stars(one));
       if (!pattern) return pattern.error().in("config.json: among the modules that are not quantised");
       all.patterns_.push_back({.regex = std::move(*pattern), .is_whole = !one.starts_with("re:")});
@@ -28,6 +34,7 @@ class Unquantised {
   }
   /// Errors: invalid (a pattern that takes too long).
   Result<bool> has(const std::string& module) {
+    if (names_.contains(module)) return true;
     for (const Pattern& pattern : patterns_) {
       WorkBudget budget(module.size());
       TRY(pattern.regex.find_all(module, budget, *scratch_, matches_));
@@ -56,6 +63,7 @@ class Unquantised {
     }
   }
 
+  std::set<std::string> names_;  // those that are no patterns
   std::vector<Pattern> patterns_;
   std::unique_ptr<RegexScratch> scratch_ = std::make_unique<RegexScratch>();
   std::vector<Regex::Match> matches_;

@@ -48,6 +48,13 @@ constexpr std::string_view kRouter[] = {"mlp.gate"};
 constexpr std::string_view kRouterBias = "mlp.gate.e_score_correction_bias";
 constexpr std::string_view kExpert[] = {"mlp.experts.{expert}.gate_proj", "mlp.experts.{expert}.up_proj",
                                         "mlp.experts.{expert}.down_proj"};
+constexpr std::string_view kExperts = "mlp.experts.{expert}.";
+constexpr std::string_view kFusedScales[] = {
+    "mlp.experts.gate_up_proj_activation_scale", "mlp.experts.down_proj_activation_scale",
+    "mlp.experts.gate_up_proj_input_scale", "mlp.experts.down_proj_input_scale"};  // of all experts
+constexpr std::string_view kFusedProjections[] = {"gate_up_proj", "down_proj"};
+// Scales of activations are not used, as those of FP8 matrices.
+constexpr std::string_view kFusedSuffixes[] = {"", "_scale_inv", "_scale", "_activation_scale", "_input_scale"};
 
 bool has(Names names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
@@ -85,9 +92,19 @@ bool known_attention(const ModelConfig& config, const Named& name, LayerId layer
   return config.q_rank == 0 ? of_linear(kQuery, name) : name.part == kQueryNorm || of_linear(kLatentQuery, name);
 }
 
+// A tensor that matrices of an expert lie within (format/fused_projections.h), or a scale beside it.
+bool holds_matrices(const Named& name) {
+  if (!name.part.starts_with(kExperts)) return false;
+  const std::string_view word = name.part.substr(kExperts.size());
+  const auto projection = std::ranges::find_if(kFusedProjections, [&](auto each) { return word.starts_with(each); });
+  if (projection == std::end(kFusedProjections) || !has(kFusedSuffixes, word.substr(projection->size()))) return false;
+  const std::string gate = std::string(name.whole.substr(0, name.whole.size() - word.size())) + "gate_proj.weight";
+  return format::storing_format(name.checkpoint, gate) != nullptr;
+}
+
 bool known_moe(const ModelConfig& config, const Named& name, const std::optional<ExpertId>& expert) {
-  if (expert) return expert->value < config.experts && of_linear(kExpert, name);
-  if (config.shared_experts > 0 && of_linear(kShared, name)) return true;
+  if (expert) return expert->value < config.experts && (of_linear(kExpert, name) || holds_matrices(name));
+  if ((config.shared_experts > 0 && of_linear(kShared, name)) || has(kFusedScales, name.part)) return true;
   return of_linear(kRouter, name) || (config.selection_bias && name.part == kRouterBias);
 }
 
@@ -138,6 +155,7 @@ Result<void> require_whole_module(const format::Checkpoint& checkpoint, const Mo
 
 Result<void> require_whole_model(const format::Checkpoint& checkpoint, const ModelConfig& config) {
   if (format::is_part(checkpoint)) return {};
+  TRY(format::find_tensor(checkpoint, names::kEmbedding));
   std::set<LayerId> layers;
   for (uint32_t layer = 0; layer < config.layers; ++layer) {
     if (config.is_moe(LayerId(layer))) layers.insert(LayerId(layer));
@@ -150,7 +168,8 @@ Result<void> require_whole_model(const format::Checkpoint& checkpoint, const Mod
   for (const LayerId layer : layers) {
     for (uint32_t expert = 0; expert < config.experts; ++expert) {
       if (!checkpoint.expert({layer, ExpertId(expert)}).empty()) continue;
-      return format::missing_tensor(checkpoint, names::expert({layer, ExpertId(expert)}) + ".gate_proj.weight");
+      return format::missing_tensor(checkpoint, names::expert({layer, ExpertId(expert)}) + ".gate_proj.weight")
+          .in(fmt::format("layer {}, expert {}", layer.value, expert));
     }
   }
   return {};

@@ -127,7 +127,7 @@ void LayerRunner::attend(const Context& context, const LayerWeights& weights, co
                             .parts = input.parts,
                             .first_row = first,
                             .layer = input.layer,
-                            .cos_sin = input.cos_sin,
+                            .tables = input.tables,
                             .scratch = {.buffer = &context.scratch, .offset_bytes = attention_at_},
                             .choice = choice_in(context.scratch, first),
                             .use = input.choice},

@@ -53,7 +53,7 @@ class LayerRunner {
     kernels::Rows hidden;             // [rows, hidden], the residual stream; changed in place
     std::span<const PassPart> parts;  // the sequences that the rows belong to
     uint32_t layer = 0;               // in the pass, as the caches count
-    kernels::Slice cos_sin;
+    PositionTables tables;
     ChoiceUse choice = ChoiceUse::as_needed;  // of sparse attention
   };
   [[nodiscard]] Result<void> run(const Context& context, const LayerWeights& weights, const Input& input) const;

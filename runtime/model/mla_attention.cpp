@@ -161,6 +161,27 @@ void MlaAttention::project(kernels::Queue& queue, const Input& input) const {
   if (has_latents) queue.linear(q_b_.weight(), query, query_rows(input));
 }
 
+// A turn by (factor, 0) multiplies a pair of values. Within the original context the factor is 1.
+void MlaAttention::scale_queries(kernels::Queue& queue, const Input& input) const {
+  if (input.tables.query_scale.empty()) return;
+  const kernels::Rows queries = query_rows(input);
+  for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
+    const bool is_within = part.position.live.empty() &&
+                           part.position.first + part.rows <= config_.rope.yarn->original_positions;
+    if (is_within) return;
+    const kernels::Rows rows = rows_of(queries, at, part.rows);
+    queue.rope({.data = rows.data,
+                .rows = rows.rows,
+                .heads = rows.cols / 2,
+                .dim = 2,
+                .head_stride = 2,
+                .row_stride = rows.stride,
+                .first_position = part.position.first,
+                .cos_sin = input.tables.query_scale,
+                .live = part.position.live});
+  });
+}
+
 kernels::HeadLinearArgs MlaAttention::heads_of_kv_b(uint32_t rows) const {
   kernels::HeadLinearArgs args;
   args.weight = kv_b_.weight();
@@ -274,6 +295,7 @@ void MlaAttention::run(kernels::Queue& queue, const Input& input, const kernels:
   } else {
     project(queue, input);
   }
+  scale_queries(queue, input);
   if (indexer_) index(queue, input, trace.child("indexer"));
   if (!attend_expanded(queue, input)) {
     absorb(queue, input);

@@ -47,6 +47,7 @@ class MlaAttention final : public AttentionBlock {
   /// With a key and a value of each head, where the queue takes less time for it; false: nothing was done.
   [[nodiscard]] bool attend_expanded(kernels::Queue& queue, const Input& input) const;
   /// Rotates the queries and carries them into the latent space.
+  void scale_queries(kernels::Queue& queue, const Input& input) const;
   void absorb(kernels::Queue& queue, const Input& input) const;
   void attend(kernels::Queue& queue, const Input& input) const;
   [[nodiscard]] kernels::HeadLinearArgs heads_of_kv_b(uint32_t rows) const;

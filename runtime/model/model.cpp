@@ -80,7 +80,7 @@ uint64_t Model::scratch_bytes_for(const ModelConfig& config, const ModelOptions&
   lay_out(config, options, plan);
   const LayerRunner runner(config, options.attention(), options.max_rows, plan);
   const RoutePredictor predictor(config, plan);
-  return plan.size_bytes() + uint64_t{options.context} * config.rope_dim * sizeof(float);
+  return plan.size_bytes() + position_table_values(config, options.context) * sizeof(float);
 }
 
 Result<uint64_t> Model::head_bytes(const LoadContext& context, const ModelConfig& config) {
@@ -96,22 +96,32 @@ Result<std::unique_ptr<Model>> Model::load(const LoadContext& context, const Mod
                                            const std::stop_token& stop) {
   DSPACK_CHECK(options.context > 0 && options.max_rows > 0 && options.wave_rows > 0, "a model without room");
   std::unique_ptr<Model> model(new Model(context, config, options, executor));
-  TRY(model->make_rope_table());
+  TRY(model->make_position_tables());
   TRY(model->load_weights(context, stop));
   return model;
 }
 
-Result<void> Model::make_rope_table() {
-  const uint64_t row_bytes = uint64_t{config_.rope_dim} * sizeof(float);
-  TRY_ASSIGN(rope_table_, device_.allocate(options_.context * row_bytes));
-  const kernels::Slice table{.buffer = rope_table_.get(), .offset_bytes = 0};
+Result<void> Model::make_position_tables() {
+  TRY_ASSIGN(position_memory_,
+             device_.allocate(position_table_values(config_, options_.context) * sizeof(float)));
+  const PositionTables tables = this->tables();
   for (uint32_t first = 0; first < options_.context; first += kTableRows) {
     const uint32_t count = std::min(kTableRows, options_.context - first);
     const std::vector<float> rows = rope_table(config_.rope, config_.rope_dim, first, count);
-    queue_.upload(table.at(first * row_bytes), std::as_bytes(std::span(rows)));
+    queue_.upload(tables.cos_sin.at(uint64_t{first} * config_.rope_dim * sizeof(float)),
+                  std::as_bytes(std::span(rows)));
+    std::vector<float> scales;
+    if (!tables.query_scale.empty()) {
+      scales = query_scale_table(config_.rope, first, count);
+      queue_.upload(tables.query_scale.at(uint64_t{first} * 2 * sizeof(float)), std::as_bytes(std::span(scales)));
+    }
     TRY(queue_.finish());
   }
   return {};
+}
+
+PositionTables Model::tables() const {
+  return position_tables(config_, {.buffer = position_memory_.get(), .offset_bytes = 0}, options_.context);
 }
 
 Result<void> Model::load_weights(const LoadContext& context, const std::stop_token& stop) {
@@ -253,7 +263,7 @@ Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) co
                     {.hidden = pass.hidden,
                      .parts = pass.parts,
                      .layer = index,
-                     .cos_sin = {.buffer = rope_table_.get(), .offset_bytes = 0},
+                     .tables = tables(),
                      // So that a listener sees the indexer's modules for every row; attention has the same bits.
                      .choice = pass.trace != nullptr ? ChoiceUse::kept : ChoiceUse::as_needed}));
     if (pass.trace != nullptr) TRY(pass.trace->status());
@@ -320,7 +330,7 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
         {.hidden = hidden,
          .parts = std::span(&part, 1),
          .layer = 0,
-         .cos_sin = {.buffer = rope_table_.get(), .offset_bytes = 0},
+         .tables = tables(),
          .choice = layer.choice});
   };
   if (!can_record()) return run({.first = cache.length()});

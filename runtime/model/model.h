@@ -169,7 +169,7 @@ class Model {
   /// Of a pass: its layers without routed experts; and of the head. The embedding is read by rows.
   [[nodiscard]] WeightWork layer_work() const { return layers_->work(); }
   [[nodiscard]] WeightWork head_work() const { return head_work_; }
-  [[nodiscard]] uint64_t table_bytes() const { return rope_table_->size_bytes(); }
+  [[nodiscard]] uint64_t table_bytes() const { return position_memory_->size_bytes(); }
   /// Of the KV cache of a sequence, without the MTP module's.
   [[nodiscard]] KvShape kv_shape() const;
   [[nodiscard]] uint64_t cache_bytes() const;  // of a sequence, without what it keeps for the MTP module
@@ -182,7 +182,8 @@ class Model {
  private:
   Model(const LoadContext& context, const ModelConfig& config, const ModelOptions& options, ExpertExecutor& executor);
   Result<void> load_weights(const LoadContext& context, const std::stop_token& stop);
-  Result<void> make_rope_table();
+  Result<void> make_position_tables();
+  [[nodiscard]] PositionTables tables() const;
   /// What a pass over the batch works on: its tokens and parts, in `scratch`. Returns the number of rows.
   uint32_t begin_batch(std::span<const SequenceTokens> batch, Scratch& scratch) const;
   struct Pass {
@@ -221,7 +222,7 @@ class Model {
   kernels::Slice final_norm_;  // [hidden]
   Linear head_;                // [vocab, hidden]
   WeightWork head_work_;
-  std::unique_ptr<kernels::Buffer> rope_table_;  // see kernels::RopeArgs
+  std::unique_ptr<kernels::Buffer> position_memory_;  // of tables()
 };
 
 }  // namespace dspack::runtime

@@ -82,6 +82,29 @@ std::vector<float> rope_table(const RopeConfig& rope, uint32_t rope_dim, uint32_
   return table;
 }
 
+std::vector<float> query_scale_table(const RopeConfig& rope, uint32_t first, uint32_t count) {
+  DSPACK_CHECK(rope.yarn.has_value(), "queries are scaled by how often the original context was passed");
+  std::vector<float> table;
+  table.reserve(size_t{count} * 2);
+  for (uint32_t position = first; position < first + count; ++position) {
+    const uint32_t passed = position / rope.yarn->original_positions;
+    table.push_back(static_cast<float>(1 + rope.query_beta * std::log1p(static_cast<double>(passed))));
+    table.push_back(0);
+  }
+  return table;
+}
+
+uint64_t position_table_values(const ModelConfig& config, uint32_t positions) {
+  return uint64_t{positions} * (config.rope_dim + (config.rope.query_beta == 0 ? 0 : 2));
+}
+
+PositionTables position_tables(const ModelConfig& config, kernels::Slice memory, uint32_t positions) {
+  PositionTables tables{.cos_sin = memory, .query_scale = {}};
+  if (config.rope.query_beta != 0)
+    tables.query_scale = memory.at(uint64_t{positions} * config.rope_dim * sizeof(float));
+  return tables;
+}
+
 float attention_scale(const RopeConfig& rope, uint32_t query_dim) {
   double scale = 1.0 / std::sqrt(static_cast<double>(query_dim));
   if (rope.yarn && rope.yarn->mscale_all_dim != 0) {

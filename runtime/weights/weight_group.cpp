@@ -53,7 +53,8 @@ Result<void> WeightGroup::add_vector(kernels::Slice* into, std::string_view name
     return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; it can be F32, BF16 or F16",
                                                      place_of(checkpoint, *tensor), to_string(tensor->dtype))};
   }
-  vectors_.push_back({.into = into, .data = place(format::widened_plane(*tensor, length))});
+  // A router's bias that is no number would change which experts are chosen, and nothing else would tell.
+  vectors_.push_back({.into = into, .data = place(format::finite_values(format::widened_plane(*tensor, length)))});
   return {};
 }
 

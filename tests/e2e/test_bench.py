@@ -39,6 +39,7 @@ class Bench(EndToEnd):
     def test_what_it_counts_is_what_the_shapes_say(self):
         report = self.bench("-p", "8", "-n", "4", "--depth", "0,16", "-r", "2")
         self.assertEqual([test["test"] for test in report["tests"]], ["pp8", "tg4", "pp8 @ d16", "tg4 @ d16"])
+        self.assertTrue(0 < report["core_share"] <= 1, report["core_share"])
         for test, first in zip(report["tests"], (None, 1, None, 16)):
             self.assertEqual(len(test["seconds"]), 2)
             speed = test["tokens_per_second"]

@@ -36,9 +36,10 @@ class CacheVerb(Remote):
         server = self.filled()
         for program in ("DSPACK_DSRUN", "DSPACK_RESHARD"):
             lines = self.assert_ok(self.cache_verb(program=program)).stdout.splitlines()
-            self.assertEqual(len(lines), 3, lines)
+            self.assertEqual(len(lines), 4, lines)
             self.assertRegex(lines[1], r"^ *[\d.]+ \wB +\d+ %  just now +partial +" + server.url)
-            self.assertRegex(lines[2], r"^[\d.]+ \wB of 1 model in \S+; [\d.]+ \wB free$")
+            self.assertEqual(lines[2].strip(), self.folder().name)
+            self.assertRegex(lines[3], r"^[\d.]+ \wB of 1 model in \S+; [\d.]+ \wB free$")
         model, = self.listed()["models"]
         on_disk = sum(path.stat().st_blocks * 512 for path in self.folder().rglob("*") if path.is_file())
         self.assertEqual(model["disk_bytes"], on_disk)

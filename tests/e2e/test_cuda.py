@@ -8,6 +8,8 @@ import functools
 import json
 import os
 import re
+import shutil
+import struct
 import subprocess
 import unittest
 from pathlib import Path
@@ -168,6 +170,23 @@ class Text(OnGpu):
                 said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "auto", *library, *flags)
                 self.assertEqual(said, ANSWER)
                 self.assertTrue(stats["device"].startswith(device), stats["device"])
+
+    def test_auto_takes_the_cpu_for_experts_that_are_stored_in_several_ways(self):
+        folder = shutil.copytree(self.data("family") / "moonlight", self.scratch / "mixed",
+                                 ignore=shutil.ignore_patterns("*.safetensors"))
+        tensors, _ = safetensors_io.parse((self.data("family") / "moonlight" / "model.safetensors").read_bytes())
+        odd = "model.layers.1.mlp.experts.3.up_proj.weight"
+        _, shape, data = tensors[odd]
+        halves = array.array("H", data)
+        tensors[odd] = ("F32", shape, b"".join(struct.pack("<I", half << 16) for half in halves))  # the same values
+        safetensors_io.write(folder / "model.safetensors", tensors)
+        arguments = ("--tokens", "5,9,33", "-n", 4)
+        said, stats = self.with_stats(folder, *arguments, "--device", "auto", *CHOICE[2:])
+        self.assertTrue(stats["device"].startswith("cpu "), stats["device"])
+        self.assertEqual(said, self.assert_ok(self.dsrun(self.data("family") / "moonlight", *arguments, "--device", "cpu")).stdout)
+        self.assert_refused(self.dsrun(folder, *arguments, *CHOICE), "layer 1, expert 3: its up_proj is stored in another way",
+                            "--device cpu", program="dsrun")
+        self.assert_ok(self.dsrun("plan", folder, "--device", "cpu"))
 
     def test_every_precision_runs_and_is_named(self):
         for precision in ("exact", "split", "bf16", "fp8"):

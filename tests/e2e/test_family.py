@@ -3,10 +3,12 @@
 
 import array
 import json
+import re
 import shutil
+import struct
 
 import safetensors_io
-from common import EndToEnd, main
+from common import EndToEnd, flip_bit, main
 
 PREFIX = "language_model."
 
@@ -60,6 +62,103 @@ class Packed(Family):
                 self.assertEqual(self.logits(source, tokens), wanted)
                 self.assertEqual(safetensors_io.read_checkpoint(packed), safetensors_io.read_checkpoint(source))
                 self.assert_ok(self.run_program("verify", packed, "--source", source))
+
+
+    def test_experts_in_fused_tensors_run_as_they_are_and_packed(self):
+        tokens, _ = self.golden("mistral-small-4")
+        source = self.copy_variant("mistral-small-4")
+        wanted = self.logits(source, tokens)
+        packed = self.scratch / "packed"
+        self.assert_ok(self.repack(source, packed))
+        self.assertEqual(self.logits(packed, tokens), wanted)
+        self.assert_ok(self.run_program("verify", packed, "--source", source))
+        # An expert whose part of the file was damaged is told of by the digest of what is stored.
+        file = sorted(packed.glob("model/layers/001/experts/*.safetensors"))[3]
+        flip_bit(file, file.stat().st_size - 1)
+        prompt = ",".join(map(str, tokens))
+        self.assert_refused(self.dsrun(packed, "--tokens", prompt, "--verify"), "SHA-256", "expert 3", program="dsrun")
+
+
+class Pruned(Family):
+    def test_132_of_384_experts_are_a_model_whose_other_experts_are_never_chosen(self):
+        """As the published pruned models (REAP) are made: rows of the router and experts are left out, the rest stays."""
+        kept, name = 132, "kimi-k2"
+        whole, pruned = self.copy_variant(name), self.scratch / "pruned"
+        shutil.copytree(whole, pruned)
+        tensors, _ = safetensors_io.parse((whole / "model.safetensors").read_bytes())
+        never, fewer = {}, {}
+        for tensor, (dtype, shape, data) in tensors.items():
+            expert = re.search(r"\.experts\.(\d+)\.", tensor)
+            router = tensor.endswith((".gate.weight", ".e_score_correction_bias"))
+            row = len(data) // shape[0]
+            never[tensor] = (dtype, shape, data)
+            if tensor.endswith("bias"):
+                never[tensor] = (dtype, shape, data[:kept * row] + struct.pack("<f", -100) * (shape[0] - kept))
+            if not expert or int(expert[1]) < kept:
+                fewer[tensor] = (dtype, [kept, *shape[1:]], data[:kept * row]) if router else (dtype, shape, data)
+        self.assertLess(len(fewer), len(never))
+        for folder, content in ((whole, never), (pruned, fewer)):
+            (folder / "model.safetensors").unlink()
+            safetensors_io.write(folder / "model.safetensors", content)
+        config = json.loads((pruned / "config.json").read_text())
+        (pruned / "config.json").write_text(json.dumps({**config, "n_routed_experts": kept}))
+        tokens, _ = self.golden(name)
+        wanted = self.logits(whole, tokens)
+        self.assertEqual(self.logits(pruned, tokens), wanted)
+        self.assert_ok(self.repack(pruned, self.scratch / "packed"))
+        self.assertEqual(self.logits(self.scratch / "packed", tokens), wanted)
+
+
+class NotANumber(Family):
+    """Values that are no numbers: said with the tensor where they are looked at, else with the module that makes them."""
+
+    def spoilt(self, *endings, value):
+        """A copy of a BF16 model in which the first value of each tensor with such a name is another."""
+        folder = self.copy_variant("moonlight")
+        path = folder / "model.safetensors"
+        tensors, _ = safetensors_io.parse(path.read_bytes())
+        spoilt = {name: (dtype, shape, value[dtype] + data[len(value[dtype]):] if name.endswith(endings) else data)
+                  for name, (dtype, shape, data) in tensors.items()}
+        self.assertNotEqual(spoilt, tensors)
+        path.unlink()
+        safetensors_io.write(path, spoilt)
+        return folder
+
+    def assert_says(self, folder, *needles):
+        self.assert_refused(self.dsrun(folder, "--tokens", "5,9,33", "-n", 4), *needles, program="dsrun")
+        shutil.rmtree(folder)
+
+    def test_a_vector_is_looked_at_when_it_is_read(self):
+        nan = {"BF16": b"\xc0\x7f", "F32": b"\x00\x00\xc0\x7f"}
+        for ending in ("layers.1.mlp.gate.e_score_correction_bias", "layers.0.input_layernorm.weight", "model.norm.weight"):
+            with self.subTest(ending):
+                self.assert_says(self.spoilt(ending, value=nan), ending, "value 0 is infinite or not a number")
+
+    def test_the_module_that_makes_no_number_is_named(self):
+        nan = {"BF16": b"\xc0\x7f", "F32": b"\x00\x00\xc0\x7f"}
+        for ending, module in (("layers.0.self_attn.o_proj.weight", "model.layers.0.self_attn.o_proj"),
+                               (".up_proj.weight", "model.layers.0.mlp.up_proj"), ("lm_head.weight", "lm_head"),
+                               ("layers.1.mlp.shared_experts.down_proj.weight", "model.layers.1.mlp.shared_experts.down_proj")):
+            with self.subTest(ending):
+                self.assert_says(self.spoilt(ending, value=nan), module, "not a number", "weights")
+
+
+class OtherConfig(Family):
+    def test_a_file_is_read_in_place_of_config_json(self):
+        folder = self.copy_variant("v3")
+        config = folder / "config.json"
+        good = config.read_text()
+        wanted = self.assert_ok(self.dsrun(folder, "--tokens", "5,9,33", "-n", 4)).stdout
+        config.write_text(json.dumps({**json.loads(good), "new_key_of_somebody": 3}))
+        self.assert_refused(self.dsrun(folder, "--tokens", "5,9,33"), "new_key_of_somebody", program="dsrun")
+        other = self.scratch / "mine.json"
+        other.write_text(good)
+        result = self.assert_ok(self.dsrun(folder, "--tokens", "5,9,33", "-n", 4, "--config", other))
+        self.assertEqual(result.stdout, wanted)
+        self.assert_ok(self.dsrun("plan", folder, "--config", other, "--config-only"))
+        missing = self.scratch / "nothing.json"
+        self.assert_refused(self.dsrun(folder, "--tokens", "5", "--config", missing), "--config " + str(missing), program="dsrun")
+        self.assertEqual(json.loads(config.read_text())["new_key_of_somebody"], 3)
 
 
 class ByTokenIds(Family):

@@ -124,6 +124,14 @@ class Pinned(HubCase):
         self.assert_refused(self.pack(), "X-Repo-Commit")
         self.assert_absent(self.out)
 
+    def test_a_mirror_that_sends_its_clients_elsewhere_is_named_with_the_place(self):
+        mirror = self.serve(self.scratch)
+        mirror.add_fault("*", "redirect", to=self.hub.url)
+        refused = self.pack(env={"HF_ENDPOINT": mirror.url})
+        self.assert_refused(refused, mirror.url + "/o/n/resolve/main/config.json",
+                            "redirects to \"" + self.hub.url, "HF_ENDPOINT")
+        self.assert_absent(self.out)
+
     def test_an_answer_of_another_commit(self):
         self.hub.add_fault("GET", "*" + SHARDS[1], "headers", headers={"X-Repo-Commit": "ab" * 20})
         self.assert_refused(self.pack(), SHARDS[1], "answers for commit " + "ab" * 20, self.commit_of())

@@ -15,11 +15,12 @@ EXPERT = LAYER + "mlp.experts.5."
 SHARDS = ["model-%05d-of-00003.safetensors" % number for number in (1, 2, 3)]
 INDEX = "model.safetensors.index.json"
 TOKENS = ("--tokens", "1,2,3", "-n", 2)
+REMEDY = "; fetch it from where the repository is from"
 SERVE = ("--port", 0, "--device", "cpu")
 
 
 def is_missing(name):
-    return "tensor %s is missing from the checkpoint; the download may be incomplete" % name
+    return "tensor %s is missing from the checkpoint; the download may be incomplete%s" % (name, REMEDY)
 
 
 def lacks_scale(name, shard):
@@ -39,14 +40,16 @@ LOST = {
                         is_missing(LAYER + "mlp.gate.e_score_correction_bias"), ""),
     "a shared expert's matrix": (LAYER + "mlp.shared_experts.up_proj.",
                                  is_missing(LAYER + "mlp.shared_experts.up_proj.weight"), ""),
-    "an expert's matrix": (EXPERT + "up_proj.", "layer 1, expert 5: " + is_missing(EXPERT + "up_proj.weight") +
-                           "; fetch it from where the repository is from",
+    "an expert's matrix": (EXPERT + "up_proj.", "layer 1, expert 5: " + is_missing(EXPERT + "up_proj.weight"),
                            EXPERT + "up_proj.weight is missing, which the other experts of layer 1 have"),
-    "an expert": (EXPERT, is_missing(EXPERT + "gate_proj.weight"), "layer 1 has no expert 5, though it has 15 of 16"),
-    "a layer's last expert": (LAYER + "mlp.experts.15.", is_missing(LAYER + "mlp.experts.15.gate_proj.weight"), ""),
+    "an expert": (EXPERT, "layer 1, expert 5: " + is_missing(EXPERT + "gate_proj.weight"), "layer 1 has no expert 5, though it has 15 of 16"),
+    "a layer's last expert": (LAYER + "mlp.experts.15.",
+                              "layer 1, expert 15: " + is_missing(LAYER + "mlp.experts.15.gate_proj.weight"),
+                              "layer 1 has no expert 15, though it has 15 of 16"),
     "the head": ("lm_head.weight", is_missing("lm_head.weight"), ""),
     "a tensor of the MTP module": (MTP + "eh_proj.weight", is_missing(MTP + "eh_proj.weight"), ""),
-    "an expert of the MTP module": (MTP + "mlp.experts.5.", is_missing(MTP + "mlp.experts.5.gate_proj.weight"),
+    "an expert of the MTP module": (MTP + "mlp.experts.5.",
+                                    "layer 3, expert 5: " + is_missing(MTP + "mlp.experts.5.gate_proj.weight"),
                                     "layer 3 has no expert 5, though it has 15 of 16"),
 }
 # FP8 without its scale is not packed either.
@@ -84,9 +87,9 @@ class Missing(Serving):
     def dsrun(self, *arguments):
         return self.run_program(*arguments, program="DSPACK_DSRUN")
 
-    def assert_not_run(self, folder, *needles, plan=True):
+    def assert_not_run(self, folder, *needles):
         """Neither an answer nor a server nor a plan, for a reason in one line, which is the same."""
-        for arguments in ((folder, *TOKENS), ("serve", folder, *SERVE), *([("plan", folder)] if plan else [])):
+        for arguments in ((folder, *TOKENS), ("serve", folder, *SERVE), ("plan", folder)):
             self.assert_refused(self.dsrun(*arguments), *needles, program="dsrun")
 
 
@@ -111,7 +114,7 @@ class MissingTensors(Missing):
 
     def test_an_embedding(self):
         source = self.write(without="model.embed_tokens.")
-        self.assert_not_run(source, is_missing("model.embed_tokens.weight"), plan=False)
+        self.assert_not_run(source, is_missing("model.embed_tokens.weight"))
 
     def test_a_scale(self):
         for what, (weight, shard) in LOST_SCALES.items():
@@ -133,7 +136,7 @@ class MissingTensors(Missing):
     def test_a_tensor_that_the_index_names_still(self):
         lost = LAYER + "post_attention_layernorm.weight"
         source, packed = self.write(without=lost, indexed=True), self.scratch / "packed"
-        said = '%s: tensor "%s" should be in %s, which does not hold it' % (source / INDEX, lost, SHARDS[0])
+        said = '%s: tensor "%s" should be in %s, which does not hold it; fetch ' % (source / INDEX, lost, SHARDS[0])
         self.assert_not_run(source, said)
         self.assert_refused(self.repack(source, packed), said)
         self.assert_absent(packed)
@@ -147,16 +150,17 @@ class MissingFiles(Missing):
                 content = (source / shard).read_bytes()
                 (source / shard).unlink()
                 said = INDEX + " names a shard that is missing: %s: " % (source / shard)
-                self.assert_not_run(source, said)
-                self.assert_refused(self.repack(source, packed), said)
+                self.assert_not_run(source, said, REMEDY)
+                self.assert_refused(self.repack(source, packed), said, REMEDY)
                 self.assert_absent(packed)
                 (source / shard).write_bytes(content)
 
     def test_the_index_and_config_json(self):
         source, packed = self.write(), self.scratch / "packed"
         (source / INDEX).rename(self.scratch / INDEX)
-        self.assert_not_run(source, source, INDEX)
-        self.assert_refused(self.repack(source, packed), source, INDEX)
+        said = "%s: %s is missing, though %s is there%s" % (source, INDEX, SHARDS[0], REMEDY)
+        self.assert_not_run(source, said)
+        self.assert_refused(self.repack(source, packed), said)
         self.assert_absent(packed)
         (self.scratch / INDEX).rename(source / INDEX)
         (source / "config.json").unlink()
@@ -170,9 +174,9 @@ class MissingFiles(Missing):
             with self.subTest(name):
                 content = (packed / name).read_bytes()
                 (packed / name).unlink()
-                # Expert 5 is among those that these tokens choose.
-                said = "has no config.json" if name == "config.json" else packed / name
-                self.assert_refused(self.dsrun(packed, *TOKENS), said, program="dsrun")
+                said = ["has no config.json"] if name == "config.json" else [
+                    "that manifest.json names is missing, the first is %s; " % name, "reshard repair"]
+                self.assert_not_run(packed, *said)
                 verified = self.run_program("verify", packed)
                 self.assertEqual(verified.code, 1, str(verified))
                 self.assertTrue(verified.stdout.startswith(name + ": "), str(verified))

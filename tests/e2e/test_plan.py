@@ -124,12 +124,12 @@ class Plan(EndToEnd):
         vram = plan["memory"]["vram"]
         self.assertEqual((vram["card"], vram["free"]), (80_000_000_000, 80_000_000_000))
         self.assertLessEqual(vram["total"], 80_000_000_000)
-        self.assertEqual(plan["origin"], {"memory": "assumed", "link": "assumed", "read": "given"})
+        self.assertEqual(plan["origin"], {"memory": "assumed", "link": "assumed", "read": "given", "cpu": "measured"})
         rates = (plan["measured"]["memory_bytes_per_second"], plan["measured"]["link"]["bytes_per_second"])
         self.assertEqual([round(rate / 1e9) for rate in rates], [1000, 25])
         faster = self.json_plan(folder, "--gpu-memory", "80GB", "--gpu-rate", "3.35TB", "--link-rate", "50GB",
                                 "--ram", "64GB", "--disk-rate", "7GB")
-        self.assertEqual(faster["origin"], {"memory": "given", "link": "given", "read": "given"})
+        self.assertEqual(faster["origin"], {"memory": "given", "link": "given", "read": "given", "cpu": "measured"})
         for slow, fast in zip(plan["decode"], faster["decode"]):
             self.assertGreater(fast["tokens_per_second"], slow["tokens_per_second"])
         self.assertIn("at least: what arithmetic takes is not known",
@@ -143,6 +143,21 @@ class Plan(EndToEnd):
             self.assertGreater(decode["link_bytes"], vram["streamed_bytes"])
         little = self.plan(folder, "--gpu-memory", "3GB")
         self.assert_refused(little, "a GPU of 3.00 GB, supposed", "what every token needs", program="dsrun")
+
+    def test_a_memory_that_is_not_there(self):
+        folder = self.config_alone("deepseek-v3")
+        options = ("--ram", "2TB", "--disk-rate", "7GB", "--prompt-tokens", 1, *ONE_THREAD)
+        slow, fast = (self.json_plan(folder, "--memory-rate", rate, *options) for rate in ("100GB", "200GB"))
+        for plan, rate in ((slow, 100e9), (fast, 200e9)):
+            self.assertEqual(plan["origin"]["memory"], "given")
+            self.assertAlmostEqual(plan["measured"]["memory_bytes_per_second"], rate, delta=1e-3 * rate)
+        self.assertAlmostEqual(fast["decode"][-1]["tokens_per_second"], 2 * slow["decode"][-1]["tokens_per_second"],
+                               delta=0.02 * fast["decode"][-1]["tokens_per_second"])
+
+    def test_what_share_of_the_processor_it_got_is_said(self):
+        plan = self.json_plan(packed_tiny(), *ONE_THREAD)
+        self.assertTrue(0 < plan["core_share"] <= 1, plan["core_share"])
+        self.assertRegex(self.assert_ok(self.plan(packed_tiny(), *ONE_THREAD)).stdout, r"processor time +\d+ %")
 
     def test_suppositions_that_make_no_sense_are_wrong_usage(self):
         folder = self.config_alone()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 
 from common import TIMEOUT_SECONDS, EndToEnd, Result, clean_environment, flip_bit, main, path_from_environment
@@ -11,10 +12,11 @@ LAST = "What is my name?"
 
 
 class SavedChat(EndToEnd):
-    def chat(self, lines, *options, code=0):
+    def chat(self, lines, *options, code=0, folder=None):
         """What a chat through a pipe prints, and how many tokens of prompts it computed."""
         stats = self.scratch / "stats.json"
-        command = [path_from_environment("DSPACK_DSRUN"), *map(str, (self.data(), "--device", "cpu", "--stats", stats, *options))]
+        command = [path_from_environment("DSPACK_DSRUN"),
+                   *map(str, (folder or self.data(), "--device", "cpu", "--stats", stats, *options))]
         done = subprocess.run(command, input="".join(line + "\n" for line in lines).encode(), stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, env=clean_environment(self.scratch), timeout=TIMEOUT_SECONDS)
         result = Result(command, done.returncode, done.stdout, done.stderr)
@@ -35,6 +37,23 @@ class SavedChat(EndToEnd):
         parts = [self.chat([line], "--session", session, *(["--system", "Be brief."] if line == FIRST[0] else []))[0]
                  for line in FIRST + [LAST]]
         self.assertEqual("".join(part.stdout for part in parts), whole.stdout)
+
+    def test_a_shard_that_was_replaced_by_one_of_its_size_and_time_is_another_model(self):
+        folder = self.scratch / "model"
+        shutil.copytree(self.data(), folder)
+        file = self.scratch / "a.chat"
+        self.chat(FIRST[:1] + ["/save %s" % file], folder=folder)
+        again, _ = self.chat(["/load %s" % file, LAST], folder=folder)
+        self.assertIn("Anna", again.stdout)
+        shard = sorted(folder.glob("*.safetensors"))[0]
+        other, times = self.scratch / "other", shard.stat()
+        shutil.copy2(shard, other)
+        flip_bit(other, other.stat().st_size - 1)
+        os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+        other.replace(shard)
+        self.assertEqual((shard.stat().st_size, shard.stat().st_mtime_ns), (times.st_size, times.st_mtime_ns))
+        result, _ = self.chat(["/load %s" % file], folder=folder)
+        self.assertIn("another model", result.stderr)
 
     def test_what_cannot_be_loaded_is_said_and_left_as_it_is(self):
         file = self.scratch / "a.chat"

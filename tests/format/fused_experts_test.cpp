@@ -84,9 +84,15 @@ TEST_CASE("fused experts: what is not certain stays whole, and is told") {
                                 "down_proj_scales\" U8 [5,5,3] differ in the number of experts, so its experts are not "
                                 "separated");
   }
-  SUBCASE("a scale for all of them") {
+  SUBCASE("one number for all of them stays whole, and its layer is cut all the same") {
     tensors.push_back(tensor(kExperts + "down_proj_input_scale", Dtype::f32, {}));
-    CHECK(mentions(doubt(tensors), "cannot be cut"));
+    tensors.push_back(tensor(kExperts + "gate_up_proj_activation_scale", Dtype::f32, {1}));
+    CHECK(doubt(tensors) == "no doubt");
+    const std::span<const TensorInfo> shard(tensors);
+    const FusedExperts fused(std::span(&shard, 1));
+    CHECK(fused.split(tensors.front()).has_value());
+    CHECK_FALSE(fused.split(tensors.back()).has_value());
+    CHECK_FALSE(fused.split(tensors[tensors.size() - 2]).has_value());
   }
   SUBCASE("experts with numbers beside them") {
     tensors.push_back(tensor(kExperts + "0.down_proj.weight", Dtype::u8, {4, 2, 2}));

@@ -1,4 +1,6 @@
 // Operations whose position is read when they run do what they do when it is known before.
+#include <limits>
+
 #include "tests/kernels/lab.h"
 
 namespace dspack::test::live_position_test {
@@ -95,6 +97,21 @@ TEST_CASE("live position: rows are stored behind the place, and nowhere else") {
     CHECK(stored(0, live_at(lab, kPositions - kRows)) == stored(kPositions - kRows, {}));
     CHECK(stored(0, live_at(lab, 7)) == stored(7, {}));
   }
+}
+
+TEST_CASE("rows stored in F16: what is beyond its largest number becomes that, and infinities stay") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values{65504, 65519, -65520, 1e30F, -1e30F, kInfinity, -kInfinity};
+  const std::vector<float> wanted{65504, 65504, -65504, 65504, -65504, kInfinity, -kInfinity};
+  Lab lab("scalar", 1);
+  const auto cols = static_cast<uint32_t>(values.size());
+  const kernels::Slice place = lab.raw(std::vector<uint8_t>(cols * 2).data(), uint64_t{cols} * 2, sizeof(float));
+  lab.queue().store_rows(place, Dtype::f16, {.data = lab.put(values), .rows = 1, .cols = cols, .stride = cols});
+  std::vector<uint16_t> bits(cols);
+  lab.queue().download(std::as_writable_bytes(std::span(bits)), place);
+  lab.queue().synchronize();
+  for (uint32_t i = 0; i < cols; ++i)
+    CHECK(f16_to_f32(bits[i]) == wanted[i]);
 }
 
 TEST_CASE("argmax: the lowest of equals, and of a row with NaN or infinity, or without a number, none") {

@@ -354,5 +354,36 @@ TEST_CASE("config: compressed-tensors with 8-bit floats") {
   CHECK(parsed(with({{"num_bits", 8}, {"type", "float"}, {"zero", 1}})).notes.size() == 1);
 }
 
+TEST_CASE("released configs: Mistral-Small-4's keys, and what they must not be") {
+  const format::Json json = test::read_json(test::family_folder() / "configs" / "mistral-small-4.json");
+  const ModelConfig config = parsed(json);
+  CHECK(config.score == kernels::ScoreFunction::softmax);
+  CHECK(config.normalise);
+  CHECK_FALSE(config.selection_bias);
+  CHECK(config.rope.query_beta == 0.1);
+  CHECK(config.rope.yarn->original_positions == 8192);
+  CHECK(config.is_moe(LayerId(0)));
+  // A wrapper of pictures around it, as in Mistral's repositories.
+  format::Json wrapped = {{"model_type", "mistral3"},     {"text_config", json},        {"image_token_index", 10},
+                          {"spatial_merge_size", 2},      {"vision_feature_layer", -1}, {"projector_hidden_act", "gelu"},
+                          {"multimodal_projector_bias", false}};
+  CHECK(parsed(wrapped) == config);
+  const auto changed = [&](const char* key, const format::Json& value) {
+    format::Json other = json;
+    other["rope_parameters"][key] = value;
+    return other;
+  };
+  check_refused(changed("partial_rotary_factor", 1.0), ErrorKind::unsupported, "partial_rotary_factor");
+  check_refused(changed("max_position_embeddings", 8192), ErrorKind::invalid, "max_position_embeddings");
+  check_refused(changed("rope_type", "default"), ErrorKind::invalid, "type");
+  format::Json plain = changed("rope_type", "default");
+  plain["rope_parameters"].erase("type");
+  check_refused(plain, ErrorKind::unsupported, "llama_4_scaling_beta");
+  // Other models of the graph have no such factor in any implementation.
+  format::Json v3 = test::read_json(test::family_folder() / "configs" / "deepseek-v3.json");
+  v3["rope_scaling"]["llama_4_scaling_beta"] = 0.1;
+  check_refused(v3, ErrorKind::unsupported, "llama_4_scaling_beta");
+}
+
 }  // namespace
 }  // namespace dspack::runtime::config_family_test

@@ -12,6 +12,7 @@
 #include "format/base/size.h"
 #include "format/json.h"
 #include "kernels/cpu/cpu_device.h"
+#include "runtime/budget/link_trial.h"
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/temp_folder.h"
 
@@ -127,6 +128,45 @@ TEST_CASE("expert layout: one that is stored otherwise takes more copies, and la
   CHECK(copies_of(experts, {.layer = kFirst, .expert = ExpertId(1)}) == 1);
   CHECK(copies_of(experts, {.layer = kSecond, .expert = ExpertId(0)}) == 1);
   CHECK(device_slot_layouts(experts.layouts(), kExperts).size() == 1);
+}
+
+TEST_CASE("expert layout: how a layer's experts are stored is asked for a GPU alone, before anything is read") {
+  struct Case {
+    const char* gate;
+    const char* up;
+    const char* other_up;  // of expert 1
+    const char* refusal;
+  };
+  for (const Case& each : {Case{"BF16", "BF16", "BF16", ""},
+                           {"BF16", "F16", "F16", "expert 0: its up_proj is stored in another way than its gate_proj"},
+                           {"BF16", "BF16", "F16", "expert 1: its up_proj is stored in another way than"}}) {
+    std::vector<test::RawTensor> tensors;
+    for (const std::string expert : {"0", "1"}) {
+      for (const auto& [projection, dtype] :
+           {std::pair("gate_proj", each.gate), std::pair("up_proj", expert == "0" ? each.up : each.other_up),
+            std::pair("down_proj", each.gate)}) {
+        tensors.push_back({"model.layers.0.mlp.experts." + expert + "." + projection + ".weight",
+                           dtype,
+                           {16, 16},
+                           test::pattern(512, 1)});
+      }
+    }
+    const test::TempFolder folder;
+    folder.write("model.safetensors", test::safetensors_file(tensors));
+    const auto repository = format::open_repository(folder.path().string(), {}, format::posix_file_system()).value();
+    const auto checkpoint = format::Checkpoint::open(*repository, 1, {}).value();
+    const DeviceExperts wanted{
+        .shape = {.hidden = 16, .expert_inner = 16, .quantization = {}}, .experts = 2, .layers = {kFirst}};
+    const auto layouts = lay_out_experts(checkpoint, wanted, ExpertPresence::all);
+    const std::string said = layouts ? "" : layouts.error().message;
+    CAPTURE(said);
+    CHECK(layouts.has_value() == std::string(each.refusal).empty());
+    CHECK(said.find(each.refusal) != std::string::npos);
+    // The CPU computes all of them, and its trials ask no GPU's rule.
+    const auto trial = find_trial_expert(checkpoint, wanted);
+    REQUIRE(trial);
+    CHECK(trial->layout == layout_of(trial->slot));
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 namespace dspack::runtime::rope_test {
 namespace {
@@ -70,6 +71,22 @@ TEST_CASE("rope: unequal mscale and mscale_all_dim scale the table, as in transf
   CHECK(rope_table(rope, 64, 0, 1)[0] == doctest::Approx(0.1 * std::log(40.0) + 1));
   rope.yarn->attention_factor = 0.5;
   CHECK(rope_table(rope, 64, 0, 1)[0] == 0.5F);
+}
+
+TEST_CASE("query scale: grows by the logarithm of how often the original context was passed") {
+  RopeConfig rope = v3_rope();
+  rope.query_beta = 0.1;
+  rope.yarn->original_positions = 16;
+  const std::vector<float> table = query_scale_table(rope, 0, 64);
+  REQUIRE(table.size() == 128);
+  for (const size_t position : {size_t{0}, size_t{15}})
+    CHECK(table[2 * position] == 1.0F);
+  CHECK(table[2 * 16] == static_cast<float>(1 + 0.1 * std::log(2.0)));
+  CHECK(table[2 * 63] == static_cast<float>(1 + 0.1 * std::log(4.0)));
+  for (size_t position = 0; position < 64; ++position)
+    CHECK(table[2 * position + 1] == 0.0F);
+  const std::vector<float> piece = query_scale_table(rope, 16, 4);
+  CHECK(std::ranges::equal(piece, std::span(table).subspan(32, 8)));
 }
 
 }  // namespace

@@ -190,13 +190,19 @@ __device__ __forceinline__ uint64_t first_position(const RotateTask& task) {
   return uint64_t{task.first_position} + (task.live == nullptr ? 0 : *task.live);
 }
 
+/// A number that F16 can hold: beyond its largest that one, an infinity itself (kernels/ops.h, store_rows).
+__device__ __forceinline__ float within_half(float value) {
+  constexpr float kLargestFloat = 0x1.fffffep127F;
+  const float magnitude = fabsf(value);
+  return magnitude > kLargestHalf && magnitude <= kLargestFloat ? copysignf(kLargestHalf, value) : value;
+}
 /// A value of StoreRowsTask in its type. `place`: values after the first.
 __device__ __forceinline__ void store_as(const StoreRowsTask& task, uint64_t place, float value) {
   if (task.dtype == Dtype::f32) {
     static_cast<float*>(task.to)[place] = value;
   } else {
     const uint32_t bits =
-        task.dtype == Dtype::bf16 ? gpu::floats_to_bf16s(value, 0.0F) : gpu::floats_to_halves(value, 0.0F);
+        task.dtype == Dtype::bf16 ? gpu::floats_to_bf16s(value, 0.0F) : gpu::floats_to_halves(within_half(value), 0.0F);
     static_cast<uint16_t*>(task.to)[place] = static_cast<uint16_t>(bits & 0xffffU);
   }
 }
@@ -219,7 +225,8 @@ __device__ __forceinline__ void store_four_as(const StoreRowsTask& task, uint64_
         make_uint2(gpu::floats_to_bf16s(values.x, values.y), gpu::floats_to_bf16s(values.z, values.w));
   } else {
     *static_cast<uint2*>(to) =
-        make_uint2(gpu::floats_to_halves(values.x, values.y), gpu::floats_to_halves(values.z, values.w));
+        make_uint2(gpu::floats_to_halves(within_half(values.x), within_half(values.y)),
+                   gpu::floats_to_halves(within_half(values.z), within_half(values.w)));
   }
 }
 /// One value of StoreRowsTask. `first`: rows that row 0 goes after.

@@ -94,8 +94,27 @@ class Maker:
         if c.get("topk_method") == "noaux_tc":
             self.vector(at + "gate.e_score_correction_bias", c["n_routed_experts"], 0, 0.3, dtype="F32")
         self.mlp(at + "shared_experts.", c["n_shared_experts"] * c["moe_intermediate_size"])
+        if self.how.get("fused"):
+            return self.fused_experts(at + "experts.")
         for expert in range(c["n_routed_experts"]):
             self.mlp(f"{at}experts.{expert}.", c["moe_intermediate_size"], plain)
+        return None
+
+    def fused_experts(self, at):
+        """All experts in two tensors, gate above up, with one scale for each expert."""
+        c = self.c
+        width, hidden = c["moe_intermediate_size"], c["hidden_size"]
+        for name, rows, columns in (("gate_up_proj", 2 * width, hidden), ("down_proj", hidden, width)):
+            codes, scales = b"", b""
+            for expert in range(c["n_routed_experts"]):
+                values = self.random.normal(0, 1.5 / np.sqrt(columns), (rows, columns))
+                (_, _, code), (_, _, scale), exact = storage.fp8(values, [rows, columns])
+                codes, scales = codes + code, scales + scale
+                halves = {"gate_proj": exact[:width], "up_proj": exact[width:]} if name == "gate_up_proj" else {name: exact}
+                self.exact.update({f"{at}{expert}.{part}.weight": half for part, half in halves.items()})
+            self.stored[at + name] = ("F8_E4M3", [c["n_routed_experts"], rows, columns], codes)
+            self.stored[at + name + "_scale_inv"] = ("F32", [c["n_routed_experts"], 1, 1], scales)
+            self.stored[at + name + "_activation_scale"] = storage.plain(self.random.uniform(0.01, 0.1, ()), "F32")[0]
 
     def make(self, is_moe):
         c = self.c
@@ -107,6 +126,8 @@ class Maker:
         self.linear("lm_head", c["vocab_size"], c["hidden_size"], plain=True)
         if c.get("num_nextn_predict_layers"):
             self.mtp(c["num_hidden_layers"])
+        if "wrapper" in self.how:
+            self.stored = {"language_model." + name: tensor for name, tensor in self.stored.items()}
         return self
 
     def layer(self, layer, is_moe):

@@ -67,8 +67,11 @@ def parts_of(config, length):
     parts = ["shared", "epsilon", "latent_epsilon"]
     if config["routed_scaling_factor"] != 1:
         parts.append("scale")
-    if config.get("rope_scaling"):
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type")) == "yarn":
         parts += ["yarn", "mscale"]
+    if rope.get("llama_4_scaling_beta"):
+        parts.append("query_scale")
     if config.get("topk_method") == "noaux_tc":
         parts.append("bias")
     if config["norm_topk_prob"]:
@@ -172,7 +175,7 @@ def make(folder, name, how, seed):
     out.mkdir(parents=True, exist_ok=True)
     write(out / "model.safetensors", made.stored)
     write(out / "golden.safetensors", tensors)
-    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (out / "config.json").write_text(json.dumps(variants.wrap(config, how), indent=2) + "\n")
     size = sum(path.stat().st_size for path in out.iterdir())
     print(f"{name}: {size} bytes, {facts['prompts'][0]}, {facts['missed']}", flush=True)
     return facts
@@ -182,14 +185,17 @@ def main():
     torch.set_num_threads(1)
     folder = pathlib.Path(sys.argv[1])
     index = folder / "family.json"
-    known = json.loads(index.read_text())["variants"] if index.exists() else {}
+    before = json.loads(index.read_text()) if index.exists() else {"variants": {}}
+    known, versions = before["variants"], {
+        "python": platform.python_version(), "torch": torch.__version__.split("+")[0], "numpy": np.__version__,
+        "transformers": transformers.__version__}
+    of_all = versions if not sys.argv[2:] else before.get("versions", versions)
     for number, (name, how) in enumerate(variants.VARIANTS.items()):
         if not sys.argv[2:] or name in sys.argv[2:]:
-            known[name] = make(folder, name, how, 1000 + number)
-    facts = {"logits": f"transformers {transformers.__version__}, FP32, eager attention",
+            known[name] = {**make(folder, name, how, 1000 + number), **({} if versions == of_all else {"versions": versions})}
+    facts = {"logits": "transformers, FP32, eager attention",
              "second_reference": "tests/tools/family/reference.py (NumPy, float64, DeepSeek's published equations)",
-             "versions": {"python": platform.python_version(), "torch": torch.__version__.split("+")[0],
-                          "numpy": np.__version__, "transformers": transformers.__version__},
+             "versions": of_all,
              "margin": MARGIN, "variants": {name: known[name] for name in variants.VARIANTS if name in known}}
     index.write_text(json.dumps(facts, indent=2) + "\n")
 

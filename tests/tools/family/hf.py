@@ -1,12 +1,14 @@
 """The same checkpoint in transformers: FP32 on dequantised weights, eager attention, on a CPU."""
 import json
 import pathlib
+import re
 import sys
 import tempfile
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Mistral4ForCausalLM
 from transformers.utils import logging
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tiny_v3"))
@@ -24,18 +26,37 @@ def is_mtp(config, name):
     return name.startswith(f"model.layers.{config['num_hidden_layers']}.")
 
 
+def fused(weights):
+    """Experts as Mistral4Experts has them: [experts, 2 * width, hidden], gate above up, and [experts, hidden, width]."""
+    kept, experts = {}, {}
+    for name, values in weights.items():
+        found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)\.weight", name)
+        if found:
+            experts.setdefault(found[1], {}).setdefault(found[3], {})[int(found[2])] = values
+        else:
+            kept[name] = values
+    for at, parts in experts.items():
+        gate, up, down = (np.stack([parts[part][i] for i in range(len(parts[part]))])
+                          for part in ("gate_proj", "up_proj", "down_proj"))
+        kept[at + ".gate_up_proj"], kept[at + ".down_proj"] = np.concatenate([gate, up], 1), down
+    return kept
+
+
 def load(config, exact):
     """Without the MTP module, which from_pretrained knows by the layer number of the released model alone."""
     kept = {name: values for name, values in exact.items() if not is_mtp(config, name)}
+    if config["model_type"] == "mistral4":
+        kept = fused(kept)
     config = {key: value for key, value in config.items() if key not in ("auto_map", "quantization_config")}
     config["model_type"] = SAME_CLASS.get(config["model_type"], config["model_type"])
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
         save_file({name: torch.from_numpy(values).float().contiguous() for name, values in kept.items()},
                   pathlib.Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
-                                                           experts_implementation="eager",
-                                                           output_loading_info=True)
+        # The first is not among those that the second knows by name.
+        kind = Mistral4ForCausalLM if config["model_type"] == "mistral4" else AutoModelForCausalLM
+        model, info = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                           experts_implementation="eager", output_loading_info=True)
     assert not info["missing_keys"] and not info["mismatched_keys"], info
     assert all("inv_freq" in name for name in info["unexpected_keys"]), info
     return model.eval()

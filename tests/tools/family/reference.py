@@ -87,6 +87,14 @@ class Model:
         out[first], out[second] = z.real, z.imag
         return out
 
+    def query_scale(self, positions):
+        """[tokens, 1, 1]: how much queries grow each time the original context is passed (Llama-4, Mistral-Small-4)."""
+        beta = (self.yarn or {}).get("llama_4_scaling_beta")
+        if not beta or "query_scale" in self.without:
+            return np.ones((len(positions), 1, 1))
+        passed = np.floor(positions / self.yarn["original_max_position_embeddings"])
+        return (1 + beta * np.log(1 + passed)).reshape(-1, 1, 1)
+
     # Blocks --------------------------------------------------------------------------------------------------------
 
     def linear(self, name, x):
@@ -105,7 +113,7 @@ class Model:
         else:
             q = self.linear(at + "q_proj", x)
         q = q.reshape(n, heads, nope + rope)
-        q = np.concatenate([q[..., :nope], self.rotate(q[..., nope:], positions)], -1)
+        q = np.concatenate([q[..., :nope], self.rotate(q[..., nope:], positions)], -1) * self.query_scale(positions)
         both = self.linear(at + "kv_a_proj_with_mqa", x)
         shared_key = self.rotate(both[:, rank:], positions)
         latent = norm(both[:, :rank], self.w[at + "kv_a_layernorm.weight"], self.latent_epsilon)
@@ -130,7 +138,7 @@ class Model:
     def choose(self, logits, bias):
         """One token: ([expert], [weight], margin)."""
         c, experts, k = self.c, len(logits), self.c["num_experts_per_tok"]
-        if c.get("scoring_func", "sigmoid") == "softmax":
+        if c.get("scoring_func", "softmax" if c["model_type"] == "mistral4" else "sigmoid") == "softmax":
             scores = softmax(logits)
             rank = np.log(scores)  # a choice by softmax is one by logits: the margin is a ratio of scores
         else:

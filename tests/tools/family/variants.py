@@ -44,6 +44,10 @@ COMPRESSED = {"quantization_config": {
             "observer": "minmax", "observer_kwargs": {}, "group_size": None, "block_structure": None,
             "actorder": None}}}}}
 
+# transformers' Mistral4Config, below "text_config" as in Mistral's repositories.
+MISTRAL_ROPE = {**yarn(128.0), "rope_theta": 100, "llama_4_scaling_beta": 0.1, "partial_rotary_factor": 0.5,
+                "max_position_embeddings": 128 * YARN_POSITIONS}
+
 # The place in this list decides the seed: further ones come last.
 VARIANTS = {
     "v2-lite": {"released": "deepseek-v2-lite-chat", "config": {
@@ -119,9 +123,29 @@ VARIANTS = {
         "mlp_layer_types": ["dense"] * 3 + ["sparse"] * (LAYERS - 3)},
         "store": "BF16", "index_norm_dtype": "BF16", **SPARSE,
         "shows": "choices that layers share, head_dim that says nothing, an MTP module with an indexer, without copies"},
+    "mistral-small-4": {"released": "mistral-small-4", "config": {
+        **SIZES, "first_k_dense_replace": 0, "q_lora_rank": 24, "n_routed_experts": 16, "num_experts_per_tok": 4,
+        "rope_theta": DROP, "rope_parameters": MISTRAL_ROPE, "max_position_embeddings": 128 * YARN_POSITIONS, "head_dim": 32,
+        "qk_head_dim": 32,
+        "quantization_config": {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}},
+        "store": "fp8", "block": ["all", "all"], "fused": True, "wrapper": "mistral3",
+        "shows": "softmax with normalised weights, queries scaled by position, experts in fused FP8 tensors, wrapped"},
+    "gigachat3": {"released": "deepseek-v3-bf16", "config": {
+        **SIZES, **LONG, "q_lora_rank": None, "n_routed_experts": 16, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 4,
+        "n_shared_experts": 1, "v_head_dim": 24, "routed_scaling_factor": 1.0, "num_nextn_predict_layers": 0},
+        "store": "BF16", "shows": "V3's routing in one group under YaRN, without q_lora_rank, values wider than keys"},
 }
 
 
 def make_config(released, overrides):
     config = {key: value for key, value in {**released, **overrides}.items() if value is not DROP}
     return dict(sorted(config.items()))
+
+
+def wrap(config, how):
+    """The config.json of a model with pictures, whose language model this is, or the same where there is no wrapper."""
+    if "wrapper" not in how:
+        return config
+    inner = {key: value for key, value in config.items() if key != "quantization_config"}
+    return {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": how["wrapper"],
+            "quantization_config": config["quantization_config"], "text_config": inner}

@@ -1,0 +1,34 @@
+// Finds where a pass first makes what is infinite or no number: for who has got logits that cannot be chosen from, and
+// wants to know which module's weights to look at.
+// Threads: single-thread. Lifetime: borrows the queue. Errors: `status` is corrupt once something was found, which ends
+// the pass.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/weights/trace.h"
+
+namespace dspack::runtime {
+
+class NumberWatch final : public Trace {
+ public:
+  explicit NumberWatch(kernels::Queue& queue) : queue_(queue) {}
+
+  [[nodiscard]] uint32_t tokens() const override { return 0; }  // rows are looked at as they come
+  void input(std::string_view module, const kernels::Rows& rows, uint32_t total_rows) override;
+  void output(std::string_view module, const kernels::Rows& rows, uint32_t total_rows) override;
+  void routing(std::string_view /*module*/, const Routing& /*routing*/) override {}
+  [[nodiscard]] Result<void> status() const override;
+
+  /// For people: the first module, and whether it made or was given what is no number; nullopt: all was finite.
+  [[nodiscard]] const std::optional<std::string>& finding() const { return finding_; }
+
+ private:
+  [[nodiscard]] bool are_finite(const kernels::Rows& rows) const;
+
+  kernels::Queue& queue_;
+  std::optional<std::string> finding_;
+};
+
+}  // namespace dspack::runtime
