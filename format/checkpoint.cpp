@@ -285,8 +285,23 @@ const TensorEntry* Checkpoint::find(std::string_view name) const {
 
 const TensorEntry* Checkpoint::find_matrix(std::string_view name) const {
   if (const TensorEntry* stored = find(name)) return stored;
+  if (const auto found = as_layers_.find(name); found != as_layers_.end()) return &tensors_[found->second];
   const auto within = within_by_name_.find(name);
   return within == within_by_name_.end() ? nullptr : &within_[within->second];
+}
+
+void Checkpoint::place_modules(uint32_t layers) {
+  for (uint32_t i = 0; i < tensors_.size(); ++i) {
+    std::optional<LayerId>& layer = tensors_[i].place.layer;
+    if (!layer || !is_numbered_apart(*layer)) continue;
+    as_layers_.emplace(name_behind(tensors_[i].name, layers), i);
+    layer = layer_behind(*layer, layers);
+  }
+  while (!experts_.empty() && is_numbered_apart(experts_.rbegin()->first.layer)) {
+    auto module = experts_.extract(std::prev(experts_.end()));
+    module.key().layer = layer_behind(module.key().layer, layers);
+    experts_.insert(std::move(module));  // where both are there, the one that has a layer's number is read
+  }
 }
 
 const TensorEntry* Checkpoint::find_scale(std::string_view weight_name) const {

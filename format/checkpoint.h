@@ -81,7 +81,8 @@ class Checkpoint {
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return tensors_; }
   /// One of tensors(). nullptr: no such tensor.
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
-  /// Also a matrix or its scale that lies within a tensor of an expert (fused_projections.h): none of tensors().
+  /// Also by the name of a layer behind the last (place_modules), and a matrix or its scale that lies within a tensor of
+  /// an expert (fused_projections.h): none of tensors().
   [[nodiscard]] const TensorEntry* find_matrix(std::string_view name) const;
   /// The scale of a weight that `find` or `find_matrix` finds, under the first of its possible names (scale_names) that is here. nullptr: there is none.
   [[nodiscard]] const TensorEntry* find_scale(std::string_view weight_name) const;
@@ -100,6 +101,9 @@ class Checkpoint {
   /// Tensors of an ordinary checkpoint that tensors() has in slices.
   [[nodiscard]] const std::vector<FusedTensor>& fused() const { return fused_; }
   [[nodiscard]] uint64_t payload_bytes() const;
+  /// MTP modules that are numbered apart ("mtp.layers.0.") become layers behind the last of `layers`, whose names
+  /// find_matrix knows then. Before others read the catalogue.
+  void place_modules(uint32_t layers);
   /// What the bytes of a tensor must be, learnt elsewhere than from a manifest. Before others read the catalogue.
   void learn_digest(uint32_t tensor, const Digest& digest) { tensors_[tensor].digest = digest; }
 
@@ -110,6 +114,7 @@ class Checkpoint {
   std::vector<CheckpointFile> files_;
   std::vector<TensorEntry> tensors_;
   StringMap<uint32_t> by_name_;
+  StringMap<uint32_t> as_layers_;        // likewise, of modules that are numbered apart (place_modules)
   std::vector<TensorEntry> within_;      // matrices within tensors of experts
   StringMap<uint32_t> within_by_name_;  // indices into within_
   std::map<ExpertKey, std::vector<uint32_t>> experts_;

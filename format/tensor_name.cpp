@@ -213,6 +213,12 @@ std::optional<Role> parse_role(std::string_view name) {
   return std::nullopt;
 }
 
+std::string name_behind(std::string_view name, uint32_t layers) {
+  const Split split = split_name(name);
+  if (!split.layer || !is_numbered_apart(*split.layer)) return {};
+  return "model.layers." + std::to_string(layer_behind(*split.layer, layers).value) + "." + std::string(split.part);
+}
+
 std::string_view without_wrapper(std::string_view name) {
   return name.starts_with(kWrapperPrefix) ? name.substr(kWrapperPrefix.size()) : name;
 }

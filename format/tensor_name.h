@@ -44,6 +44,13 @@ inline constexpr uint32_t kFirstMtpLayer = 60000;
 [[nodiscard]] constexpr bool is_numbered_apart(LayerId layer) {
   return layer.value >= kFirstMtpLayer;
 }
+/// The layer behind the last of `layers` that such a module would be; any other layer is itself.
+[[nodiscard]] constexpr LayerId layer_behind(LayerId layer, uint32_t layers) {
+  return is_numbered_apart(layer) ? LayerId(layers + (layer.value - kFirstMtpLayer)) : layer;
+}
+/// The name of such a module's tensor as DeepSeek-V3 names its own: "model.layers.61.eh_proj.weight" of
+/// "mtp.layers.0.eh_proj.weight" and 61 layers. Empty: it is of no such module.
+[[nodiscard]] std::string name_behind(std::string_view name, uint32_t layers);
 /// For people: "61", or "mtp.0".
 [[nodiscard]] std::string layer_text(LayerId layer);
 

@@ -59,7 +59,12 @@ struct VecArray {
   static VecArray load(const float* from) {
     return each([&](uint32_t l) { return from[l]; });
   }
-  static VecArray load_f32(const std::byte* from) { return load(reinterpret_cast<const float*>(from)); }
+  /// Scales of packed codes lie at any address.
+  static VecArray load_f32(const std::byte* from) {
+    VecArray result;
+    __builtin_memcpy(&result.v, from, sizeof result.v);
+    return result;
+  }
   static VecArray load_bf16(const std::byte* from) {
     return each([&](uint32_t l) { return std::bit_cast<float>(uint32_t{word(from, l)} << 16); });
   }

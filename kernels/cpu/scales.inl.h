@@ -94,7 +94,11 @@ inline bool has_plain_scales(const MatrixView& matrix) {
 
 template <class V>
 float scale_at(const MatrixView& matrix, uint32_t row, uint32_t block) {
-  if (has_plain_scales(matrix)) return *reinterpret_cast<const float*>(scales_of_row(matrix, row, block));
+  if (has_plain_scales(matrix)) {
+    float scale = 0;  // of packed codes it lies at any address
+    __builtin_memcpy(&scale, scales_of_row(matrix, row, block), sizeof scale);
+    return scale;
+  }
   alignas(64) float window[kScaleWindow];
   decode_scales<V>(matrix, row, block, 1, 1.0F, window);
   return window[0];

@@ -16,6 +16,7 @@
 #include "reshard/cli/verbs.h"
 #include "reshard/run/repack.h"
 #include "reshard/run/run_state.h"
+#include "reshard/verbs/unpacked_repository.h"
 
 namespace dspack::reshard {
 namespace {
@@ -44,10 +45,10 @@ struct RepackFlags {
 };
 
 /// --jobs, where nothing was said: files of a folder at a time, or the most connections.
-unsigned default_jobs(bool is_local) {
+unsigned default_jobs(const format::Repository& source) {
   constexpr unsigned kFiles = 4;
   constexpr unsigned kConnections = 16;  // a run begins with a few and takes more only where more bring more
-  return is_local ? kFiles : kConnections;
+  return source.kind() == format::RepositoryKind::local ? kFiles : kConnections;
 }
 
 using format::human_bytes;
@@ -138,7 +139,9 @@ Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags
     TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));
     if (begun) remote.hub_pinned = begun->origin;
   }
-  TRY_ASSIGN(auto repository, open_repository(flags.source, remote, format::posix_file_system(), context.stop));
+  TRY_ASSIGN(auto place, open_repository(flags.source, remote, format::posix_file_system(), context.stop));
+  const unsigned jobs = default_jobs(*place);
+  TRY_ASSIGN(auto repository, as_source(std::move(place), jobs, context.stop));
   const auto hub = repository->hub_origin();
   const bool goes_on = hub && remote.hub_pinned && hub->asked == remote.hub_pinned->asked;
   if (goes_on && hub->asked != fmt::format("{}@{}", hub->repository, hub->commit)) {
@@ -229,7 +232,7 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
   TRY_ASSIGN(const auto repository, open_source(flags, context));
   RepackOptions options{.recipe = recipe,
                         .out = flags.out,
-                        .jobs = flags.jobs != 0 ? flags.jobs : default_jobs(repository->is_local()),
+                        .jobs = flags.jobs != 0 ? flags.jobs : default_jobs(*repository),
                         .counters = context.remote.counters};
   if (!flags.checksum_list.empty()) {
     TRY_ASSIGN(options.declared, read_checksum_list(flags.checksum_list));
@@ -303,7 +306,8 @@ constexpr char kExamples[] =
 void add_repack_options(format::OptionTable& table, RepackFlags& flags) {
   table.explain(kAbout);
   table.footer(kExamples);
-  table.add("SOURCE", "", flags.source, "What to repack; links in a local folder must not lead out of it")
+  table.add("SOURCE", "", flags.source, "What to repack, also a packed repository that holds all of its source; links in a local folder must not lead out "
+            "of it")
       .shows_default(kDefaultSource);
   add_recipe_options(table, flags.recipe);
   table.heading("Output");

@@ -127,6 +127,7 @@ std::optional<AbsentWeights> CheckpointAccess::absent() const {
 Result<void> CheckpointAccess::open_catalogue(uint32_t layers, const std::stop_token& stop) {
   TRY_ASSIGN(catalogue_,
              places_.size() == 1 ? read_catalogue(places_.front().place, stop) : join_catalogues(layers, stop));
+  catalogue_.place_modules(layers);
   return {};
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "format/weights/find_tensor.h"
 #include "runtime/config/config.h"
 #include "runtime/weights/equal_tensors.h"
 
@@ -30,7 +31,7 @@ std::string name_of(const ModelConfig& config, std::string_view part) {
 }  // namespace
 
 bool MtpModule::is_present(const format::Checkpoint& checkpoint, const ModelConfig& config) {
-  return config.mtp_layers > 0 && checkpoint.find(name_of(config, "eh_proj.weight")) != nullptr;
+  return config.mtp_layers > 0 && format::find_tensor(checkpoint, name_of(config, "eh_proj.weight")).has_value();
 }
 
 Result<std::unique_ptr<MtpModule>> MtpModule::load(const LoadContext& context, const Model& model,

@@ -193,9 +193,9 @@ class BadCheckpoints(Bad):
         self.refuse(self.scratch / "nowhere", self.scratch / "nowhere", "no such folder")
         self.refuse("hf://only-one-word", "hf://only-one-word", "hf://org/name")
 
-    def test_a_packed_repository_as_source(self):
-        self.assert_ok(self.repack(write_small(self.scratch / "source"), self.scratch / "first"))
-        self.refuse(self.scratch / "first", self.scratch / "first", "packed repository already")
+    def test_a_packed_repository_that_lacks_some_of_its_source(self):
+        self.assert_ok(self.repack(write_small(self.scratch / "source"), self.scratch / "first", "--include", "layers=0"))
+        self.refuse(self.scratch / "first", self.scratch / "first", "leaves out or converts weights")
 
     def test_companions_with_names_that_the_output_needs(self):
         source = write_small(self.scratch / "source")

@@ -109,6 +109,31 @@ class Pruned(Family):
         self.assertEqual(self.logits(self.scratch / "packed", tokens), wanted)
 
 
+class Modules(Family):
+    def test_an_mtp_module_that_is_numbered_apart_is_the_layer_behind_the_last(self):
+        name, behind, apart = "v3.2-sparse", "model.layers.3.", "mtp.layers.0."
+        tokens, _ = self.golden(name)
+        arguments = ("--tokens", ",".join(map(str, tokens[:30])), "-n", 8, "--mtp", 2)
+        stats = self.scratch / "stats.json"
+        wanted = self.assert_ok(self.dsrun(self.data("family") / name, *arguments, "--stats", stats)).stdout
+        drafts = json.loads(stats.read_text())["mtp"]
+        self.assertGreater(drafts["drafted"], 0)
+        source, packed = self.copy_variant(name), self.scratch / "packed"
+        tensors, _ = safetensors_io.parse((source / "model.safetensors").read_bytes())
+        (source / "model.safetensors").unlink()
+        safetensors_io.write(source / "model.safetensors", {
+            apart + tensor[len(behind):] if tensor.startswith(behind) else tensor: value for tensor, value in tensors.items()})
+        self.assert_ok(self.repack(source, packed))
+        for folder in (source, packed):
+            self.assertEqual(self.assert_ok(self.dsrun(folder, *arguments, "--stats", stats)).stdout, wanted)
+            self.assertEqual(json.loads(stats.read_text())["mtp"]["accepted"], drafts["accepted"])
+            self.assertEqual(self.logits(folder, tokens), self.logits(self.data("family") / name, tokens))
+        # One of its experts is missed as any other is.
+        expert = packed / "model/mtp/000/experts/005.safetensors"
+        expert.unlink()
+        self.assert_refused(self.dsrun(packed, *arguments), "model/mtp/000/experts/005.safetensors", program="dsrun")
+
+
 class NotANumber(Family):
     """Values that are no numbers: said with the tensor where they are looked at, else with the module that makes them."""
 

@@ -188,6 +188,46 @@ class Recipes(Grouping):
         self.assert_ok(self.run_program("verify", out))
 
 
+class PackedAgain(Grouping):
+    """A packed repository is a source, and what is made of it is what is made of its own source."""
+
+    def assert_made_alike(self, packed, source, *arguments, by="layer"):
+        wanted, made = self.scratch / "of-the-source", self.scratch / "of-the-packed"
+        self.assert_ok(self.repack(source, wanted, *arguments, by=by))
+        self.assert_ok(self.repack(packed, made, *arguments, by=by))
+        self.assert_same_tree(made, wanted)
+        self.assert_ok(self.run_program("verify", made, "--source", packed))
+        for folder in (wanted, made):
+            shutil.rmtree(folder)
+
+    def test_another_grouping_part_and_form(self):
+        source, packed = self.data(), packed_tiny()
+        self.assert_made_alike(packed, source)
+        self.assert_made_alike(packed, source, "--transform", "fp8-to-bf16 role=attention", "--include", "layers=1-2")
+        compressed = self.scratch / "compressed"
+        self.assert_ok(self.repack(source, compressed, "--compress", "zstd:3"))
+        self.assert_made_alike(compressed, source, by="expert")
+
+    def test_fused_experts(self):
+        fused = self.data("family") / "mistral-small-4"
+        packed = self.scratch / "packed"
+        self.assert_ok(self.repack(fused, packed))
+        self.assert_made_alike(packed, fused)
+
+    def test_damage_in_it_is_found(self):
+        packed = self.scratch / "packed"
+        shutil.copytree(packed_tiny(), packed)
+        file = packed / "model/layers/002/experts/003.safetensors"
+        flip_bit(file, file.stat().st_size - 1)
+        made = self.scratch / "made"
+        self.assert_refused(self.repack(packed, made, by="layer"), "SHA-256", "manifest.json")
+        self.assertFalse((made / "manifest.json").exists())
+
+    def test_one_over_http_is_one_too(self):
+        server = self.serve(packed_tiny())
+        self.assert_made_alike(server.url, self.data())
+
+
 class Answers(Grouping):
     def test_dsrun_says_the_same_and_reads_the_same_experts(self):
         read = set()
