@@ -1,14 +1,24 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "format/weights/weight_format.h"
 
 namespace dspack::format {
 
 namespace {
 
-// Symmetric, a scale for each row, as compressed-tensors writes "int-quantized". A zero point is a tensor that nobody
-// knows, and so is refused.
-constexpr std::array<std::string_view, 2> kInt8Suffixes = {"weight", "weight_scale"};
+// Symmetric, a scale for each row, as compressed-tensors writes "int-quantized". Quark writes zero points beside that,
+// all of which must be 0.
+constexpr std::array<std::string_view, 3> kInt8Suffixes = {"weight", "weight_scale", "weight_zero_point"};
+
+/// The second tensor of a plane of scales.
+Result<void> check_zeros(const StoredPlane& /*plane*/, StoredBytes stored) {
+  const auto odd = std::ranges::find_if(stored[1], [](std::byte value) { return value != std::byte{0}; });
+  if (odd == stored[1].end()) return {};
+  return Error{ErrorKind::unsupported, fmt::format("zero point {} beside it is not 0; only codes without can be run",
+                                                   odd - stored[1].begin())};
+}
 
 bool stores_int8(const Checkpoint& checkpoint, std::string_view name) {
   const auto tensor = find_tensor(checkpoint, name);
@@ -19,10 +29,11 @@ Result<StoredMatrix> find_int8(const Checkpoint& checkpoint, const MatrixRequest
   TRY_ASSIGN(StoredMatrix matrix, find_codes(checkpoint, request));
   const TensorEntry& weight = matrix.planes[kCodes].elements();
   TRY(check_scales(checkpoint, weight));
-  if (request.stored.bits.value_or(8) != 8 || !request.stored.symmetric.value_or(true)) {
+  // Fewer bits may fill bytes too: their codes are what they are.
+  if (request.stored.bits.value_or(8) > 8 || !request.stored.symmetric.value_or(true)) {
     return Error{
         ErrorKind::unsupported,
-        fmt::format("{} is I8 where config.json says {} bits, \"symmetric\": {}; only 8 bits without zero points "
+        fmt::format("{} is I8 where config.json says {} bits, \"symmetric\": {}; only codes without zero points "
                     "can be run",
                     place_of(checkpoint, weight), request.stored.bits.value_or(8),
                     request.stored.symmetric.value_or(true))};
@@ -32,6 +43,12 @@ Result<StoredMatrix> find_int8(const Checkpoint& checkpoint, const MatrixRequest
   const bool is_column = shape.size() == 1 || (shape.size() == 2 && shape[1] == 1);
   if (!is_column || shape[0] != request.out) return misfit(checkpoint, scales, matrix.form, ", one a row");
   TRY(add_scales(checkpoint, scales, {.out = 1, .in = request.in}, matrix));
+  const TensorEntry* zeros = checkpoint.find_matrix(module_of(weight.name) + "weight_zero_point");
+  if (zeros == nullptr) return matrix;
+  if (zeros->dtype != Dtype::i8 || zeros->range.size() != request.out)
+    return misfit(checkpoint, *zeros, matrix.form, ", a zero point in I8 each row");
+  matrix.planes[kScales].tensors.push_back(zeros);
+  matrix.planes[kScales].check = check_zeros;
   return matrix;
 }
 

@@ -39,10 +39,11 @@ std::optional<BlockSize> read_fp8(ConfigFields& fields, std::vector<std::string>
   return block;
 }
 
+constexpr std::string_view kByteScales = "torch.uint8";  // E8M0
 // Of compressed-tensors: how numbers are written.
-constexpr std::array<std::string_view, 6> kCompressedFormats = {"float-quantized",      "int-quantized",
-                                                                "pack-quantized",       "nvfp4-pack-quantized",
-                                                                "mxfp4-pack-quantized", "mixed-precision"};
+constexpr std::array<std::string_view, 7> kCompressedFormats = {
+    "float-quantized",      "int-quantized",   "pack-quantized", "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision"};
 
 void only_formats(ConfigFields& fields) {
   const std::string format = fields.text("format", kCompressedFormats.front());
@@ -62,12 +63,14 @@ Quantization read_groups(ConfigFields& weights, uint32_t bits, std::string_view 
   return found;
 }
 
+// FP8 in groups is MXFP8 alone, whose scales are powers of two.
 void check_strategy(ConfigFields& weights, const std::string& type, uint32_t bits, const std::string& strategy) {
   constexpr std::array<std::string_view, 5> kStrategies = {"tensor", "channel", "block", "group", "tensor_group"};
   const bool is_known = std::ranges::find(kStrategies, strategy) != kStrategies.end();
   const bool is_grouped = strategy == "group" || strategy == "tensor_group";
   const bool is_refused = (type == "int" && strategy != "channel" && strategy != "group") ||
-                          (type == "float" && bits == 8 && is_grouped) || (type == "float" && bits == 4 && !is_grouped);
+                          (type == "float" && bits == 8 && is_grouped && weights.text("scale_dtype", "") != kByteScales) ||
+                          (type == "float" && bits == 4 && !is_grouped);
   if (!is_known || is_refused)
     weights.fail(ErrorKind::unsupported, "strategy", fmt::format("it cannot be run for {} bits of \"{}\"", bits, type));
 }
@@ -130,10 +133,16 @@ Result<Quantization> read_compressed(ConfigFields& fields, std::vector<std::stri
   return found;
 }
 
+std::string upper(std::string text) {
+  std::ranges::transform(text, text.begin(), [](char c) { return c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c; });
+  return text;
+}
+
 // "quant_method": "modelopt", as NVIDIA writes it. FP8 beside NVFP4 is seen from the tensors.
 Quantization read_modelopt(ConfigFields& fields, std::vector<std::string>& notes) {
-  constexpr std::array<std::string_view, 7> kAlgorithms = {
-      "NVFP4", "FP8", "MIXED_PRECISION", "W4A16_NVFP4", "NVFP4_AWQ", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN"};
+  constexpr std::array<std::string_view, 11> kAlgorithms = {
+      "NVFP4", "FP8", "MIXED_PRECISION", "W4A16_NVFP4",    "NVFP4_AWQ", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN",
+      "MXFP4", "MXFP8", "W4A8_MXFP4_FP8", "W8A16"};
   // Of NVFP4_AWQ: where the factors of inputs ("pre_quant_scale") were not multiplied into the layer before, they are
   // tensors, and refused there.
   constexpr std::array<std::string_view, 11> kWithoutEffect = {
@@ -141,7 +150,7 @@ Quantization read_modelopt(ConfigFields& fields, std::vector<std::string>& notes
       "producer",        "config_groups", "moe_quant_algo",      "quantized_layers",
       "quant_library",   "version",       "pre_quant_scale"};
   only(fields, "has_zero_point", false);
-  const std::string algorithm = fields.text("quant_algo", "");
+  const std::string algorithm = upper(fields.text("quant_algo", ""));  // some are written in lower case
   if (std::ranges::find(kAlgorithms, algorithm) == kAlgorithms.end())
     fields.fail(ErrorKind::unsupported, "quant_algo", fmt::format("only {} can be run", fmt::join(kAlgorithms, ", ")));
   Quantization found;
@@ -149,6 +158,16 @@ Quantization read_modelopt(ConfigFields& fields, std::vector<std::string>& notes
   if (algorithm.find("NVFP4") != std::string::npos) found.group = group;
   pass_over(fields, kWithoutEffect, notes);
   return found;
+}
+
+// What AMD's Quark says of all weights; nullopt: nothing.
+std::optional<bool> quark_symmetry(ConfigFields& fields) {
+  const Json* object = fields.object("global_quant_config");
+  for (const char* step : {"weight", "symmetric"}) {
+    if (object == nullptr || !object->is_object() || !object->contains(step)) return std::nullopt;
+    object = &(*object)[step];
+  }
+  return object->is_boolean() ? std::optional(object->get<bool>()) : std::nullopt;
 }
 
 ExpectedForm::Kind expected_kind(const std::string& method, ConfigFields& fields, const Quantization& stored) {
@@ -209,6 +228,7 @@ Result<QuantizationReading> parse_quantization(const Json& object, std::string_v
   } else {
     found.notes.push_back(fields.described("quant_method") +
                           "; this program does not know it, and goes by the tensors");
+    if (method == "quark") found.stored.symmetric = quark_symmetry(fields);
     if (fields.find("bits") != nullptr) found.stored.bits = fields.integer("bits", 1, 32);
     (void)fields.find("sym");  // a fact about zero points, which are stored
     pass_over(fields, kFp8WithoutEffect, found.notes);

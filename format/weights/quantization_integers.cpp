@@ -131,7 +131,7 @@ Quantization read_awq(ConfigFields& fields, std::vector<std::string>& notes) {
   Quantization found{.bits = read_bits(fields, {4}), .group = read_group_size(fields)};
   const std::string packing = packing_of(fields, {"version", "checkpoint_format", "format"}, "gemm");
   if (packing != "gemm") fields.fail(ErrorKind::unsupported, "version", R"(only "gemm" can be run)");
-  only(fields, "zero_point", true);
+  (void)fields.flag("zero_point", true);  // zero points are stored, if only the middle of the codes each
   (void)fields.text("method", "awq");
   (void)fields.flag("desc_act", false);  // AWQ orders no columns
   check_gptq(fields);
@@ -154,11 +154,32 @@ Quantization read_gptq(ConfigFields& fields, std::vector<std::string>& notes) {
   return found;
 }
 
+// Of AutoRound's floats: the tensors of compressed-tensors ("auto_round:llm_compressor"), or FP8 with a scale for each
+// row ("fp8_static") or block ("fp8").
+Quantization read_auto_round_floats(ConfigFields& fields, std::vector<std::string>& notes) {
+  const uint32_t bits = read_bits(fields, {4, 8});
+  const Json* group = fields.find("group_size");
+  Quantization found{.block = read_block(fields, "weight_block_size")};
+  if (group != nullptr && group->is_array()) found.block = read_block(fields, "group_size");
+  if (bits == 4 && group != nullptr && group->is_number_unsigned()) found.group = read_group_size(fields);
+  const std::string type = fields.text("data_type", "fp");
+  if (type != "nv_fp" && type != "mx_fp" && type != "fp" && type != "int")
+    fields.fail(ErrorKind::unsupported, "data_type", R"(only "int", "fp", "mx_fp" and "nv_fp" can be run)");
+  only(fields, "fmt", "e4m3");
+  only(fields, "sym", true);
+  (void)fields.text("activation_scheme", "");
+  (void)fields.object("extra_config");  // each module's tensors say how it is stored
+  pass_over(fields, kWithoutEffect, notes);
+  return found;
+}
+
 // As AutoRound writes it: the tensors of GPTQ or of AWQ, as "packing_format" says (auto_round, inference/backend.py:
 // auto_gptq stores zero points less one, auto_round and gptqmodel as they are).
 Quantization read_auto_round(ConfigFields& fields, std::vector<std::string>& notes) {
-  Quantization found{.bits = read_bits(fields, {4, 8}), .group = read_group_size(fields)};
   const std::string packing = packing_of(fields, {"packing_format", "backend"}, "auto_round");
+  if (packing == "auto_round:llm_compressor" || packing.starts_with("auto_round:fp8"))
+    return read_auto_round_floats(fields, notes);
+  Quantization found{.bits = read_bits(fields, {4, 8}), .group = read_group_size(fields)};
   if (packing == "auto_round" || packing.starts_with("auto_round:gptqmodel")) {
     found.zero_offset = 0;
   } else if (packing.find("gptq") != std::string::npos) {

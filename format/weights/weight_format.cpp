@@ -40,7 +40,8 @@ T load_as(std::span<const std::byte> stored, size_t index) {
 float widened(Dtype dtype, std::span<const std::byte> stored, size_t index) {
   if (dtype == Dtype::bf16) return bf16_to_f32(load_as<uint16_t>(stored, index));
   if (dtype == Dtype::f16) return f16_to_f32(load_as<uint16_t>(stored, index));
-  if (dtype == Dtype::f8_e8m0) return f8_e8m0_to_f32(load_as<uint8_t>(stored, index));
+  // U8 is how some write E8M0.
+  if (dtype == Dtype::f8_e8m0 || dtype == Dtype::u8) return f8_e8m0_to_f32(load_as<uint8_t>(stored, index));
   return load_as<float>(stored, index);
 }
 
@@ -49,7 +50,6 @@ Result<void> widen(const StoredPlane& plane, StoredBytes stored, std::span<std::
   return {};
 }
 
-// U8 is how some write E8M0.
 std::optional<ScaleCoding> scale_coding(Dtype dtype) {
   return dtype == Dtype::u8 ? ScaleCoding::f8_e8m0 : scale_coding_of(dtype);
 }
@@ -231,7 +231,8 @@ Result<void> add_group_scales(const Checkpoint& checkpoint, const TensorEntry& s
 Result<void> add_scales(const Checkpoint& checkpoint, const TensorEntry& scales, const BlockSize& block,
                         StoredMatrix& matrix) {
   const Dtype dtype = scales.dtype;
-  if (dtype != Dtype::f32 && dtype != Dtype::bf16 && dtype != Dtype::f16 && dtype != Dtype::f8_e8m0) {
+  const bool is_of_mxfp8 = dtype == Dtype::u8 && matrix.form.coding == Coding::f8_e4m3;
+  if (dtype != Dtype::f32 && dtype != Dtype::bf16 && dtype != Dtype::f16 && dtype != Dtype::f8_e8m0 && !is_of_mxfp8) {
     return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; scales can be F32, BF16, F16 or F8_E8M0",
                                                      place_of(checkpoint, scales), to_string(dtype))};
   }

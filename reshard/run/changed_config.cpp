@@ -267,8 +267,13 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
       holder->erase(kQuantisation);
     return {};
   }
-  for (OrderedJson* holder : holders)
-    TRY(check_quantisation((*holder)[kQuantisation], plan));
+  const bool are_values = first_codes(plan.result) == nullptr;
+  for (OrderedJson* holder : holders) {
+    // Of a method that transforms do not know nothing is left to be said where no codes are left.
+    const OrderedJson& described = (*holder)[kQuantisation];
+    const bool is_known = !described.is_object() || described.value("quant_method", OrderedJson()) == "fp8";
+    if (is_known || !are_values) TRY(check_quantisation(described, plan));
+  }
   TRY_ASSIGN(const auto form, made_form(plan));
   if (form) {
     if (holders.empty()) holders.push_back(&config);

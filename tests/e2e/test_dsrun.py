@@ -127,8 +127,9 @@ class OpenedFiles(Dsrun):
         self.assertLessEqual(opened, needed)
         self.assertGreater(len(opened), 0)
         self.assertLessEqual(len(opened), 0.7 * len(needed), "at least 30 % of the experts stay closed")
-        for path in present - opened:
+        for path in present - opened:  # every file is looked for, and these have nothing to be read
             (packed / path).unlink()
+            (packed / path).touch()
         self.assertEqual(self.stats_of(packed, QUESTION)[0], said)
 
     def test_each_file_that_stats_name_is_needed(self):

@@ -40,6 +40,20 @@ class Int8(LogitsCase):
         self.assertEqual(safetensors_io.read_checkpoint(packed), safetensors_io.read_checkpoint(int8))
         self.assert_ok(self.run_program("verify", packed, "--source", int8))
 
+    def test_zero_points_that_are_all_zero_change_nothing(self):
+        """As Quark writes them beside symmetric codes."""
+        int8, _ = write_int8(self.scratch / "source", "v2-lite", "F16")
+        wanted = self.logits(int8)
+        tensors, _ = safetensors_io.parse((int8 / "model.safetensors").read_bytes())
+        for name in [name for name, (dtype, _, _) in tensors.items() if dtype == "I8"]:
+            rows = tensors[name][1][0]
+            tensors[name + "_zero_point"] = ("I8", [rows], bytes(rows))
+        (int8 / "model.safetensors").unlink()
+        safetensors_io.write(int8 / "model.safetensors", tensors)
+        self.assertEqual(self.logits(int8), wanted)
+        self.assert_ok(self.repack(int8, self.scratch / "packed"))
+        self.assertEqual(self.logits(self.scratch / "packed"), wanted)
+
     def test_what_is_not_known_is_refused_by_name(self):
         expert = "model.layers.1.mlp.experts.3.up_proj.weight"
 
@@ -51,13 +65,14 @@ class Int8(LogitsCase):
             tensors[expert + "_scale"] = (dtype, [shape[0], 2], raw * 2)
 
         def asymmetric(tensors, _):
-            tensors[expert + "_zero_point"] = ("I8", [6, 1], bytes(6))
+            for name in [name for name in tensors if name.endswith(".up_proj.weight") and ".experts." in name]:
+                tensors[name + "_zero_point"] = ("I8", [6, 1], bytes(5) + b"\1")
 
         def config(_, quantisation):
             quantisation["config_groups"]["group_0"]["weights"]["symmetric"] = False
 
         for change, words in ((missing, (expert + "_scale", "missing")), (grouped, ("[6, 2]", expert)),
-                              (asymmetric, (expert + "_zero_point",)), (config, ("symmetric",))):
+                              (asymmetric, (".up_proj.weight_scale", "zero point 5 beside it is not 0")), (config, ("symmetric",))):
             with self.subTest(change.__name__):
                 int8, _ = write_int8(self.scratch / change.__name__, "v2-lite", "F16")
                 tensors, _ = safetensors_io.parse((int8 / "model.safetensors").read_bytes())

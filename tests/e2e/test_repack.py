@@ -124,7 +124,7 @@ class Repack(EndToEnd):
         """One header can name millions of experts, of no bytes each."""
         source = self.scratch / "source"
         source.mkdir()
-        count = 100_001
+        count = 100_002  # of three layers alike
         safetensors_io.write(source / "model.safetensors", {
             "model.layers.%d.mlp.experts.%d.up_proj.weight" % (number % 3, number // 3): ("U8", [0], b"")
             for number in range(count)})

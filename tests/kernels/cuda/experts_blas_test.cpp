@@ -161,11 +161,12 @@ std::vector<Routing> routings(const ExpertsCase& c, uint32_t tokens, Random& ran
 /// The same roundings of the same inputs. Sums differ in their order, and so now and then a rounding of what down gets
 /// falls the other way: one of a row's hundred values and more changes by up to 2^-4 in E4M3, by 2^-8 in BF16. A row at
 /// a wrong place, of some hundreds, would bring 1e-3 and more.
-bool are_alike(const std::vector<float>& got, const std::vector<float>& own, uint32_t cols, Precision precision) {
+void check_alike(const std::vector<float>& got, const std::vector<float>& own, uint32_t cols, Precision precision) {
   const ErrorReport report = compare(got, Doubles(own.begin(), own.end()), cols);
   CAPTURE(report);
-  return report.not_a_number == 0 && !report.count_mismatch &&
-         report.nmse < (precision == Precision::fp8 ? 1e-5 : 1e-7);
+  CHECK(report.not_a_number == 0);
+  CHECK_FALSE(report.count_mismatch);
+  CHECK(report.nmse < (precision == Precision::fp8 ? 1e-5 : 1e-7));
 }
 
 uint64_t products(const Run& run) {
@@ -199,10 +200,10 @@ TEST_CASE("cuda: experts by cuBLASLt equal those of this program's kernels, what
           const auto got = lab.by_library(sorted.groups);
           CHECK(products(run) >= 3 * sorted.groups.size());
           CHECK((!is_cut || lab.pieces > 2));
-          CHECK(are_alike(got, lab.own(), run.experts.hidden, run.precision));
+          check_alike(got, lab.own(), run.experts.hidden, run.precision);
           const size_t values = size_t{routing.tokens} * run.experts.hidden;
           lab.add_to(random.normals(values), random.normals(values));
-          CHECK(are_alike(lab.by_library(sorted.groups), lab.own(), run.experts.hidden, run.precision));
+          check_alike(lab.by_library(sorted.groups), lab.own(), run.experts.hidden, run.precision);
         }
         CHECK(gpu::cublaslt_counts().descriptors == 0);
       }
@@ -234,7 +235,7 @@ TEST_CASE("cuda: some experts by cuBLASLt are the same in whatever calls they ar
               static_cast<double>(routing.weights[part]) * static_cast<double>(all[part * run.experts.hidden + i]);
         }
       }
-      CHECK(are_alike(lab.own(), std::vector<float>(sums.begin(), sums.end()), run.experts.hidden, run.precision));
+      check_alike(lab.own(), std::vector<float>(sums.begin(), sums.end()), run.experts.hidden, run.precision);
     }
   }
 }
@@ -466,7 +467,7 @@ TEST_CASE("cuda: of some experts of a prompt those with many rows are cuBLASLt's
   CHECK(gpu::cublaslt_counts().f8_products == before + 6);  // of one expert, in two pieces
   for (size_t i = 0; i < got.size(); ++i)
     REQUIRE(is_poison(got[i]) == is_poison(own[i]));
-  CHECK(are_alike(got, own, 512, Precision::fp8));
+  check_alike(got, own, 512, Precision::fp8);
 }
 
 }  // namespace dspack::test::experts_blas_test
