@@ -133,8 +133,8 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
   const auto read_one = [&](uint64_t number, const std::stop_token& stop_one) -> Result<void> {
     auto shard = read_shard(repository, paths[number], totals, stop_one);
     if (!shard && shard.error().kind == ErrorKind::not_found && index != nullptr) {
-      return Error{ErrorKind::not_found,
-                   fmt::format("{} names a shard that is missing: {}{}", index_path, shard.error().message, kFetchAgain)};
+      return Error{ErrorKind::not_found, fmt::format("{} names a shard that is missing: {}{}", index_path,
+                                                     shard.error().message, kFetchAgain)};
     }
     if (!shard) return shard.error();
     shards[number] = std::move(shard).value();

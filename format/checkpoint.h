@@ -81,10 +81,11 @@ class Checkpoint {
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return tensors_; }
   /// One of tensors(). nullptr: no such tensor.
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
-  /// Also by the name of a layer behind the last (place_modules), and a matrix or its scale that lies within a tensor of
-  /// an expert (fused_projections.h): none of tensors().
+  /// Also by the name of a layer behind the last (place_modules), and a matrix or its scale that lies within a tensor
+  /// of an expert (fused_projections.h): none of tensors().
   [[nodiscard]] const TensorEntry* find_matrix(std::string_view name) const;
-  /// The scale of a weight that `find` or `find_matrix` finds, under the first of its possible names (scale_names) that is here. nullptr: there is none.
+  /// The scale of a weight that `find` or `find_matrix` finds, under the first of its possible names (scale_names) that
+  /// is here. nullptr: there is none.
   [[nodiscard]] const TensorEntry* find_scale(std::string_view weight_name) const;
   /// Indices into tensors() of a routed expert's tensors in ascending name order; empty if there is no such expert.
   [[nodiscard]] std::span<const uint32_t> expert(ExpertKey key) const;
@@ -114,8 +115,8 @@ class Checkpoint {
   std::vector<CheckpointFile> files_;
   std::vector<TensorEntry> tensors_;
   StringMap<uint32_t> by_name_;
-  StringMap<uint32_t> as_layers_;        // likewise, of modules that are numbered apart (place_modules)
-  std::vector<TensorEntry> within_;      // matrices within tensors of experts
+  StringMap<uint32_t> as_layers_;       // likewise, of modules that are numbered apart (place_modules)
+  std::vector<TensorEntry> within_;     // matrices within tensors of experts
   StringMap<uint32_t> within_by_name_;  // indices into within_
   std::map<ExpertKey, std::vector<uint32_t>> experts_;
   std::optional<Manifest> manifest_;

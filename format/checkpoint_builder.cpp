@@ -112,9 +112,10 @@ Result<void> CheckpointBuilder::check_index(const Index& index) {
     const auto whole = entry == nullptr ? fused.find(name) : fused.end();
     const bool found = entry != nullptr || whole != fused.end();
     if (!found || checkpoint_.files_[entry != nullptr ? entry->file : whole->second].path != path) {
-      return Error{ErrorKind::invalid,
-                   fmt::format("tensor \"{}\" should be in {}, which does not hold it; fetch the index and that file again",
-                               name, path)};
+      return Error{
+          ErrorKind::invalid,
+          fmt::format("tensor \"{}\" should be in {}, which does not hold it; fetch the index and that file again",
+                      name, path)};
     }
   }
   return {};

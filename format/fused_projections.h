@@ -1,7 +1,8 @@
 // Matrices that lie within a tensor of an expert: gate and up one behind the other in "gate_up_proj" [2n, d], beside
 // "down_proj" [d, n].
 // Threads: pure functions. Errors: none; what has other shapes has no such matrices.
-// Source: Mistral-Small-4's weights in the names of Hugging Face transformers, whose experts take gate and up with chunk(2).
+// Source: Mistral-Small-4's weights in the names of Hugging Face transformers, whose experts take gate and up with
+// chunk(2).
 #pragma once
 
 #include <span>

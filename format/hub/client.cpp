@@ -24,10 +24,11 @@ Error not_the_hub(const std::string& url) {
 
 /// A mirror that sends its clients on, without the Hub's headers: tokens and requests stay with the endpoint's host.
 Error redirects_elsewhere(const std::string& url, const std::string& location) {
-  return {ErrorKind::invalid,
-          fmt::format("{}: redirects to \"{}\" and names no commit (X-Repo-Commit); if that is where the Hub or its mirror "
-                      "is, set HF_ENDPOINT to it",
-                      without_password(url), refusal_text(location))};
+  return {
+      ErrorKind::invalid,
+      fmt::format("{}: redirects to \"{}\" and names no commit (X-Repo-Commit); if that is where the Hub or its mirror "
+                  "is, set HF_ENDPOINT to it",
+                  without_password(url), refusal_text(location))};
 }
 
 Error redirected_for_ever(const std::string& url) {

@@ -12,8 +12,9 @@ std::string place_of(const Checkpoint& checkpoint, const TensorEntry& tensor) {
 Error missing_tensor(const Checkpoint& checkpoint, std::string_view name) {
   const auto& manifest = checkpoint.manifest();
   if (!manifest || !manifest->coverage.of) {
-    return {ErrorKind::not_found,
-            fmt::format("tensor {} is missing from the checkpoint; the download may be incomplete{}", name, kFetchAgain)};
+    return {
+        ErrorKind::not_found,
+        fmt::format("tensor {} is missing from the checkpoint; the download may be incomplete{}", name, kFetchAgain)};
   }
   const Coverage& coverage = manifest->coverage;
   const Origin& origin = manifest->origin;

@@ -16,8 +16,8 @@ constexpr std::array<std::string_view, 3> kInt8Suffixes = {"weight", "weight_sca
 Result<void> check_zeros(const StoredPlane& /*plane*/, StoredBytes stored) {
   const auto odd = std::ranges::find_if(stored[1], [](std::byte value) { return value != std::byte{0}; });
   if (odd == stored[1].end()) return {};
-  return Error{ErrorKind::unsupported, fmt::format("zero point {} beside it is not 0; only codes without can be run",
-                                                   odd - stored[1].begin())};
+  return Error{ErrorKind::unsupported,
+               fmt::format("zero point {} beside it is not 0; only codes without can be run", odd - stored[1].begin())};
 }
 
 bool stores_int8(const Checkpoint& checkpoint, std::string_view name) {

@@ -68,9 +68,10 @@ void check_strategy(ConfigFields& weights, const std::string& type, uint32_t bit
   constexpr std::array<std::string_view, 5> kStrategies = {"tensor", "channel", "block", "group", "tensor_group"};
   const bool is_known = std::ranges::find(kStrategies, strategy) != kStrategies.end();
   const bool is_grouped = strategy == "group" || strategy == "tensor_group";
-  const bool is_refused = (type == "int" && strategy != "channel" && strategy != "group") ||
-                          (type == "float" && bits == 8 && is_grouped && weights.text("scale_dtype", "") != kByteScales) ||
-                          (type == "float" && bits == 4 && !is_grouped);
+  const bool is_refused =
+      (type == "int" && strategy != "channel" && strategy != "group") ||
+      (type == "float" && bits == 8 && is_grouped && weights.text("scale_dtype", "") != kByteScales) ||
+      (type == "float" && bits == 4 && !is_grouped);
   if (!is_known || is_refused)
     weights.fail(ErrorKind::unsupported, "strategy", fmt::format("it cannot be run for {} bits of \"{}\"", bits, type));
 }
@@ -141,8 +142,8 @@ std::string upper(std::string text) {
 // "quant_method": "modelopt", as NVIDIA writes it. FP8 beside NVFP4 is seen from the tensors.
 Quantization read_modelopt(ConfigFields& fields, std::vector<std::string>& notes) {
   constexpr std::array<std::string_view, 11> kAlgorithms = {
-      "NVFP4", "FP8", "MIXED_PRECISION", "W4A16_NVFP4",    "NVFP4_AWQ", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN",
-      "MXFP4", "MXFP8", "W4A8_MXFP4_FP8", "W8A16"};
+      "NVFP4", "FP8",   "MIXED_PRECISION", "W4A16_NVFP4", "NVFP4_AWQ", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN",
+      "MXFP4", "MXFP8", "W4A8_MXFP4_FP8",  "W8A16"};
   // Of NVFP4_AWQ: where the factors of inputs ("pre_quant_scale") were not multiplied into the layer before, they are
   // tensors, and refused there.
   constexpr std::array<std::string_view, 11> kWithoutEffect = {

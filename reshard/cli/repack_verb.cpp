@@ -139,9 +139,7 @@ Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags
     TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));
     if (begun) remote.hub_pinned = begun->origin;
   }
-  TRY_ASSIGN(auto place, open_repository(flags.source, remote, format::posix_file_system(), context.stop));
-  const unsigned jobs = default_jobs(*place);
-  TRY_ASSIGN(auto repository, as_source(std::move(place), jobs, context.stop));
+  TRY_ASSIGN(auto repository, open_repository(flags.source, remote, format::posix_file_system(), context.stop));
   const auto hub = repository->hub_origin();
   const bool goes_on = hub && remote.hub_pinned && hub->asked == remote.hub_pinned->asked;
   if (goes_on && hub->asked != fmt::format("{}@{}", hub->repository, hub->commit)) {
@@ -229,10 +227,12 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
   TRY_ASSIGN(const Recipe recipe, recipe_of(flags.recipe));
   if (!flags.dry_run) TRY(format::try_output_folder(flags.out));
   context.progress.started(without_passwords("opening " + flags.source), 0, 0);
-  TRY_ASSIGN(const auto repository, open_source(flags, context));
+  TRY_ASSIGN(auto place, open_source(flags, context));
+  const unsigned jobs = default_jobs(*place);
+  TRY_ASSIGN(const auto repository, as_source(std::move(place), jobs, context.stop));
   RepackOptions options{.recipe = recipe,
                         .out = flags.out,
-                        .jobs = flags.jobs != 0 ? flags.jobs : default_jobs(*repository),
+                        .jobs = flags.jobs != 0 ? flags.jobs : jobs,
                         .counters = context.remote.counters};
   if (!flags.checksum_list.empty()) {
     TRY_ASSIGN(options.declared, read_checksum_list(flags.checksum_list));
@@ -306,8 +306,11 @@ constexpr char kExamples[] =
 void add_repack_options(format::OptionTable& table, RepackFlags& flags) {
   table.explain(kAbout);
   table.footer(kExamples);
-  table.add("SOURCE", "", flags.source, "What to repack, also a packed repository that holds all of its source; links in a local folder must not lead out "
-            "of it")
+  table
+      .add("SOURCE", "", flags.source,
+           "What to repack, also a packed repository that holds all of its source; links in a local folder must not "
+           "lead out "
+           "of it")
       .shows_default(kDefaultSource);
   add_recipe_options(table, flags.recipe);
   table.heading("Output");

@@ -9,6 +9,7 @@
 
 #include "format/checkpoint.h"
 #include "format/compressed/expanding_repository.h"
+#include "format/source/replaced_text.h"
 #include "reshard/run/companions.h"
 #include "reshard/verbs/rebuild.h"
 
@@ -102,8 +103,7 @@ class UnpackedRepository final : public format::Repository {
 
   Result<std::unique_ptr<format::ByteSource>> open(std::string_view path, std::stop_token stop) override {
     if (const auto shard = shards_.find(path); shard != shards_.end()) {
-      return std::unique_ptr<format::ByteSource>(
-          std::make_unique<RebuiltSource>(*packed_, catalogue_, shard->second));
+      return std::unique_ptr<format::ByteSource>(std::make_unique<RebuiltSource>(*packed_, catalogue_, shard->second));
     }
     const auto companion = companions_.find(path);
     if (companion == companions_.end()) return not_there(path);
@@ -146,9 +146,13 @@ class UnpackedRepository final : public format::Repository {
 
 Result<std::unique_ptr<format::Repository>> as_source(std::unique_ptr<format::Repository> place, unsigned jobs,
                                                       const std::stop_token& stop) {
-  const auto manifest = place->read_text(format::kManifestPath, format::kManifestDocument.bytes, stop);
-  if (!manifest && manifest.error().kind == ErrorKind::not_found) return place;
-  if (!manifest) return manifest.error();
+  auto manifest = place->read_text(format::kManifestPath, format::kManifestDocument.bytes, stop);
+  const bool is_packed = manifest.has_value();
+  if (!is_packed && manifest.error().kind != ErrorKind::not_found) return manifest.error();
+  std::string at = place->locate(format::kManifestPath);
+  // So that nobody asks a distant place twice.
+  place = format::replace_text(std::move(place), format::kManifestPath, std::move(manifest), std::move(at));
+  if (!is_packed) return place;
   place = format::make_expanding_repository(std::move(place));
   TRY_ASSIGN(format::Checkpoint catalogue, format::Checkpoint::open(*place, jobs, stop));
   auto unpacked = std::make_unique<UnpackedRepository>(std::move(place), std::move(catalogue));

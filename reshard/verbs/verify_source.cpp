@@ -301,10 +301,11 @@ void compare_names(const format::Manifest& manifest, const Declarations& declare
 Result<std::string> origin_place(const format::Manifest& manifest) {
   const format::Origin& origin = manifest.origin;
   if (origin.kind == "hub") return fmt::format("hf://{}@{}", origin.repository, origin.revision);
-  return Error{ErrorKind::invalid,
-               fmt::format("packed from a folder, here or over HTTP, whose address is not recorded: name the source with "
-                           "--upstream SOURCE, {}",
-                           kWhatElse)};
+  return Error{
+      ErrorKind::invalid,
+      fmt::format("packed from a folder, here or over HTTP, whose address is not recorded: name the source with "
+                  "--upstream SOURCE, {}",
+                  kWhatElse)};
 }
 
 Result<Declarations> declarations_of(format::Repository& source, const format::Manifest& manifest, unsigned jobs,

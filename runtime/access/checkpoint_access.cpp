@@ -53,11 +53,12 @@ Result<void> require_files(const format::Repository& packed, const format::Check
     if (lost++ == 0) first = file.path;
   }
   if (lost == 0) return {};
-  return Error{ErrorKind::not_found,
-               fmt::format("{}: {} of the {} files with weights that {} names {} missing, the first is {}; \"reshard repair\" "
-                           "fetches what is lost",
-                           packed.description(), lost, catalogue.files().size(), format::kManifestPath,
-                           lost == 1 ? "is" : "are", first)};
+  return Error{
+      ErrorKind::not_found,
+      fmt::format("{}: {} of the {} files with weights that {} names {} missing, the first is {}; \"reshard repair\" "
+                  "fetches what is lost",
+                  packed.description(), lost, catalogue.files().size(), format::kManifestPath, lost == 1 ? "is" : "are",
+                  first)};
 }
 
 }  // namespace

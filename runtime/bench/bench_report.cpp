@@ -147,7 +147,8 @@ std::string to_markdown(const BenchReport& report) {
                   std::min(report.slots, report.experts), report.experts, report.context, report.text,
                   report.drafting.empty() ? "" : "; drafts: " + report.drafting);
   if (report.core_share)
-    text += fmt::format("The threads got {:.0f} % of the processor time that they wanted.\n\n", 100 * *report.core_share);
+    text +=
+        fmt::format("The threads got {:.0f} % of the processor time that they wanted.\n\n", 100 * *report.core_share);
   return text + speeds(report) + "\n" + stages_of(report) + "\n" + limits_of(report);
 }
 

@@ -140,13 +140,13 @@ class Trial {
     return seconds_a_turn(
         context_.queue, pass_.timing,
         [&](size_t number) {
-          return runner.run({.queue = context_.queue, .scratch = *scratch, .executor = executor, .stop = stop_},
-                            *copies[number % copies.size()],
-                            {.hidden = rows_in(*scratch, hidden, pass_.rows, config_.hidden),
-                             .parts = std::span(&part, 1),
-                             .layer = 0,
-                             .tables = position_tables(config_, {.buffer = scratch.get(), .offset_bytes = table},
-                                                       options_.context)});
+          return runner.run(
+              {.queue = context_.queue, .scratch = *scratch, .executor = executor, .stop = stop_},
+              *copies[number % copies.size()],
+              {.hidden = rows_in(*scratch, hidden, pass_.rows, config_.hidden),
+               .parts = std::span(&part, 1),
+               .layer = 0,
+               .tables = position_tables(config_, {.buffer = scratch.get(), .offset_bytes = table}, options_.context)});
         },
         stop_);
   }

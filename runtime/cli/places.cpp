@@ -11,7 +11,8 @@
 #include "format/cli/output.h"
 #include "format/cli/terminal_progress.h"
 #include "format/compressed/expanding_repository.h"
-#include "runtime/access/replaced_config.h"
+#include "format/json.h"
+#include "format/source/replaced_text.h"
 
 namespace dspack::runtime {
 
@@ -48,9 +49,10 @@ void add_absent_option(format::OptionTable& table, RemoteAccess& access) {
 
 void add_config_option(format::OptionTable& table, RemoteAccess& access) {
   table.heading("Places");
-  table.add("--config", "FILE", access.config_file,
-            "Read this in place of DIR's config.json, where that says something that dsrun does not know and nobody can "
-            "edit it there");
+  table.add(
+      "--config", "FILE", access.config_file,
+      "Read this in place of DIR's config.json, where that says something that dsrun does not know and nobody can "
+      "edit it there");
 }
 
 namespace {
@@ -123,8 +125,9 @@ Result<std::unique_ptr<CheckpointAccess>> open_place(const std::string& place, c
                                                      const std::stop_token& stop, const ProgressWatch& watch) {
   TRY_ASSIGN(Place opened, open_one(place, access, stop, watch));
   if (!access.config_file.empty()) {
-    TRY_ASSIGN(opened.files,
-               replace_config(std::move(opened.files), access.config_file, format::posix_file_system()));
+    auto text = format::read_text(format::posix_file_system(), access.config_file, format::kConfigDocument.bytes);
+    if (!text) return text.error().in("--config");
+    opened.files = format::replace_text(std::move(opened.files), "config.json", std::move(text), access.config_file);
   }
   auto checkpoint = std::make_unique<CheckpointAccess>(std::move(opened));
   if (access.absent_from.empty()) return checkpoint;

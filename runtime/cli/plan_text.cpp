@@ -154,7 +154,8 @@ std::string rates_text(const Outlook& outlook) {
   };
   std::string text = fmt::format("{}: {}\n", is_measured ? "measured" : "rates", outlook.device);
   if (outlook.core_share)
-    text += runtime::line("processor time", fmt::format("{:.0f} %", 100 * *outlook.core_share), "of what its threads wanted");
+    text += runtime::line("processor time", fmt::format("{:.0f} %", 100 * *outlook.core_share),
+                          "of what its threads wanted");
   if (outlook.shape.moe_layers == 0) return text;
   const auto arrivals = [](uint32_t count, uint64_t bytes, std::string_view how, double one) {
     return fmt::format("{} experts of {} {}; one alone takes {:.2f} ms", count, size_words(bytes), how, one * 1e3);

@@ -32,7 +32,7 @@ struct Outlook {
   RateOrigin link_origin = RateOrigin::measured;
   RateOrigin read_origin = RateOrigin::measured;
   RateOrigin host_origin = RateOrigin::measured;  // of what the CPU computes of a token
-  std::optional<double> core_share;  // of what the CPU wanted while it was measured (core_share.h)
+  std::optional<double> core_share;               // of what the CPU wanted while it was measured (core_share.h)
   // Measured or supposed, of one token; of the link and the CPU's experts only where a GPU computes.
   TierTimes times;
   // Expected: the first token, if anything has to be read for it, then by what is assumed.

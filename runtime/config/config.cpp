@@ -34,8 +34,8 @@ constexpr uint64_t kMaxRowValues = 1ULL << 31;
 
 // The architectures whose computation is the one graph of this folder.
 constexpr std::string_view kMistral = "mistral4";
-constexpr std::array<std::string_view, 7> kModelTypes = {
-    "deepseek_v3", "deepseek_v2", "deepseek_v32", "kimi_k2", "glm4_moe_lite", "glm_moe_dsa", kMistral};
+constexpr std::array<std::string_view, 7> kModelTypes = {"deepseek_v3",   "deepseek_v2", "deepseek_v32", "kimi_k2",
+                                                         "glm4_moe_lite", "glm_moe_dsa", kMistral};
 // Models with pictures whose language model is one of those.
 constexpr std::array<std::string_view, 4> kWrapperTypes = {"kimi_k25", "kimi_vl", "kimi_k2", "mistral3"};
 
@@ -85,8 +85,8 @@ void check_other_names(format::ConfigFields& fields, const ModelConfig& config) 
   }
 }
 
-// Of Mistral-Small-4 there is one implementation: scores by softmax, groups by the sum of their two best, without a bias
-// (transformers' Mistral4TopkRouter).
+// Of Mistral-Small-4 there is one implementation: scores by softmax, groups by the sum of their two best, without a
+// bias (transformers' Mistral4TopkRouter).
 void read_mistral_routing(format::ConfigFields& fields, ModelConfig& config) {
   config.score = ScoreFunction::softmax;
   config.group_score = GroupScore::top2_sum;
@@ -243,7 +243,8 @@ Result<ModelConfig> parse_language_model(const format::Json& json, const std::st
   read_attention(fields, config);
   if (is_sparse_type(config.model_type)) read_sparse_attention(fields, config);
   if (fields.error()) return *fields.error();
-  // transformers counts what is rotated as a share of a head; of Mistral's that is the part with position and the other.
+  // transformers counts what is rotated as a share of a head; of Mistral's that is the part with position and the
+  // other.
   const bool counts_head = config.model_type == kMistral;
   const double rotated_share = counts_head ? static_cast<double>(config.rope_dim) / config.query_dim() : 1.0;
   TRY_ASSIGN(config.rope, read_rope(fields, config.max_positions, rotated_share));

@@ -49,7 +49,8 @@ std::string read_type(format::ConfigFields& fields) {
 void read_mistral_keys(format::ConfigFields& fields, uint32_t max_positions, RopeConfig& rope) {
   rope.query_beta = fields.number("llama_4_scaling_beta", 0, 1e3, 0);
   if (rope.query_beta != 0 && !rope.yarn) {
-    fields.fail(ErrorKind::unsupported, "llama_4_scaling_beta", R"(only with "yarn", whose original context it counts)");
+    fields.fail(ErrorKind::unsupported, "llama_4_scaling_beta",
+                R"(only with "yarn", whose original context it counts)");
   }
   if (fields.integer("max_position_embeddings", 1, kMaxRopePositions, max_positions) != max_positions) {
     fields.fail(ErrorKind::invalid, "max_position_embeddings", fmt::format("but {} outside", max_positions));

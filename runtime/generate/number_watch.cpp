@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/validation/host_rows.h"
+#include "runtime/weights/host_rows.h"
 
 namespace dspack::runtime {
 

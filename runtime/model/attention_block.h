@@ -81,7 +81,7 @@ class AttentionBlock {
     uint32_t first_row = 0;           // of x in the pass
     uint32_t layer = 0;               // in the pass, as the caches count
     PositionTables tables;
-    kernels::Slice scratch;           // scratch_bytes()
+    kernels::Slice scratch;  // scratch_bytes()
     /// Of the rows of x; empty: attention is not sparse. A layer with an indexer fills it, and others attend to what
     /// the last one of those has chosen.
     kernels::Choice choice = {};

@@ -166,8 +166,8 @@ void MlaAttention::scale_queries(kernels::Queue& queue, const Input& input) cons
   if (input.tables.query_scale.empty()) return;
   const kernels::Rows queries = query_rows(input);
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
-    const bool is_within = part.position.live.empty() &&
-                           part.position.first + part.rows <= config_.rope.yarn->original_positions;
+    const bool is_within =
+        part.position.live.empty() && part.position.first + part.rows <= config_.rope.yarn->original_positions;
     if (is_within) return;
     const kernels::Rows rows = rows_of(queries, at, part.rows);
     queue.rope({.data = rows.data,

@@ -102,8 +102,7 @@ Result<std::unique_ptr<Model>> Model::load(const LoadContext& context, const Mod
 }
 
 Result<void> Model::make_position_tables() {
-  TRY_ASSIGN(position_memory_,
-             device_.allocate(position_table_values(config_, options_.context) * sizeof(float)));
+  TRY_ASSIGN(position_memory_, device_.allocate(position_table_values(config_, options_.context) * sizeof(float)));
   const PositionTables tables = this->tables();
   for (uint32_t first = 0; first < options_.context; first += kTableRows) {
     const uint32_t count = std::min(kTableRows, options_.context - first);
@@ -327,11 +326,7 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
     return runner_.run(
         {.queue = queue_, .scratch = *scratch.buffer_, .executor = executor_, .stop = stop, .stages = scratch.stages()},
         layer.weights,
-        {.hidden = hidden,
-         .parts = std::span(&part, 1),
-         .layer = 0,
-         .tables = tables(),
-         .choice = layer.choice});
+        {.hidden = hidden, .parts = std::span(&part, 1), .layer = 0, .tables = tables(), .choice = layer.choice});
   };
   if (!can_record()) return run({.first = cache.length()});
   if (stop.stop_requested()) return interrupted();

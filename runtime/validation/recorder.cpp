@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "runtime/validation/host_rows.h"
 #include "runtime/validation/module_names.h"
+#include "runtime/weights/host_rows.h"
 
 namespace dspack::runtime {
 

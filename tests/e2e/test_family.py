@@ -182,7 +182,7 @@ class OtherConfig(Family):
         self.assertEqual(result.stdout, wanted)
         self.assert_ok(self.dsrun("plan", folder, "--config", other, "--config-only"))
         missing = self.scratch / "nothing.json"
-        self.assert_refused(self.dsrun(folder, "--tokens", "5", "--config", missing), "--config " + str(missing), program="dsrun")
+        self.assert_refused(self.dsrun(folder, "--tokens", "5", "--config", missing), "--config", str(missing), program="dsrun")
         self.assertEqual(json.loads(config.read_text())["new_key_of_somebody"], 3)
 
 

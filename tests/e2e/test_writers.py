@@ -30,37 +30,17 @@ REFUSED = {
     "gptqmodel-4-experts-8": ("dynamic", "other bits and groups"),
     "autoround-3-bits": ("bits", "3"),
     "modelopt-int8-smoothquant": ("W8A8_SQ_PER_CHANNEL",),
-    "modelopt-mxfp8": ("MXFP8",),
-    "autoround-mxfp8": ("auto_round:llm_compressor",),
     "bnb-nf4-bf16-storage": ("bnb_4bit_quant_storage", "bfloat16"),
+    "ct-int4-fp8-activations": ("scales of shape", "one a row"),
     "ct-int6-g128": ("num_bits", "6"),
-    "ct-int8-channel-asym": ("weight_zero_point",),
-    "ct-mxfp8": ("mxfp8-quantized",),
+    "ct-int8-channel-asym": ("\"symmetric\": false",),
     "quark-uint4": ("stored as I32",),
     "torchao-fp8": ("_weight_scale",),
     "torchao-int8": ("_weight_scale",),
-    # Their tensors are of forms that are read; so far their names are not known.
-    "ct-int4-fp8-activations": ("I8", "4 bits"),
-    "ct-int4-int8-activations": ("I8", "4 bits"),
-    "modelopt-fp8-blocks": ("fp8_pb_wo",),
-    "modelopt-int8": ("W8A16",),
-    "modelopt-mxfp4": ("mxfp4",),
-    "modelopt-mxfp4-fp8-activations": ("W4A8_MXFP4_FP8",),
-    "gptqmodel-awq-g64-sym": ("zero_point",),
-    "autoround-auto-awq": ("zero_point",),
-    "autoround-nvfp4": ("auto_round:llm_compressor",),
-    "autoround-mxfp4": ("auto_round:llm_compressor",),
-    "autoround-fp8": ("auto_round:fp8_static",),
-    "autoround-fp8-block": ("group_size",),
-    "quark-int8": ("weight_zero_point",),  # all of them 0
 }
-# Run by dsrun, but refused by reshard's transform to F32: bitsandbytes' four bits by their name; FP8 in blocks with
-# scales in F32, since it takes them for DeepSeek's own.
-NOT_TRANSFORMED = {
-    **{"bnb-" + kind: ("bitsandbytes' four bits",)
-       for kind in ("nf4", "nf4-nested", "nf4-nested-f16", "fp4", "fp4-nested")},
-    "ct-fp8-block-f32": ("quant_method",),
-}
+# Run by dsrun, but refused by reshard's transform to F32.
+NOT_TRANSFORMED = {"bnb-" + kind: ("bitsandbytes' four bits",)
+                   for kind in ("nf4", "nf4-nested", "nf4-nested-f16", "fp4", "fp4-nested")}
 # A code of each of these is changed by one, in the matrix that every token multiplies.
 CHANGED = "model.layers.0.mlp.down_proj."
 CODES = {"ct-int4-g32": "weight_packed", "ct-fp8-block": "weight", "awq-g128": "qweight", "gptqmodel-4-g64": "qweight",

@@ -13,7 +13,13 @@ namespace {
 constexpr char kExpert[] = "model.layers.1.mlp.experts.5.";
 
 TensorEntry tensor(const std::string& word, Dtype dtype, std::vector<uint64_t> shape, ByteRange range) {
-  return {.name = kExpert + word, .place = {}, .dtype = dtype, .shape = std::move(shape), .file = 3, .range = range, .digest = {}};
+  return {.name = kExpert + word,
+          .place = {},
+          .dtype = dtype,
+          .shape = std::move(shape),
+          .file = 3,
+          .range = range,
+          .digest = {}};
 }
 
 std::vector<TensorEntry> within(const std::vector<TensorEntry>& expert) {
@@ -61,10 +67,12 @@ TEST_CASE("fused projections: scales of rows and of blocks are halved like the r
 }
 
 TEST_CASE("fused projections: none where matrices lie turned, or there is nothing beside them") {
-  CHECK(within({tensor("gate_up_proj", Dtype::bf16, {8, 12}, {0, 192}), tensor("down_proj", Dtype::bf16, {6, 8}, {192, 288})})
+  CHECK(within({tensor("gate_up_proj", Dtype::bf16, {8, 12}, {0, 192}),
+                tensor("down_proj", Dtype::bf16, {6, 8}, {192, 288})})
             .empty());
   CHECK(within({tensor("gate_up_proj", Dtype::bf16, {12, 8}, {0, 192})}).empty());
-  CHECK(within({tensor("gate_up_proj", Dtype::bf16, {13, 8}, {0, 208}), tensor("down_proj", Dtype::bf16, {8, 6}, {208, 304})})
+  CHECK(within({tensor("gate_up_proj", Dtype::bf16, {13, 8}, {0, 208}),
+                tensor("down_proj", Dtype::bf16, {8, 6}, {208, 304})})
             .empty());
   CHECK(within({tensor("gate_proj.weight", Dtype::bf16, {6, 8}, {0, 96})}).empty());
   // Three rows of scales cannot be shared by two matrices.

@@ -74,7 +74,7 @@ TEST_CASE("quantisation: what the programs write is read, and what nobody knows 
        {}},
       {R"({"quant_method": "auto-round", "bits": 8, "group_size": [128, 128], "data_type": "fp", "fmt": "e4m3",
            "packing_format": "auto_round:fp8", "weight_block_size": [128, 128]})",
-       {.block = BlockSize{128, 128}}},
+       {.block = format::BlockSize{128, 128}}},
       {R"({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": false})",
        {.bits = 4, .group = 64}},
       {R"({"quant_method": "compressed-tensors", "format": "mxfp8-quantized", "config_groups": {"group_0": {"targets":
@@ -87,7 +87,7 @@ TEST_CASE("quantisation: what the programs write is read, and what nobody knows 
       {R"({"quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config":
            {"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}}, "algo_config": null})",
        {},
-       3},
+       2},
       {R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"targets":
            ["Linear"], "weights": {"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group",
            "group_size": 32, "actorder": "static"}}}, "ignore": ["lm_head"], "zero_dummy": 5})",

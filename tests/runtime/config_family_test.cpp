@@ -364,8 +364,9 @@ TEST_CASE("released configs: Mistral-Small-4's keys, and what they must not be")
   CHECK(config.rope.yarn->original_positions == 8192);
   CHECK(config.is_moe(LayerId(0)));
   // A wrapper of pictures around it, as in Mistral's repositories.
-  format::Json wrapped = {{"model_type", "mistral3"},     {"text_config", json},        {"image_token_index", 10},
-                          {"spatial_merge_size", 2},      {"vision_feature_layer", -1}, {"projector_hidden_act", "gelu"},
+  format::Json wrapped = {{"model_type", "mistral3"},          {"text_config", json},
+                          {"image_token_index", 10},           {"spatial_merge_size", 2},
+                          {"vision_feature_layer", -1},        {"projector_hidden_act", "gelu"},
                           {"multimodal_projector_bias", false}};
   CHECK(parsed(wrapped) == config);
   const auto changed = [&](const char* key, const format::Json& value) {

@@ -224,9 +224,8 @@ __device__ __forceinline__ void store_four_as(const StoreRowsTask& task, uint64_
     *static_cast<uint2*>(to) =
         make_uint2(gpu::floats_to_bf16s(values.x, values.y), gpu::floats_to_bf16s(values.z, values.w));
   } else {
-    *static_cast<uint2*>(to) =
-        make_uint2(gpu::floats_to_halves(within_half(values.x), within_half(values.y)),
-                   gpu::floats_to_halves(within_half(values.z), within_half(values.w)));
+    *static_cast<uint2*>(to) = make_uint2(gpu::floats_to_halves(within_half(values.x), within_half(values.y)),
+                                          gpu::floats_to_halves(within_half(values.z), within_half(values.w)));
   }
 }
 /// One value of StoreRowsTask. `first`: rows that row 0 goes after.

@@ -159,14 +159,16 @@ std::vector<Routing> routings(const ExpertsCase& c, uint32_t tokens, Random& ran
 }
 
 /// The same roundings of the same inputs. Sums differ in their order, and so now and then a rounding of what down gets
-/// falls the other way: one of a row's hundred values and more changes by up to 2^-4 in E4M3, by 2^-8 in BF16. A row at
-/// a wrong place, of some hundreds, would bring 1e-3 and more.
+/// falls the other way: one of a row's hundred values and more changes by up to 2^-4 in E4M3, by 2^-8 in BF16. If that
+/// is a row's largest, it has a tenth of the row's energy: of one row in forty that is (2^-8)^2 / 10 / 40 = 4e-8 in
+/// BF16, of many rows some times as much (2e-7 was seen), and 2^8 times as much in E4M3. A row at a wrong place, of
+/// some hundreds, would bring 1e-3 and more.
 void check_alike(const std::vector<float>& got, const std::vector<float>& own, uint32_t cols, Precision precision) {
   const ErrorReport report = compare(got, Doubles(own.begin(), own.end()), cols);
   CAPTURE(report);
   CHECK(report.not_a_number == 0);
   CHECK_FALSE(report.count_mismatch);
-  CHECK(report.nmse < (precision == Precision::fp8 ? 1e-5 : 1e-7));
+  CHECK(report.nmse < (precision == Precision::fp8 ? 5e-5 : 1e-6));
 }
 
 uint64_t products(const Run& run) {

@@ -9,7 +9,7 @@
 #include "runtime/config/config.h"
 #include "runtime/model/mla_attention.h"
 #include "runtime/model/rope.h"
-#include "runtime/validation/host_rows.h"
+#include "runtime/weights/host_rows.h"
 #include "runtime/weights/scratch.h"
 #include "tests/support/cache_rows.h"
 

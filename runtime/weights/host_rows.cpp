@@ -1,4 +1,4 @@
-#include "runtime/validation/host_rows.h"
+#include "runtime/weights/host_rows.h"
 
 #include <algorithm>
 
