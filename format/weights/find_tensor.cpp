@@ -3,18 +3,57 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "format/tensor_name.h"
+
 namespace dspack::format {
 
+namespace {
+
+/// The fused tensor of the file that this one is a slice of; nullptr: it is none, or stands in tensors() nowhere.
+const FusedTensor* whole_of(const Checkpoint& checkpoint, const TensorEntry& tensor) {
+  const std::vector<TensorEntry>& all = checkpoint.tensors();
+  const auto found = std::ranges::find_if(checkpoint.fused(), [&](const FusedTensor& fused) {
+    const TensorEntry* first = all.data() + fused.first;
+    return !std::less<>()(&tensor, first) && std::less<>()(&tensor, first + fused.slices);
+  });
+  return found == checkpoint.fused().end() ? nullptr : &*found;
+}
+
+/// What the file would call a tensor of an expert that is missing: where the layer's experts are fused, the fused
+/// tensor.
+std::string missing_name(const Checkpoint& checkpoint, std::string_view name) {
+  const TensorName place = parse_tensor_name(name);
+  if (!place.expert) return std::string(name);
+  std::set<std::string_view> fused;
+  for (const FusedTensor& tensor : checkpoint.fused()) {
+    if (const auto parsed = parse_fused_name(tensor.name); parsed && parsed->layer == *place.layer)
+      fused.insert(tensor.name);
+  }
+  if (fused.empty()) return std::string(name);
+  const std::string prefix(fused.begin()->substr(0, fused.begin()->rfind('.') + 1));
+  for (const char* word : {"gate_up_proj", "down_proj"}) {
+    if (!fused.contains(prefix + word)) return prefix + word;
+  }
+  return std::string(name);
+}
+
+}  // namespace
+
 std::string place_of(const Checkpoint& checkpoint, const TensorEntry& tensor) {
-  return fmt::format("{}: {}", checkpoint.files()[tensor.file].path, tensor.name);
+  const FusedTensor* whole = whole_of(checkpoint, tensor);
+  return fmt::format("{}: {}", checkpoint.files()[tensor.file].path, whole == nullptr ? tensor.name : whole->name);
 }
 
 Error missing_tensor(const Checkpoint& checkpoint, std::string_view name) {
   const auto& manifest = checkpoint.manifest();
   if (!manifest || !manifest->coverage.of) {
-    return {
-        ErrorKind::not_found,
-        fmt::format("tensor {} is missing from the checkpoint; the download may be incomplete{}", name, kFetchAgain)};
+    return {ErrorKind::not_found,
+            fmt::format("tensor {} is missing from the checkpoint; the download may be incomplete{}",
+                        missing_name(checkpoint, name), kFetchAgain)};
   }
   const Coverage& coverage = manifest->coverage;
   const Origin& origin = manifest->origin;

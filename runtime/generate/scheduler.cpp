@@ -286,6 +286,10 @@ void Scheduler::pass(const std::stop_token& stop) {
   const auto final = forward(parts, stop);
   if (!final) {
     if (final.error().kind == ErrorKind::cancelled) return;  // those who left are dropped before the next pass
+    {
+      const std::lock_guard lock(mutex_);
+      counts_.failed_at = std::chrono::steady_clock::now();
+    }
     for (const Part& part : parts)
       end(part.place, final.error());
     return;
@@ -302,6 +306,7 @@ void Scheduler::pass(const std::stop_token& stop) {
     admission_.record(answers, tokens, model.experts().miss_counts().misses - misses_before);
   }
   ++counts_.passes;
+  counts_.failed_at.reset();
   counts_.rows += rows;
   counts_.seconds += seconds_since(start);
 }

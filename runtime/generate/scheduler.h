@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -50,6 +51,8 @@ struct SchedulerCounts {
   uint64_t passes = 0, rows = 0;
   double seconds = 0;              // in passes
   uint32_t busy = 0, waiting = 0;  // now
+  /// When the last pass ended in an error; absent: it did not.
+  std::optional<std::chrono::steady_clock::time_point> failed_at = {};
   std::optional<PrefixCacheCounts> cache = {};
 };
 

@@ -131,6 +131,17 @@ bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, cons
   return config.is_moe(layer) ? known_moe(config, part, tensor.place.expert) : of_linear(kDense, part);
 }
 
+// Fused projections are read where both are there, and are known by their own names where one is missing.
+bool is_half_of_fused(const format::TensorEntry& tensor) {
+  constexpr std::array kHalves = {"gate_up_proj", "down_proj"};
+  constexpr std::array kSuffixes = {"", "_scale_inv", "_scale"};
+  if (!tensor.place.expert) return false;
+  const std::string_view word = std::string_view(tensor.name).substr(tensor.name.rfind('.') + 1);
+  return std::ranges::any_of(kHalves, [&](std::string_view half) {
+    return word.starts_with(half) && std::ranges::find(kSuffixes, word.substr(half.size())) != kSuffixes.end();
+  });
+}
+
 // The tensors of an MTP module, beside those of a layer.
 constexpr std::string_view kModuleTensors[] = {"eh_proj.weight", "enorm.weight", "hnorm.weight"};
 
@@ -186,13 +197,12 @@ Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const 
                                                    place_of(checkpoint, tensor), bare)};
     }
     TRY(format::check_scales(checkpoint, tensor));  // before the router asks for it in the middle of an answer
-    if (!known(checkpoint, config, tensor)) {
-      return Error{
-          ErrorKind::unsupported,
-          fmt::format("{} is a tensor that this program does not know for this config.json, and leaving it out "
-                      "might change the result",
-                      place_of(checkpoint, tensor))};
-    }
+    if (known(checkpoint, config, tensor)) continue;
+    if (is_half_of_fused(tensor)) return format::missing_tensor(checkpoint, tensor.name);
+    return Error{ErrorKind::unsupported,
+                 fmt::format("{} is a tensor that this program does not know for this config.json, and leaving it out "
+                             "might change the result",
+                             place_of(checkpoint, tensor))};
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <tuple>
 
@@ -22,6 +23,9 @@ constexpr std::chrono::seconds kPingInterval{1};  // at which those are looked f
 constexpr uint64_t kToldTwice = 16;
 // What an answer has beside its prompt and the tools that it may call.
 constexpr uint64_t kAnswerBytes = 16U << 10U;
+// For which a failed pass is told as bad health, where none that succeeds shows the contrary: who sends requests to
+// healthy servers alone tries again after it.
+constexpr std::chrono::seconds kUnhealthyTime{60};
 constexpr size_t kMostSaid = 256;  // remarks, in a server's life
 constexpr std::string_view kModelPath = "/v1/models/";
 
@@ -206,6 +210,15 @@ void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& re
   fail(*reply, dialect, no_answer(request));
 }
 
+void Api::send_health(HttpReply& reply) const {
+  const auto failed_at = scheduler_.counts().failed_at;
+  if (!failed_at || std::chrono::steady_clock::now() - *failed_at > kUnhealthyTime)
+    return reply.send(200, "application/json", json_text({{"status", "ok"}}));
+  reply.send(503, "application/json",
+             json_text({{"status", "error"},
+                        {"message", "the last answer could not be computed; the server's log says why"}}));
+}
+
 void Api::get(const HttpRequest& request, HttpReply& reply) {
   const OrderedJson model = {{"id", options_.model},
                              {"object", "model"},
@@ -219,7 +232,7 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
                        {"Referrer-Policy", "no-referrer"},
                        {"Cache-Control", "no-cache"}});
   }
-  if (is_health(request.path)) return reply.send(200, "application/json", json_text({{"status", "ok"}}));
+  if (is_health(request.path)) return send_health(reply);
   if (request.path == "/v1/models") {
     return reply.send(200, "application/json", json_text({{"object", "list"}, {"data", OrderedJson::array({model})}}));
   }

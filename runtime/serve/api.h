@@ -68,6 +68,7 @@ class Api {
   [[nodiscard]] bool is_known_host(std::string_view host) const;
   void route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void get(const HttpRequest& request, HttpReply& reply);
+  void send_health(HttpReply& reply) const;
   /// Says each line once, of so many different ones as nobody minds in a log.
   void say(const std::vector<std::string>& remarks);
   void answer(AnswerRequest request, const Call& call);

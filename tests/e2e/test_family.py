@@ -79,6 +79,20 @@ class Packed(Family):
         self.assert_refused(self.dsrun(packed, "--tokens", prompt, "--verify"), "SHA-256", "expert 3", program="dsrun")
 
 
+    def test_fused_tensors_are_named_as_the_file_names_them(self):
+        source = self.copy_variant("mistral-small-4")
+        path, layer = source / "model.safetensors", "language_model.model.layers.1.mlp.experts."
+        tensors, _ = safetensors_io.parse(path.read_bytes())
+        lost = [({name: value for name, value in tensors.items() if name != layer + half},
+                 "tensor " + layer + half + " is missing") for half in ("down_proj", "gate_up_proj")]
+        for content, words in (*lost,
+                               ({**tensors, layer + "down_proj_odd": tensors[layer + "down_proj_scale_inv"]},
+                                "model.safetensors: " + layer + "down_proj_odd is a tensor that this program does not know")):
+            path.unlink()
+            safetensors_io.write(path, content)
+            self.assert_refused(self.dsrun(source, "--tokens", "1,2"), words, program="dsrun")
+
+
 class Pruned(Family):
     def test_132_of_384_experts_are_a_model_whose_other_experts_are_never_chosen(self):
         """As the published pruned models (REAP) are made: rows of the router and experts are left out, the rest stays."""

@@ -1,6 +1,7 @@
 """Checkpoints that lack one tensor, one expert, one scale, one shard or one file: what dsrun, serve and plan, packing
 and verifying say of them, and that it is said before the first token."""
 
+import json
 import shutil
 
 import safetensors_io
@@ -195,7 +196,10 @@ class MissingWhileServing(Missing):
     def test_what_the_origin_of_a_server_does_not_have_is_never_the_clients_404(self):
         """The experts of a layer are not looked for before they are needed, over a network."""
         folder = link_tree(packed_tiny(), self.scratch / "packed")
-        shutil.rmtree(folder / "model/layers/002/experts")
+        experts, lost = folder / "model/layers/002/experts", self.scratch / "lost"
+        lost.mkdir()
+        for path in experts.iterdir():
+            shutil.move(path, lost / path.name)
         origin = self.serve(folder)
         self.start_server("--cache", self.scratch / "cache", folder=origin.url)
         messages = chat(QUESTIONS[0])
@@ -205,6 +209,13 @@ class MissingWhileServing(Missing):
             status, _, text = self.ask(path, body)
             self.assertEqual(status, 500, text)
             self.assertIn("the answer could not be computed; the server's log says why", text)
+        status, _, text = self.ask("/health")
+        self.assertEqual((status, json.loads(text)["status"]), (503, "error"), text)
+        for path in lost.iterdir():
+            shutil.move(path, experts / path.name)
+        self.assertEqual(self.ask("/v1/chat/completions", messages)[0], 200)
+        status, _, text = self.ask("/health")
+        self.assertEqual((status, json.loads(text)), (200, {"status": "ok"}))
         self.assert_ok_after_stop(
             r"dsrun: layer 2, expert (\d+): \S+/model/layers/002/experts/0*\1\.safetensors: not found \(HTTP 404\)"
             "[^\n]*; fetch it from where the repository is from")

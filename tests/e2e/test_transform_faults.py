@@ -103,11 +103,15 @@ class Refused(TransformCase):
     def test_a_config_that_describes_something_else(self):
         name = "model.layers.0.self_attn.o_proj.weight"
         tensors = {name: (FP8, [1, 2], b"ab"), name + "_scale_inv": ("F32", [1, 1], b"\0\0\x80\x3f")}
-        for described, needle in (({"quant_method": "gptq"}, "quant_method"),
-                                  ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "weight_block_size")):
-            with self.subTest(needle=needle):
-                source = self.source_of(tensors, {"quantization_config": described})
-                self.assert_refused_transform(source, "fp8-to-bf16", "config.json", needle)
+        described = {"quant_method": "fp8", "weight_block_size": [64, 64]}
+        source = self.source_of(tensors, {"quantization_config": described})
+        self.assert_refused_transform(source, "fp8-to-bf16", "config.json", "weight_block_size")
+        # A method that transforms do not know is of no matter where no codes are left, and is where some are.
+        gptq = {"quantization_config": {"quant_method": "gptq"}}
+        packed = self.scratch / "values"
+        self.assert_ok(self.repack(self.source_of(tensors, gptq), packed, "--transform", "fp8-to-bf16", by="layer"))
+        self.assertNotIn("quantization_config", json.loads((packed / "config.json").read_text()))
+        self.assert_refused_transform(self.source_of(tensors, gptq), "scales-to-e8m0", "config.json", "quant_method")
         source = self.source_of(tensors)
         for text in ("[]", "{", "", "{\"a\":1,\"a\":2}", "[" * 100_000, "{\"a\":\"" + "x" * (17 << 20) + "\"}"):
             (source / "config.json").write_text(text)

@@ -133,13 +133,15 @@ TEST_CASE("changed config: a description that the transforms do not know is refu
   const char* other = R"({"quant_method":"compressed-tensors"})";
   for (const char* config : {R"({"quantization_config":3})", R"({"quantization_config":{}})",
                              R"({"quantization_config":[]})", R"({"quantization_config":{"quant_method":8}})"})
-    CHECK(mentions(changed(kToBf16, config), R"("quantization_config" is not of "quant_method" "fp8")"));
+    CHECK(mentions(changed(kNarrow, config, {}, all_scales()),
+                   R"("quantization_config" is not of "quant_method" "fp8")"));
   for (const std::string& config :
        {std::string(R"({"quantization_config":)") + other + "}",
         std::string(R"({"text_config":{"quantization_config":)") + other + "}}",
         std::string(R"({"text_config":{"quantization_config":{"quant_method":"fp8"}},"quantization_config":)") + other +
             "}"}) {
-    CHECK(mentions(changed(kToBf16, config), "that transforms know"));
+    CHECK(mentions(changed(kNarrow, config, {}, all_scales()), "that transforms know"));
+    CHECK_FALSE(mentions(changed(kToBf16, config), other));       // where no codes are left, nothing describes them
     CHECK(changed(R"("drop_mtp":true)", config).front() == '{');  // that is no matter of quantisation
   }
   for (const char* block : {"[64,128]", "128", "[128]", "[128,128,1]", "\"128\"", "null", "[]"}) {
