@@ -33,14 +33,6 @@ Error error_of(const std::exception& exception) {
   return {ErrorKind::io, exception.what()};
 }
 
-/// Those of one request stand side by side.
-uint64_t requests_of(std::span<const Generation> generations) {
-  uint64_t count = 0, last = 0;
-  for (const Generation& each : generations)
-    if (std::exchange(last, each.request) != each.request) ++count;
-  return count;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Scheduler>> Scheduler::make(const Engine& engine, const SchedulerOptions& options) {

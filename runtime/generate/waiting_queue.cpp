@@ -120,4 +120,11 @@ uint32_t WaitingQueue::wanted() const {
       std::ranges::count_if(waiting_, [](const Generation& each) { return !each.gone.stop_requested(); }));
 }
 
+uint64_t requests_of(std::span<const Generation> generations) {
+  uint64_t count = 0, last = 0;
+  for (const Generation& each : generations)
+    if (std::exchange(last, each.request) != each.request) ++count;
+  return count;
+}
+
 }  // namespace dspack::runtime

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,5 +53,8 @@ class WaitingQueue {
   uint64_t turns_ = 0;                          // so far
   std::map<std::string, uint64_t> last_turns_;  // of clients; of those that are in no list it is long ago
 };
+
+/// How many requests these are of; those of one request stand side by side.
+[[nodiscard]] uint64_t requests_of(std::span<const Generation> generations);
 
 }  // namespace dspack::runtime
