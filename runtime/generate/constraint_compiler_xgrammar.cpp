@@ -73,6 +73,10 @@ namespace {
 
 constexpr size_t kMostKept = 64;
 constexpr uint64_t kMostKeptBytes = 256U << 20U;
+/// Of what the library keeps of rules, of which the forms of many schemas have the same (schema_grammar.h).
+constexpr int64_t kMostRuleBytes = 128 << 20;
+/// The library keeps a word of every form that it has not come to the end with, without a bound.
+constexpr size_t kMostFailures = 64;
 constexpr size_t kMostWaiting = 64;
 /// Of the grammar that a form becomes, as text: what the library does next takes time and memory in proportion.
 constexpr size_t kMostGrammarBytes = 256U << 10U;
@@ -224,7 +228,7 @@ class GrammarLibrary final : public ConstraintCompiler {
       : vocab_(vocab),
         tokens_(vocabulary(tokenizer, vocab), xgrammar::VocabType::RAW, static_cast<int>(vocab),
                 std::vector<int32_t>(end_tokens.begin(), end_tokens.end())),
-        compiler_(tokens_, /*max_threads=*/1, /*cache_enabled=*/false),
+        compiler_(tokens_, /*max_threads=*/1, /*cache_enabled=*/true, kMostRuleBytes),
         compiling_([this](const std::stop_token& stop) { work(stop); }) {}
 
   void compile(std::string form, Done done, std::stop_token gone) override {
@@ -274,7 +278,12 @@ class GrammarLibrary final : public ConstraintCompiler {
     if (found != kept_.end()) {
       kept_.splice(kept_.begin(), kept_, found);
     } else {
-      TRY_ASSIGN(xgrammar::CompiledGrammar grammar, guarded(kCompiling, [&] { return make_grammar(form); }));
+      auto made = guarded(kCompiling, [&] { return make_grammar(form); });
+      if (!made) {
+        if (++failures_ % kMostFailures == 0) compiler_.ClearCache();
+        return made.error();
+      }
+      xgrammar::CompiledGrammar grammar = *std::move(made);
       const uint64_t bytes = form.size() + grammar.MemorySizeBytes();
       kept_.push_front({.form = form, .grammar = std::move(grammar), .bytes = bytes});
       drop_old();
@@ -316,6 +325,7 @@ class GrammarLibrary final : public ConstraintCompiler {
   xgrammar::TokenizerInfo tokens_;
   xgrammar::GrammarCompiler compiler_;
   std::list<Kept> kept_;  // the last used first; of the compiling thread
+  size_t failures_ = 0;   // the same
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<Wanted> waiting_;

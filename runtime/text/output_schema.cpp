@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -11,6 +13,9 @@
 #include <vector>
 
 #include "format/base/foreign_text.h"
+#include "runtime/text/json.h"
+#include "runtime/text/schema_grammar.h"
+#include "runtime/text/string_formats.h"
 
 namespace dspack::runtime {
 namespace {
@@ -61,26 +66,6 @@ bool is_of_type(const OrderedJson& value, const OrderedJson& type) {
 /// A key as a step of a JSON pointer.
 std::string pointer_step(const std::string& key) {
   return (OrderedJson::json_pointer() / key).to_string();
-}
-
-/// Whether "{2,7}" in a pattern counts higher than kMostRepeats.
-bool repeats_too_often(std::string_view pattern) {
-  bool is_in_class = false;
-  for (size_t at = 0; at < pattern.size(); ++at) {
-    if (pattern[at] == '\\') {
-      ++at;
-    } else if (pattern[at] == '[' || pattern[at] == ']') {
-      is_in_class = pattern[at] == '[';
-    } else if (pattern[at] == '{' && !is_in_class) {
-      uint64_t count = 0;
-      for (const char c : pattern.substr(at + 1, pattern.find('}', at) - at)) {
-        const bool is_digit = c >= '0' && c <= '9';
-        count = is_digit ? count * 10 + static_cast<uint64_t>(c - '0') : 0;
-        if (count > kMostRepeats) return true;
-      }
-    }
-  }
-  return false;
 }
 
 class SchemaReader {
@@ -168,7 +153,99 @@ class SchemaReader {
     if (keyword == "allOf" && value.size() > 1) {
       return refuse(ErrorKind::unsupported, place, "\"allOf\" of several schemas");
     }
+    if (keyword == "oneOf") {
+      for (size_t i = 0; i < value.size(); ++i) {
+        for (size_t other = 0; other < i; ++other) {
+          if (are_apart(value[other], value[i], 0)) continue;
+          return refuse(ErrorKind::unsupported, place,
+                        fmt::format("\"oneOf\" of schemas {} and {}, which one value may both be of,", other, i));
+        }
+      }
+    }
     return read_each(schema[keyword], place + "/" + keyword, depth);
+  }
+
+  /// Whether it shows that no value is of both: by their types, by the values that they list, or by a property that
+  /// both require and that sets them apart.
+  bool are_apart(const OrderedJson& first, const OrderedJson& second, size_t depth) const {
+    constexpr size_t kDeepest = 3;
+    const OrderedJson* a = resolved(first);
+    const OrderedJson* b = resolved(second);
+    if (depth > kDeepest || a == nullptr || b == nullptr || !a->is_object() || !b->is_object()) return false;
+    if (const auto values = listed(*a))
+      return std::ranges::none_of(*values, [&](const OrderedJson& value) { return may_have(*b, value); });
+    if (const auto values = listed(*b))
+      return std::ranges::none_of(*values, [&](const OrderedJson& value) { return may_have(*a, value); });
+    const auto all = types(*a);
+    const auto others = types(*b);
+    if (all.empty() || others.empty()) return false;
+    const auto is_common = [&](const std::string& type) {
+      const bool is_number = type == "integer" || type == "number";
+      return std::ranges::any_of(others, [&](const std::string& other) {
+        return other == type || (is_number && (other == "integer" || other == "number"));
+      });
+    };
+    std::vector<std::string> common;
+    std::ranges::copy_if(all, std::back_inserter(common), is_common);
+    if (common.empty()) return true;
+    if (common != std::vector<std::string>{"object"} || !a->contains("required") || !b->contains("required"))
+      return false;
+    return std::ranges::any_of((*a)["required"], [&](const OrderedJson& name) {
+      if (!name.is_string() || std::ranges::find((*b)["required"], name) == (*b)["required"].end()) return false;
+      const auto property = [&](const OrderedJson& schema) -> const OrderedJson* {
+        const auto properties = schema.find("properties");
+        if (properties == schema.end() || !properties->is_object()) return nullptr;
+        const auto found = properties->find(name.get_ref<const std::string&>());
+        return found == properties->end() ? nullptr : &*found;
+      };
+      const OrderedJson* one = property(*a);
+      const OrderedJson* other = property(*b);
+      return one != nullptr && other != nullptr && are_apart(*one, *other, depth + 1);
+    });
+  }
+
+  /// What a reference leads to; nullptr: nowhere, or through too many others.
+  const OrderedJson* resolved(const OrderedJson& schema) const {
+    constexpr int kMostSteps = 8;
+    const OrderedJson* at = &schema;
+    for (int steps = 0; steps < kMostSteps; ++steps) {
+      if (!at->is_object() || !at->contains("$ref")) return at;
+      const OrderedJson& path = (*at)["$ref"];
+      if (!path.is_string() || !path.get_ref<const std::string&>().starts_with('#')) return nullptr;
+      try {
+        const OrderedJson::json_pointer pointer(path.get_ref<const std::string&>().substr(1));
+        if (!root_.contains(pointer)) return nullptr;
+        at = &root_[pointer];
+      } catch (const OrderedJson::exception&) {
+        return nullptr;  // not of the form of a pointer
+      }
+    }
+    return nullptr;
+  }
+
+  static std::optional<OrderedJson> listed(const OrderedJson& schema) {
+    if (schema.contains("const")) return OrderedJson::array({schema["const"]});
+    if (schema.contains("enum") && schema["enum"].is_array()) return schema["enum"];
+    return std::nullopt;
+  }
+
+  /// Those that a schema names; none: a value may be of any.
+  static std::vector<std::string> types(const OrderedJson& schema) {
+    std::vector<std::string> all;
+    const OrderedJson type = schema.contains("type") ? schema["type"] : OrderedJson();
+    for (const OrderedJson& each : type.is_array() ? type : OrderedJson::array({type}))
+      if (each.is_string()) all.push_back(each.get<std::string>());
+    return all;
+  }
+
+  /// Whether a value may be of a schema: not if it is not listed, or of another type.
+  static bool may_have(const OrderedJson& schema, const OrderedJson& value) {
+    if (const auto values = listed(schema)) return std::ranges::find(*values, value) != values->end();
+    const auto all = types(schema);
+    const bool is_number = value.is_number() || !long_number(value).empty();  // 1.0 is whole, too
+    return all.empty() || is_of_type(value, OrderedJson(all)) ||
+           (is_number &&
+            std::ranges::any_of(all, [](const std::string& type) { return type == "integer" || type == "number"; }));
   }
 
   /// References lead to a schema within the root that is not a reference itself, or to the root. That it is one, and no
@@ -243,12 +320,12 @@ class SchemaReader {
   }
 
   Result<void> check_bounds(const OrderedJson& schema, const std::string& place,
-                            std::initializer_list<const char*> names) {
+                            std::initializer_list<const char*> names, uint64_t most = kMostRepeats) {
     for (const char* name : names) {
       const auto found = schema.find(name);
       if (found == schema.end()) continue;
-      if (!found->is_number_unsigned() || found->get<uint64_t>() > kMostRepeats) {
-        return refuse(ErrorKind::invalid, place, fmt::format("\"{}\" is not a number up to {}", name, kMostRepeats));
+      if (!found->is_number_unsigned() || found->get<uint64_t>() > most) {
+        return refuse(ErrorKind::invalid, place, fmt::format("\"{}\" is not a number up to {}", name, most));
       }
     }
     return {};
@@ -263,9 +340,19 @@ class SchemaReader {
       if (has_properties) return refuse(ErrorKind::unsupported, place, "\"patternProperties\" beside \"properties\"");
       for (const auto& [pattern, each] : schema["patternProperties"].items())
         TRY(check_pattern(pattern, place));
+      if (schema["patternProperties"].size() > 1) {
+        return refuse(ErrorKind::unsupported, place,
+                      "\"patternProperties\" of several patterns, of which one name may have two,");
+      }
+      if (schema.contains("additionalProperties") && schema["additionalProperties"] != false) {
+        return refuse(ErrorKind::unsupported, place, "\"patternProperties\" beside \"additionalProperties\"");
+      }
     }
     if (schema.contains("propertyNames")) {
-      TRY_ASSIGN(schema["propertyNames"], read(schema["propertyNames"], place + "/propertyNames", depth + 1));
+      if (has_properties || schema.contains("patternProperties")) {
+        return refuse(ErrorKind::unsupported, place, "\"propertyNames\" beside names that are listed");
+      }
+      TRY(read_names(schema["propertyNames"], place + "/propertyNames", depth));
     }
     if (const auto required = schema.find("required"); required != schema.end()) {
       if (!required->is_array()) return refuse(ErrorKind::invalid, place, "\"required\" is not a list");
@@ -284,6 +371,16 @@ class SchemaReader {
     return {};
   }
 
+  /// Names are strings, whether their schema says so or not.
+  Result<void> read_names(OrderedJson& names, const std::string& place, size_t depth) {
+    if (names.is_object() && !has_any(names, kDeciding) && !names.contains("type")) names["type"] = "string";
+    TRY_ASSIGN(names, read(names, place, depth + 1));
+    const bool is_listed = names.is_object() && names.contains("enum") &&
+                           std::ranges::all_of(names["enum"], [](const OrderedJson& name) { return name.is_string(); });
+    if (names == true || is_listed || (names.contains("type") && names["type"] == "string")) return {};
+    return refuse(ErrorKind::unsupported, place, "anything but a string's keywords and \"enum\" of strings");
+  }
+
   Result<void> read_array(OrderedJson& schema, const std::string& place, size_t depth) {
     TRY(check_bounds(schema, place, {"minItems", "maxItems"}));
     if (schema.contains("uniqueItems") && schema["uniqueItems"] != false) {
@@ -299,12 +396,17 @@ class SchemaReader {
   }
 
   Result<void> read_string(const OrderedJson& schema, const std::string& place) {
-    TRY(check_bounds(schema, place, {"minLength", "maxLength"}));
+    TRY(check_bounds(schema, place, {"minLength", "maxLength"}, kMostLength));
     const bool has_pattern = schema.contains("pattern");
     const bool has_length = schema.contains("minLength") || schema.contains("maxLength");
     if (static_cast<int>(has_pattern) + static_cast<int>(has_length) + static_cast<int>(schema.contains("format")) >
         1) {
       return refuse(ErrorKind::unsupported, place, "more than one of \"pattern\", \"format\" and a length");
+    }
+    if (schema.contains("format")) {
+      if (!schema["format"].is_string()) return refuse(ErrorKind::invalid, place, "\"format\" is not a string");
+      const auto& format = schema["format"].get_ref<const std::string&>();
+      if (!is_known_format(format)) return refuse(ErrorKind::unsupported, place, "\"format\": " + quote(format));
     }
     if (!has_pattern) return {};
     if (!schema["pattern"].is_string()) return refuse(ErrorKind::invalid, place, "\"pattern\" is not a string");
@@ -314,9 +416,6 @@ class SchemaReader {
   Result<void> check_pattern(const std::string& pattern, const std::string& place) {
     if (pattern.size() > kMostPatternBytes) {
       return refuse(ErrorKind::invalid, place, fmt::format("a pattern of more than {} bytes", kMostPatternBytes));
-    }
-    if (repeats_too_often(pattern)) {
-      return refuse(ErrorKind::invalid, place, fmt::format("a pattern that repeats more than {} times", kMostRepeats));
     }
     if (++patterns_ > kMostPatterns) return invalid(fmt::format("the schema has more than {} patterns", kMostPatterns));
     return {};
@@ -338,7 +437,9 @@ Result<OrderedJson> accept_schema(const OrderedJson& schema) {
   if (bytes > kMostSchemaBytes) {
     return invalid(fmt::format("the schema has {} bytes, more than {}", bytes, kMostSchemaBytes));
   }
-  return SchemaReader(schema).read_root();
+  TRY_ASSIGN(OrderedJson accepted, SchemaReader(schema).read_root());
+  TRY(schema_grammar(accepted));  // what only shows there is told of the schema, not of the answer
+  return accepted;
 }
 
 }  // namespace dspack::runtime

@@ -18,7 +18,8 @@ inline constexpr size_t kMostSchemaDepth = 32;          // of them within each o
 inline constexpr size_t kMostValues = 1000;             // of all enumerations
 inline constexpr size_t kMostPatternBytes = 256;        // of one
 inline constexpr size_t kMostPatterns = 20;
-inline constexpr uint64_t kMostRepeats = 4096;  // of items, properties, characters or parts of a pattern, where bounded
+inline constexpr uint64_t kMostRepeats = 4096;      // of items or properties, where bounded
+inline constexpr uint64_t kMostLength = 1U << 20U;  // of strings, where bounded
 
 /// The schema with what it leaves to chance written out: objects and arrays of which nothing is said may hold anything,
 /// and objects with properties hold no others, unless the schema says so.

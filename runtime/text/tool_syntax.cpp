@@ -6,6 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "runtime/text/schema_grammar.h"
+
 namespace dspack::runtime {
 namespace {
 
@@ -44,6 +46,14 @@ OrderedJson pattern_form(std::string_view pattern) {
   return {{"type", "regex"}, {"pattern", pattern}};
 }
 
+/// A value of this schema as a family writes arguments; the library knows how.
+OrderedJson xml_form(OrderedJson schema, std::string_view style) {
+  return {{"type", "json_schema"},
+          {"json_schema", std::move(schema)},
+          {"style", style},
+          {"max_whitespace_cnt", kMostSpaces}};
+}
+
 }  // namespace
 
 bool is_spelled(std::string_view added_token) {
@@ -56,11 +66,9 @@ OrderedJson sequence_form(std::vector<OrderedJson> parts) {
   return {{"type", "sequence"}, {"elements", std::move(parts)}};
 }
 
-OrderedJson schema_form(OrderedJson schema, std::string_view style) {
-  return {{"type", "json_schema"},
-          {"json_schema", std::move(schema)},
-          {"style", style},
-          {"max_whitespace_cnt", kMostSpaces}};
+Result<OrderedJson> schema_form(const OrderedJson& schema) {
+  TRY_ASSIGN(std::string grammar, schema_grammar(schema));
+  return OrderedJson{{"type", "grammar"}, {"grammar", std::move(grammar)}};
 }
 
 OrderedJson constant_form(std::string_view text, const Tokenizer& tokenizer) {
@@ -112,38 +120,39 @@ Result<ToolSyntax> ToolSyntax::of(const ChatTemplate& chat) {
   return Error{ErrorKind::unsupported, "the chat template writes calls in a form that is not known"};
 }
 
-OrderedJson ToolSyntax::calls(const std::vector<CallableTool>& tools, bool is_parallel,
-                              const Tokenizer& tokenizer) const {
+Result<OrderedJson> ToolSyntax::calls(const std::vector<CallableTool>& tools, bool is_parallel,
+                                      const Tokenizer& tokenizer) const {
   const auto constant = [&tokenizer](std::string_view text) { return constant_form(text, tokenizer); };
   std::vector<OrderedJson> each;
   for (const auto& [name, parameters] : tools) {
+    TRY_ASSIGN(const OrderedJson arguments, schema_form(parameters));
     switch (family_) {
       case ToolFamily::v3:
         each.push_back(sequence_form({constant(fmt::format("{}function{}{}\n```json\n", kCall[0], kHead[0], name)),
-                                      schema_form(parameters), constant(fmt::format("\n```{}", kEndCall[0]))}));
+                                      arguments, constant(fmt::format("\n```{}", kEndCall[0]))}));
         break;
       case ToolFamily::v31:
-        each.push_back(sequence_form({constant(fmt::format("{}{}{}", kCall[0], name, kHead[0])),
-                                      schema_form(parameters), constant(kEndCall[0])}));
+        each.push_back(sequence_form(
+            {constant(fmt::format("{}{}{}", kCall[0], name, kHead[0])), arguments, constant(kEndCall[0])}));
         break;
       case ToolFamily::dsml:
         each.push_back(
             sequence_form({constant(fmt::format("{} name=\"{}\">\n", kInvoke, name)),
-                           schema_form(parameters, "deepseek_xml"), constant(fmt::format("{}\n", kEndInvoke))}));
+                           xml_form(parameters, "deepseek_xml"), constant(fmt::format("{}\n", kEndInvoke))}));
         break;
       case ToolFamily::kimi:
         each.push_back(
             sequence_form({constant(fmt::format("{}functions.{}:", kCall[1], name)), pattern_form("[0-9]{1,4}"),
-                           constant(kHead[1]), schema_form(parameters), constant(kEndCall[1])}));
+                           constant(kHead[1]), arguments, constant(kEndCall[1])}));
         break;
       case ToolFamily::glm:
-        each.push_back(sequence_form({constant(fmt::format("{}{}\n", kToolCall, name)),
-                                      schema_form(parameters, "glm_xml"), constant(kEndToolCall)}));
+        each.push_back(sequence_form({constant(fmt::format("{}{}\n", kToolCall, name)), xml_form(parameters, "glm_xml"),
+                                      constant(kEndToolCall)}));
         break;
       case ToolFamily::json:
         each.push_back(sequence_form(
             {constant(fmt::format("{}\n{{\"name\": {}, \"arguments\": ", kToolCall, OrderedJson(name).dump())),
-             schema_form(parameters), constant(fmt::format("}}\n{}", kEndToolCall))}));
+             arguments, constant(fmt::format("}}\n{}", kEndToolCall))}));
         break;
     }
   }
@@ -186,14 +195,15 @@ std::string_view ToolSyntax::end() const {
   return "";
 }
 
-OrderedJson ToolSyntax::text_with_calls(const std::vector<CallableTool>& tools, bool is_parallel,
-                                        const Tokenizer& tokenizer) const {
+Result<OrderedJson> ToolSyntax::text_with_calls(const std::vector<CallableTool>& tools, bool is_parallel,
+                                                const Tokenizer& tokenizer) const {
   // A mark that is a token ends the text by itself, as no text holds it.
   OrderedJson text = {{"type", "any_text"}};
   std::string mark = begin().empty() ? std::string(kToolCall) : begin();
   if (mark.ends_with('\n')) mark.pop_back();
   if (constant_form(mark, tokenizer)["type"] == "const_string") text["excludes"] = {mark};
-  return sequence_form({std::move(text), {{"type", "optional"}, {"content", calls(tools, is_parallel, tokenizer)}}});
+  TRY_ASSIGN(OrderedJson held, calls(tools, is_parallel, tokenizer));
+  return sequence_form({std::move(text), {{"type", "optional"}, {"content", std::move(held)}}});
 }
 
 }  // namespace dspack::runtime

@@ -21,11 +21,11 @@ class ToolSyntax {
   [[nodiscard]] ToolFamily family() const { return family_; }
 
   /// Calls of these tools, one at least; `is_parallel`: more may follow it.
-  [[nodiscard]] OrderedJson calls(const std::vector<CallableTool>& tools, bool is_parallel,
-                                  const Tokenizer& tokenizer) const;
+  [[nodiscard]] Result<OrderedJson> calls(const std::vector<CallableTool>& tools, bool is_parallel,
+                                          const Tokenizer& tokenizer) const;
   /// Any text, and then such calls or the end.
-  [[nodiscard]] OrderedJson text_with_calls(const std::vector<CallableTool>& tools, bool is_parallel,
-                                            const Tokenizer& tokenizer) const;
+  [[nodiscard]] Result<OrderedJson> text_with_calls(const std::vector<CallableTool>& tools, bool is_parallel,
+                                                    const Tokenizer& tokenizer) const;
 
  private:
   explicit ToolSyntax(ToolFamily family, size_t dsml_form = 0) : family_(family), dsml_form_(dsml_form) {}
@@ -43,8 +43,8 @@ class ToolSyntax {
 [[nodiscard]] OrderedJson constant_form(std::string_view text, const Tokenizer& tokenizer);
 /// What has these parts one after the other.
 [[nodiscard]] OrderedJson sequence_form(std::vector<OrderedJson> parts);
-/// A value of this schema; `style`: "json", or as a family writes arguments.
-[[nodiscard]] OrderedJson schema_form(OrderedJson schema, std::string_view style = "json");
+/// JSON of this schema. Errors: those of schema_grammar.
+[[nodiscard]] Result<OrderedJson> schema_form(const OrderedJson& schema);
 /// Any text up to </think>, and then `answer`; if `is_optional`, either <think> and that, or the answer at once.
 [[nodiscard]] OrderedJson reasoned_form(OrderedJson answer, bool is_optional, const Tokenizer& tokenizer);
 
