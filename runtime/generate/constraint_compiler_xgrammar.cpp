@@ -306,7 +306,10 @@ class GrammarLibrary final : public ConstraintCompiler {
           fmt::format("it is too large: its grammar has {} bytes, more than {}", bytes, kMostGrammarBytes));
     }
     xgrammar::CompiledGrammar compiled = compiler_.CompileGrammar(grammar);
-    if (!last_warning.empty()) throw std::runtime_error(last_warning);  // of what it has ignored
+    if (!last_warning.empty()) {
+      compiler_.ClearCache();                  // from which it would give the grammar the next time, without a word
+      throw std::runtime_error(last_warning);  // of what it has ignored
+    }
     return compiled;
   }
 
