@@ -295,7 +295,8 @@ std::vector<OptionSheet> OptionTable::sheets() const {
     }
     sheets.push_back(std::move(sheet));
   }
-  std::ranges::stable_partition(sheets, [](const OptionSheet& sheet) { return sheet.heading == "Arguments"; });
+  std::stable_partition(sheets.begin(), sheets.end(),
+                        [](const OptionSheet& sheet) { return sheet.heading == "Arguments"; });
   return sheets;
 }
 
