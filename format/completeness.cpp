@@ -40,7 +40,9 @@ void find_lost(const std::set<Owner>& all, const Owners<Owner>& owners, size_t l
   if (all.size() < least) return;
   for (const auto& [text, have] : owners) {
     if (have.size() + 1 != all.size()) continue;
-    const auto without = std::ranges::find_if(all, [&](const Owner& owner) { return !have.contains(owner); });
+    // Named again: clang 14 captures no structured binding.
+    const auto without =
+        std::ranges::find_if(all, [&having = have](const Owner& owner) { return !having.contains(owner); });
     lost(text, *without);
   }
 }
