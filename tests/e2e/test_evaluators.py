@@ -171,8 +171,9 @@ class Evaluators(Scoring):
             with self.subTest(options=options):
                 other = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
                 self.addCleanup(other.close)
+                idle = self.counts()
                 other.request("POST", PATH, json.dumps({"prompt": "Once", "max_tokens": 60, "logit_bias": {"1": -100}}))
-                self.wait_for(lambda: self.state()[0] == 1)
+                self.wait_for(lambda: self.counts()["prompt_tokens_total"] > idle["prompt_tokens_total"])
                 before = self.counts()
                 whole = self.answer(PATH, scored(ids, logprobs=0, max_tokens=0))
                 after = self.counts()
