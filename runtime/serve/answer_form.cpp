@@ -8,7 +8,7 @@
 #include "format/base/foreign_text.h"
 #include "format/json.h"
 #include "runtime/text/json.h"
-#include "runtime/text/output_schema.h"
+#include "runtime/text/schema_grammar.h"
 
 namespace dspack::runtime {
 namespace {
@@ -44,9 +44,9 @@ Result<std::vector<NamedTool>> read_tools(OrderedJson& tools) {
     TRY_ASSIGN(const auto strict, function.flag("strict"));
     each["function"].erase("strict");
     const OrderedJson* parameters = function.find("parameters");
-    auto accepted = accept_schema(parameters == nullptr ? any_object() : *parameters);
+    const auto accepted = schema_grammar(parameters == nullptr ? any_object() : *parameters);
     if (!accepted && strict.value_or(false)) return accepted.error().in(fmt::format("the tool {}", quote(*name)));
-    read.push_back({.tool = {.name = *name, .parameters = accepted ? *std::move(accepted) : any_object()},
+    read.push_back({.tool = {.name = *name, .parameters = accepted && parameters ? *parameters : any_object()},
                     .is_strict = strict.value_or(false)});
   }
   return read;
@@ -90,17 +90,16 @@ Result<void> read_schema(const OrderedJson& schema, std::string_view name, Answe
   const auto parsed = is_text ? parse_ordered_json(schema.get_ref<const std::string&>(), format::kConversationDocument)
                               : Result<OrderedJson>(schema);
   if (!parsed) return parsed.error().in(place);
-  auto accepted = accept_schema(*parsed);
-  if (!accepted) return accepted.error().in(place);
+  if (const auto accepted = schema_grammar(*parsed); !accepted) return accepted.error().in(place);
   form.kind = AnswerForm::Kind::schema;
-  form.schema = *std::move(accepted);
+  form.schema = *parsed;
   return {};
 }
 
 Result<OrderedJson> compose(const AnswerForm& form, const Result<ChatTemplate>& chat, const Tokenizer& tokenizer) {
   switch (form.kind) {
     case AnswerForm::Kind::free: break;
-    case AnswerForm::Kind::object: return schema_form(any_object());
+    case AnswerForm::Kind::object:
     case AnswerForm::Kind::schema: return schema_form(form.schema);
     case AnswerForm::Kind::calls: {
       const auto syntax = chat ? ToolSyntax::of(*chat) : Result<ToolSyntax>(chat.error());
@@ -127,6 +126,7 @@ Result<void> read_format(const OrderedJson* format, const char* name, AnswerForm
     // llama-server's form of the next.
     if (const OrderedJson* schema = JsonFields(*format).find("schema")) return read_schema(*schema, name, form);
     form.kind = AnswerForm::Kind::object;
+    form.schema = any_object();
     return {};
   }
   if (*type != "json_schema") {
@@ -161,6 +161,7 @@ Result<void> read_schemas(const JsonFields& fields, AnswerForm& form) {
       if (form.kind != AnswerForm::Kind::free)
         return invalid(fmt::format("\"{}\": another field says the answer's form already", place));
       form.kind = AnswerForm::Kind::object;
+      form.schema = any_object();
     } else if (!(value.is_boolean() && !value.get<bool>())) {
       return Error{ErrorKind::unsupported,
                    fmt::format("\"{}\" is not supported; \"json\" and \"json_object\" are", place)};

@@ -21,7 +21,7 @@ struct AnswerForm {
     strict_calls,  // text, and calls if the model wants; these in the form of their schemas, or one at most
   };
   Kind kind = Kind::free;
-  OrderedJson schema = {};               // of `schema`
+  OrderedJson schema = {};               // of JSON
   std::vector<CallableTool> tools = {};  // that may be called
   bool is_parallel = true;               // more than one call may be made
 };

@@ -30,6 +30,7 @@ struct AnswerEnd {
   StopReason reason = StopReason::end_token;
   ReplyCalls calls = ReplyCalls::none;        // of tools
   std::optional<std::string> stop_text = {};  // that ended it
+  std::optional<std::string> fault = {};      // of an answer that is not of its form
   AnswerCounts counts;
 };
 

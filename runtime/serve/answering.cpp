@@ -26,6 +26,7 @@ Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, u
       detokenizer_(tokenizer, form == Form::text ? SpecialOutput::skip : SpecialOutput::keep),
       stop_(request.stop),
       parser_({.reasons = form == Form::conversation_in_thought, .tools = tools_of(request), .family = family}),
+      check_(request.form),
       min_tokens_(request.min_tokens),
       top_logprobs_(request.top_logprobs),
       writer_(std::move(writer)),
@@ -140,7 +141,17 @@ void Answering::ended(const Result<StopReason>& reason) {
   std::string text = stop_.push(detokenizer_.flush());
   text += stop_.finish();  // only now is it certain what was held back
   deliver(text, true);
-  writer_->end({.reason = *reason, .calls = parser_.calls(), .stop_text = std::move(stop_text_), .counts = counts_});
+  writer_->end({.reason = *reason,
+                .calls = parser_.calls(),
+                .stop_text = std::move(stop_text_),
+                .fault = fault(*reason),
+                .counts = counts_});
+}
+
+std::optional<std::string> Answering::fault(StopReason reason) const {
+  const bool is_cut = reason != StopReason::end_token && reason != StopReason::stopped;
+  if (is_cut || parser_.calls() == ReplyCalls::broken) return std::nullopt;  // which the client is told anyway
+  return check_.fault();
 }
 
 void Answering::deliver(std::string_view text, bool is_end) {
@@ -152,8 +163,10 @@ void Answering::deliver(std::string_view text, bool is_end) {
     if (is_end) std::ranges::move(parser_.finish(), std::back_inserter(parts));
   }
   if (parts.empty() && is_end && !untold_.empty()) parts.emplace_back();
-  for (const ReplyPart& part : parts)
+  for (const ReplyPart& part : parts) {
+    check_.take(part);
     tell(part);
+  }
 }
 
 void Answering::tell(const ReplyPart& part) {

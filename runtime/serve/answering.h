@@ -12,6 +12,7 @@
 
 #include "runtime/budget/request_memory.h"
 #include "runtime/generate/scheduler.h"
+#include "runtime/serve/answer_check.h"
 #include "runtime/serve/answer_writer.h"
 #include "runtime/text/stop_strings.h"
 #include "runtime/text/tokenizer.h"
@@ -57,6 +58,8 @@ class Answering final : public GenerationListener {
   /// With the likelihoods of the tokens since the part before.
   void tell(const ReplyPart& part);
   void tell_echo();
+  /// What is wrong with the answer, if it ended by itself or at a stop string.
+  [[nodiscard]] std::optional<std::string> fault(StopReason reason) const;
   /// The text that the token completes, which follows what came before.
   [[nodiscard]] std::string text_after(uint32_t id);
   /// Before its text is taken. Without logits: nothing is known.
@@ -69,6 +72,7 @@ class Answering final : public GenerationListener {
   Detokenizer detokenizer_;
   StopStrings stop_;
   ReplyParser parser_;
+  AnswerCheck check_;
   uint32_t min_tokens_;  // of the answer; before, no text ends it
   std::optional<uint32_t> top_logprobs_;
   std::unique_ptr<AnswerWriter> writer_;

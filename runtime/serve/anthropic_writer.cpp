@@ -11,6 +11,7 @@ namespace dspack::runtime {
 namespace {
 
 std::string stop_reason(const AnswerEnd& end) {
+  if (end.fault) return "refusal";
   if (end.stop_text) return "stop_sequence";
   switch (end.reason) {
     case StopReason::end_token:
@@ -22,6 +23,11 @@ std::string stop_reason(const AnswerEnd& end) {
     case StopReason::interrupted: break;
   }
   return "max_tokens";
+}
+
+OrderedJson stop_details(const AnswerEnd& end) {
+  if (!end.fault) return nullptr;
+  return {{"type", "refusal"}, {"category", nullptr}, {"explanation", *end.fault}};
 }
 
 OrderedJson anthropic_usage(const AnswerCounts& counts) {
@@ -79,15 +85,18 @@ class MessagesWriter final : public AnswerWriter {
     if (streams_) {
       begin();
       close();
-      event("message_delta", {{"type", "message_delta"},
-                              {"delta", {{"stop_reason", stop_reason(end)}, {"stop_sequence", stop_text}}},
-                              {"usage", anthropic_usage(end.counts)}});
+      event("message_delta",
+            {{"type", "message_delta"},
+             {"delta",
+              {{"stop_reason", stop_reason(end)}, {"stop_sequence", stop_text}, {"stop_details", stop_details(end)}}},
+             {"usage", anthropic_usage(end.counts)}});
       event("message_stop", {{"type", "message_stop"}});
       return reply_->end();
     }
     OrderedJson body = message();
     body["stop_reason"] = stop_reason(end);
     body["stop_sequence"] = stop_text;
+    body["stop_details"] = stop_details(end);
     body["usage"] = anthropic_usage(end.counts);
     std::string content;
     for (size_t i = 0; i < blocks_.size(); ++i)

@@ -91,7 +91,8 @@ uint64_t answer_bytes(const AnswerRequest& request, const Prompt& prompt) {
   const bool has_tools = conversation != nullptr && !conversation->tools.is_null();
   const uint64_t likelihoods = request.scores_prompt() ? prompt.tokens.size() * (1 + *request.top_logprobs) : 0;
   return kAnswerBytes + prompt.tokens.size() * 2 * sizeof(uint32_t) + likelihoods * kLikelihoodBytes +
-         (has_tools ? reading_bytes(json_text(conversation->tools)) : 0);
+         (has_tools ? 2 * reading_bytes(json_text(conversation->tools)) : 0) +  // to read calls, and to check them
+         (is_json(request.form) ? reading_bytes(json_text(request.form.schema)) : 0);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ int64_t unix_time() {
 }
 
 std::string finish_reason(const AnswerEnd& end) {
+  if (end.fault) return "content_filter";
   switch (end.reason) {
     case StopReason::end_token:
     case StopReason::stopped:
@@ -269,10 +270,13 @@ class ChatWriter final : public ChoiceWriter {
 
   void end(const AnswerEnd& end) override {
     if (reply().streams()) {
-      return reply().end({{"index", index()}, {"delta", OrderedJson::object()}, {"finish_reason", finish_reason(end)}},
+      OrderedJson delta = OrderedJson::object();
+      if (end.fault) delta["refusal"] = *end.fault;
+      return reply().end({{"index", index()}, {"delta", std::move(delta)}, {"finish_reason", finish_reason(end)}},
                          end.counts);
     }
     OrderedJson message = {{"role", "assistant"}, {"content", content_}};
+    if (end.fault) message["refusal"] = *end.fault;
     if (!reasoning_.empty()) message["reasoning_content"] = reasoning_;
     if (!calls_.empty()) {
       message["tool_calls"] = calls_;

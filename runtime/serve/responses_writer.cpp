@@ -43,10 +43,13 @@ class ResponsesWriter final : public AnswerWriter {
 
   void end(const AnswerEnd& end) override {
     close();
-    const bool is_whole =
-        (end.reason == StopReason::end_token || end.reason == StopReason::stopped) && end.calls != ReplyCalls::broken;
+    const bool is_whole = !end.fault && end.calls != ReplyCalls::broken &&
+                          (end.reason == StopReason::end_token || end.reason == StopReason::stopped);
     OrderedJson body = response(is_whole ? "completed" : "incomplete");
-    if (!is_whole) body["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    if (end.fault)
+      body["incomplete_details"] = {{"reason", "content_filter"}, {"explanation", *end.fault}};
+    else if (!is_whole)
+      body["incomplete_details"] = {{"reason", "max_output_tokens"}};
     const AnswerCounts& counts = end.counts;
     body["usage"] = {{"input_tokens", counts.prompt_tokens},
                      {"input_tokens_details", {{"cached_tokens", counts.kept_tokens}}},

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <vector>
-
 #include "runtime/text/json_number.h"
 #include "runtime/text/json_pattern.h"
 
@@ -29,6 +27,10 @@ const std::string& text_character() {
 std::string literal(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
+    if (c == '\n') {
+      quoted += "\\n";
+      continue;
+    }
     if (c == '"' || c == '\\') quoted += '\\';
     quoted += c;
   }
@@ -42,6 +44,10 @@ std::string regex(std::string_view expression) {
 std::string repeated(std::string_view rule, uint64_t least, std::optional<uint64_t> most) {
   if (!most) return least == 0 ? fmt::format("{}*", rule) : fmt::format("{}{{{},}}", rule, least);
   return fmt::format("{}{{{},{}}}", rule, least, *most);
+}
+
+std::string alternatives(const std::vector<std::string>& ways) {
+  return ways.size() == 1 ? ways.front() : fmt::format("({})", fmt::join(ways, " | "));
 }
 
 void GrammarRules::add(std::string_view name, std::string_view body) {
@@ -60,31 +66,31 @@ size_t GrammarRules::reserve(size_t count) {
   return first;
 }
 
-std::string GrammarRules::shared(const std::string& name, std::string_view body) {
+std::string GrammarRules::once(const std::string& name, std::string_view body) {
   if (shared_.insert(name).second) add(name, body);
   return name;
 }
 
 std::string GrammarRules::space() {
-  return shared("ws", "[ \\t\\n]{0,12}");
+  return once("ws", "[ \\t\\n]{0,12}");
 }
 
 std::string GrammarRules::comma() {
-  return shared("sep", fmt::format("{} \",\" {}", space(), space()));
+  return once("sep", fmt::format("{} \",\" {}", space(), space()));
 }
 
 std::string GrammarRules::string() {
-  return shared("str", regex(fmt::format("\"{}*\"", text_character())));
+  return once("str", regex(fmt::format("\"{}*\"", text_character())));
 }
 
 std::string GrammarRules::number() {
-  return shared("num", regex(json_number({}).value()));
+  return once("num", regex(json_number({}).value()));
 }
 
 std::string GrammarRules::any() {
   if (!shared_.contains("any")) {
     shared_.insert("any");
-    const std::string pair = shared("pair", fmt::format("{} {} \":\" {} any", string(), space(), space()));
+    const std::string pair = once("pair", fmt::format("{} {} \":\" {} any", string(), space(), space()));
     text_ += fmt::format("anyobj ::= \"{{\" {0} (\"}}\" | {1} ({2} {1})* {0} \"}}\")\n", space(), pair, comma());
     text_ += fmt::format("anyarr ::= \"[\" {0} (\"]\" | any ({1} any)* {0} \"]\")\n", space(), comma());
     text_ += fmt::format("any ::= anyobj | anyarr | {} | {} | \"true\" | \"false\" | \"null\"\n", string(), number());
@@ -95,7 +101,7 @@ std::string GrammarRules::any() {
 std::string GrammarRules::string(uint64_t least, std::optional<uint64_t> most) {
   if (!most && least == 0) return string();
   if (!most) {
-    const std::string rest = shared("rest", regex(fmt::format("{}*\"", text_character())));
+    const std::string rest = once("rest", regex(fmt::format("{}*\"", text_character())));
     return add(fmt::format("\"\\\"\" {} {}", exactly(least), rest));
   }
   return add(fmt::format("\"\\\"\" {} ({}) \"\\\"\"", exactly(least), at_most(*most - least)));
@@ -103,11 +109,11 @@ std::string GrammarRules::string(uint64_t least, std::optional<uint64_t> most) {
 
 /// Pieces of 1, 2, 4 ... characters, and what is shorter than such a piece.
 std::string GrammarRules::piece(size_t bits) {
-  return shared(fmt::format("piece{}", bits), regex(fmt::format("{}{{{}}}", text_character(), 1U << bits)));
+  return once(fmt::format("piece{}", bits), regex(fmt::format("{}{{{}}}", text_character(), 1U << bits)));
 }
 
 std::string GrammarRules::shorter(size_t bits) {
-  return shared(fmt::format("pieces{}", bits), regex(fmt::format("{}{{0,{}}}", text_character(), (1U << bits) - 1)));
+  return once(fmt::format("pieces{}", bits), regex(fmt::format("{}{{0,{}}}", text_character(), (1U << bits) - 1)));
 }
 
 std::string GrammarRules::exactly(uint64_t length) {

@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace dspack::runtime {
 
@@ -23,6 +24,9 @@ namespace dspack::runtime {
 /// What is `least` to `most` times there; nullopt: any number of times.
 [[nodiscard]] std::string repeated(std::string_view part, uint64_t least, std::optional<uint64_t> most);
 
+/// One of these expressions, at least one.
+[[nodiscard]] std::string alternatives(const std::vector<std::string>& ways);
+
 class GrammarRules {
  public:
   /// All rules so far, each in a line.
@@ -31,6 +35,8 @@ class GrammarRules {
   void add(std::string_view name, std::string_view body);
   /// A rule under a name that no other has. Returns the name, as the next ones do.
   std::string add(std::string_view body);
+  /// A rule under a name that has this body wherever it is asked for.
+  std::string once(const std::string& name, std::string_view body);
   /// So many names in a row, for rules that lead to each other. Returns the first one's number; the name is "r" and it.
   size_t reserve(size_t count);
 
@@ -44,7 +50,6 @@ class GrammarRules {
   std::string string(uint64_t least, std::optional<uint64_t> most);
 
  private:
-  std::string shared(const std::string& name, std::string_view body);
   std::string piece(size_t bits);
   std::string shorter(size_t bits);
   std::string exactly(uint64_t length);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <vector>
 
 #include "runtime/text/json_pattern.h"
@@ -230,6 +231,27 @@ Result<bool> is_smaller(std::string_view a, std::string_view b) {
   TRY_ASSIGN(const Decimal first, read_decimal(a));
   TRY_ASSIGN(const Decimal second, read_decimal(b));
   return compare(first, second) < 0;
+}
+
+Result<bool> is_multiple(std::string_view value, std::string_view divisor) {
+  TRY_ASSIGN(const Decimal number, read_decimal(value));
+  TRY_ASSIGN(const Decimal step, read_decimal(divisor));
+  const size_t places = std::max(number.fraction.size(), step.fraction.size());
+  const auto digits = [places](const Decimal& of) {
+    return of.whole + of.fraction + std::string(places - of.fraction.size(), '0');
+  };
+  std::string all = digits(step);
+  all.erase(0, all.find_first_not_of('0'));
+  constexpr size_t kMostOfDivisor = 18;  // ten times as much fits 64 bits
+  if (all.empty() || all.size() > kMostOfDivisor)
+    return invalid(fmt::format("a divisor that is zero or has more than {} digits", kMostOfDivisor));
+  uint64_t whole = 0;
+  for (const char digit : all)
+    whole = whole * 10 + static_cast<uint64_t>(digit - '0');
+  uint64_t remainder = 0;
+  for (const char digit : digits(number))
+    remainder = (remainder * 10 + static_cast<uint64_t>(digit - '0')) % whole;
+  return remainder == 0;
 }
 
 Result<std::string> json_number(const NumberBounds& bounds) {

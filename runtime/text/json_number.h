@@ -33,5 +33,8 @@ struct NumberBounds {
 
 /// Of two bounds, as JSON writes them: whether the first is the smaller one.
 [[nodiscard]] Result<bool> is_smaller(std::string_view a, std::string_view b);
+/// Of two numbers, as JSON writes them: whether the first is a whole number of times the second, which is not zero.
+/// Errors: invalid (a divisor of more than 18 digits, written out beside the number).
+[[nodiscard]] Result<bool> is_multiple(std::string_view value, std::string_view divisor);
 
 }  // namespace dspack::runtime

@@ -85,7 +85,7 @@ class PatternReader {
       return invalid(fmt::format("a pattern of about {} states, more than {}", states, kMostPatternStates));
     }
     if (text.empty() && std::ranges::all_of(alternatives, &Part::is_never)) {
-      return Error{ErrorKind::unsupported, "a pattern that no string has"};
+      return invalid("a pattern that no string has");
     }
     return alternatives.size() == 1 ? text : fmt::format("(?:{})", text);
   }

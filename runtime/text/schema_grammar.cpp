@@ -4,264 +4,246 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <map>
 #include <optional>
-#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "format/base/foreign_text.h"
 #include "runtime/text/grammar_rules.h"
 #include "runtime/text/json.h"
-#include "runtime/text/json_number.h"
 #include "runtime/text/json_pattern.h"
+#include "runtime/text/json_schema.h"
+#include "runtime/text/number_rules.h"
+#include "runtime/text/object_rules.h"
+#include "runtime/text/schema_cases.h"
+#include "runtime/text/schema_types.h"
+#include "runtime/text/schema_validator.h"
 #include "runtime/text/string_formats.h"
-#include "runtime/text/unicode.h"
+#include "runtime/text/tools.h"
 
 namespace dspack::runtime {
 namespace {
 
-constexpr uint64_t kMostRemainders = 1024;     // of "multipleOf": as many rules
-constexpr size_t kMostListedMultiples = 1000;  // between two bounds
-constexpr size_t kMostStates = 4000;           // of an object's properties and how many of them are there
+using namespace std::string_view_literals;
+
+constexpr size_t kMostDepth = 100;      // of values within values, through references
+constexpr size_t kMostLists = 4000;     // of schemas that hold together
+constexpr size_t kLongestInline = 100;  // bytes of an expression that several rules hold
 
 using Ways = std::vector<std::string>;
+/// Arguments in a family's marks have nothing around and between them.
+const ObjectStyle kArguments = {.begin = {}, .comma = {}, .end = literal(""), .end_of_none = literal("")};
 
-std::string either(const Ways& ways) {
-  return fmt::format("({})", fmt::join(ways, " | "));
-}
+using Rule = std::optional<std::string>;  // nullopt: no value is of it
 
 class GrammarWriter {
  public:
-  explicit GrammarWriter(const OrderedJson& root) : root_(root) {}
+  explicit GrammarWriter(const JsonSchema& schema) : schema_(schema), validator_(schema) {}
 
   Result<std::string> write() {
-    referred_[""] = "root";
-    TRY_ASSIGN(const std::string value, write_value(root_, ""));
-    return fmt::format("root ::= {}\n{}", value, rules_.text());
+    TRY_ASSIGN(const Rule value, write({&schema_.root()}));
+    if (!value) return nothing();
+    return fmt::format("root ::= {}\n{}", *value, rules_.text());
+  }
+
+  Result<std::string> write_arguments(ArgumentStyle style) {
+    TRY_ASSIGN(const std::vector<SchemaList> cases, schema_cases(schema_, {&schema_.root()}));
+    Ways ways;
+    for (const SchemaList& all : cases) {
+      if ((types_of(all) & kObject) == 0) continue;
+      TRY_ASSIGN(const Rule way, write_object(all, style));
+      if (way) ways.push_back(*way);
+    }
+    if (ways.empty()) return nothing();
+    return fmt::format("root ::= {}\n{}", alternatives(ways), rules_.text());
   }
 
  private:
-  static Error refuse(ErrorKind kind, const std::string& place, std::string_view what) {
-    return {kind, fmt::format("the schema{}: {}", place.empty() ? "" : " at " + brief(place), what)};
+  Error nothing() const {
+    return schema_.refuse(ErrorKind::invalid, empty_ == nullptr ? schema_.root() : *empty_,
+                          "no value is of it, or none that can be written");
+  }
+  [[nodiscard]] Error refuse(const SchemaList& all, const Error& error) const {
+    return schema_.refuse(error.kind, all.empty() ? schema_.root() : *all.front(), error.message);
   }
 
-  Result<std::string> write_value(const OrderedJson& schema, const std::string& place) {
-    if (!schema.is_object() || schema.empty()) return rules_.any();
-    if (schema.contains("$ref")) return write_reference(schema["$ref"].get_ref<const std::string&>(), place);
-    if (schema.contains("const")) return literal(python_json(schema["const"], true));
-    if (schema.contains("enum")) {
-      Ways ways;
-      for (const OrderedJson& value : schema["enum"])
-        ways.push_back(literal(python_json(value, true)));
-      return either(ways);
+  /// A value of all these schemas. Lists that come again are written once, and may hold themselves.
+  Result<Rule> write(const SchemaList& given) {
+    SchemaList all = canonical_list(schema_, given);
+    if (all.empty()) return Rule(rules_.any());
+    const auto [found, is_new] = written_.try_emplace(all);
+    Written& written = found->second;
+    if (!is_new) {
+      if (written.is_open) written.is_used = true;
+      return written.is_open ? Rule(written.name) : written.rule;
     }
-    for (const char* keyword : {"anyOf", "oneOf", "allOf"}) {
-      if (!schema.contains(keyword)) continue;
-      Ways ways;
-      for (size_t i = 0; i < schema[keyword].size(); ++i) {
-        TRY_ASSIGN(std::string way, write_value(schema[keyword][i], fmt::format("{}/{}/{}", place, keyword, i)));
-        ways.push_back(std::move(way));
-      }
-      return either(ways);
-    }
-    if (!schema.contains("type")) return rules_.any();
-    if (!schema["type"].is_array()) return write_typed(schema, schema["type"].get<std::string>(), place);
-    Ways ways;
-    for (const OrderedJson& type : schema["type"]) {
-      TRY_ASSIGN(std::string way, write_typed(schema, type.get<std::string>(), place));
-      ways.push_back(std::move(way));
-    }
-    return either(ways);
-  }
-
-  /// A schema that is referred to is a rule, so that it may hold itself; that it may not be itself is looked after.
-  Result<std::string> write_reference(const std::string& target, const std::string& place) {
-    const std::string pointer = target.substr(1);
-    if (std::ranges::find(open_, pointer) != open_.end() || (pointer.empty() && depth_ == 0)) {
-      return refuse(ErrorKind::invalid, place, "\"$ref\" leads to itself");
-    }
-    if (const auto found = referred_.find(pointer); found != referred_.end()) return found->second;
-    const std::string name = fmt::format("d{}", referred_.size());
-    referred_[pointer] = name;
-    open_.push_back(pointer);
-    const auto value = write_value(root_.at(OrderedJson::json_pointer(pointer)), pointer);
-    open_.pop_back();
-    TRY(value);
-    rules_.add(name, *value);
-    return name;
-  }
-
-  Result<std::string> write_typed(const OrderedJson& schema, const std::string& type, const std::string& place) {
-    if (type == "null") return literal("null");
-    if (type == "boolean") return std::string("(\"true\" | \"false\")");
-    if (type == "string") return write_string(schema, place);
-    if (type == "integer" || type == "number") return write_number(schema, type == "integer", place);
-    // What stands within brackets may be what it stands in.
-    const auto open = std::exchange(open_, {});
-    ++depth_;
-    auto written = type == "array" ? write_array(schema, place) : write_object(schema, place);
+    if (written_.size() > kMostLists) return invalid("the schema has too many combinations of schemas");
+    if (++depth_ > kMostDepth) return invalid(fmt::format("the schema's values are more than {} deep", kMostDepth));
+    written.name = fmt::format("d{}", written_.size());
+    const auto body = write_cases(given);
     --depth_;
-    open_ = open;
-    return written;
+    if (!body) return body.error();
+    written.is_open = false;
+    if (!*body) {
+      if (empty_ == nullptr) empty_ = all.front();
+      if (written.is_used) return nothing();
+      return written.rule;
+    }
+    if (written.is_used) rules_.add(written.name, **body);
+    written.rule = written.is_used                          ? written.name
+                   : body->value().size() <= kLongestInline ? **body
+                                                            : rules_.add(**body);
+    return written.rule;
+  }
+
+  Result<Rule> write_cases(const SchemaList& given) {
+    TRY_ASSIGN(const std::vector<SchemaList> cases, schema_cases(schema_, given));
+    Ways ways;
+    for (const SchemaList& all : cases) {
+      TRY(write_case(all, kAnyType, ways));
+    }
+    return ways.empty() ? Rule() : Rule(alternatives(ways));
+  }
+
+  Result<void> write_case(const SchemaList& all, Types types, Ways& ways) {
+    TRY_ASSIGN(const auto values, values_of(all));
+    if (values) {
+      for (const OrderedJson& value : *values)
+        if (!value.is_string() || (types & kString) != 0) add(ways, literal(python_json(value, true)));
+      return {};
+    }
+    types &= types_of(all);
+    if (types == kAnyType && !has_typed_keywords(all)) {
+      add(ways, rules_.any());
+      return {};
+    }
+    if ((types & kNull) != 0) add(ways, literal("null"));
+    if ((types & kBoolean) != 0) add(ways, "(\"true\" | \"false\")");
+    const auto put = [&](const Result<Rule>& rule) -> Result<void> {
+      if (!rule) return rule.error();
+      if (*rule) add(ways, **rule);
+      return {};
+    };
+    if ((types & kString) != 0) TRY(put(write_string(all)));
+    if ((types & kWhole) != 0) {
+      const auto number = number_rule(rules_, all, (types & kFraction) == 0);
+      TRY(put(number ? number : Result<Rule>(refuse(all, number.error()))));
+    }
+    if ((types & kArray) != 0) TRY(put(write_array(all)));
+    if ((types & kObject) != 0) TRY(put(write_object(all, std::nullopt)));
+    return {};
+  }
+
+  static void add(Ways& ways, std::string way) {
+    if (std::ranges::find(ways, way) == ways.end()) ways.push_back(std::move(way));
+  }
+
+  /// Where values are listed: those of them that are of all schemas.
+  Result<std::optional<std::vector<OrderedJson>>> values_of(const SchemaList& all) {
+    const auto listing = std::ranges::find_if(all, [](const OrderedJson* each) {
+      return find_keyword(*each, "const") != nullptr || find_keyword(*each, "enum") != nullptr;
+    });
+    if (listing == all.end()) return std::optional<std::vector<OrderedJson>>();
+    const OrderedJson* one = find_keyword(**listing, "const");
+    std::vector<OrderedJson> values;
+    for (const OrderedJson& value : one != nullptr ? OrderedJson::array({*one}) : (**listing)["enum"]) {
+      bool is_of_all = true;
+      for (const OrderedJson* each : all) {
+        const auto is_of = validator_.is_of(value, *each);
+        if (!is_of) return refuse(all, is_of.error());
+        is_of_all = is_of_all && *is_of;
+      }
+      if (is_of_all) values.push_back(value);
+    }
+    return std::optional(std::move(values));
   }
 
   // Strings.
 
-  Result<std::string> write_string(const OrderedJson& schema, const std::string& place) {
+  Result<Rule> write_string(const SchemaList& all) {
     for (const char* keyword : {"pattern", "format"}) {
-      if (!schema.contains(keyword)) continue;
-      const auto& text = schema[keyword].get_ref<const std::string&>();
-      const auto pattern =
-          keyword == std::string_view("pattern") ? std::optional<std::string_view>(text) : pattern_of_format(text);
-      if (!pattern) return rules_.string();
-      const auto expression = json_pattern(*pattern);
-      if (!expression) return refuse(expression.error().kind, place, expression.error().message);
-      return rules_.add(regex(fmt::format("\"{}\"", *expression)));
-    }
-    const uint64_t least = schema.value("minLength", uint64_t{0});
-    if (!schema.contains("maxLength")) return rules_.string(least, std::nullopt);
-    const auto most = schema["maxLength"].get<uint64_t>();
-    if (least > most) return refuse(ErrorKind::invalid, place, "\"minLength\" is above \"maxLength\"");
-    return rules_.string(least, most);
-  }
-
-  // Numbers.
-
-  Result<std::string> write_number(const OrderedJson& schema, bool are_whole, const std::string& place) {
-    NumberBounds bounds{.are_whole = are_whole};
-    const auto tighten = [&](std::optional<NumberBound>& bound, const char* keyword, bool is_exclusive,
-                             bool is_least) -> Result<void> {
-      const auto found = schema.find(keyword);
-      if (found == schema.end()) return {};
-      NumberBound other{.value = python_json(*found, true), .is_exclusive = is_exclusive};
-      if (bound) {
-        TRY_ASSIGN(const bool above, is_smaller(bound->value, other.value));
-        TRY_ASSIGN(const bool below, is_smaller(other.value, bound->value));
-        if (is_least ? below : above) return {};
+      for (const OrderedJson* each : all) {
+        const OrderedJson* found = find_keyword(*each, keyword);
+        if (found == nullptr) continue;
+        const auto& text = found->get_ref<const std::string&>();
+        const auto pattern = keyword == "pattern"sv ? std::optional<std::string_view>(text) : pattern_of_format(text);
+        if (!pattern) continue;
+        const auto expression = json_pattern(*pattern);
+        if (expression) return Rule(rules_.add(regex(fmt::format("\"{}\"", *expression))));
       }
-      bound = std::move(other);
-      return {};
-    };
-    const auto read = [&]() -> Result<std::string> {
-      TRY(tighten(bounds.least, "minimum", false, true));
-      TRY(tighten(bounds.least, "exclusiveMinimum", true, true));
-      TRY(tighten(bounds.most, "maximum", false, false));
-      TRY(tighten(bounds.most, "exclusiveMaximum", true, false));
-      return json_number(bounds);
-    };
-    const auto expression = read();
-    if (!expression) return refuse(expression.error().kind, place, expression.error().message);
-    if (schema.contains("multipleOf")) return write_multiples(schema, bounds, place);
-    return !bounds.least && !bounds.most && !are_whole ? rules_.number() : rules_.add(regex(*expression));
-  }
-
-  /// Digits are read with the remainder of what they are so far; between two bounds that are near, all are listed.
-  Result<std::string> write_multiples(const OrderedJson& schema, const NumberBounds& bounds, const std::string& place) {
-    const OrderedJson& given = schema["multipleOf"];
-    const uint64_t divisor = given.is_number_unsigned() ? given.get<uint64_t>() : 0;
-    if (divisor == 0)
-      return refuse(ErrorKind::unsupported, place, "\"multipleOf\" of what is not whole cannot be held to");
-    if (bounds.least || bounds.most) return list_multiples(bounds, divisor, place);
-    if (divisor > kMostRemainders) {
-      return refuse(ErrorKind::unsupported, place,
-                    fmt::format("\"multipleOf\" above {} without near bounds cannot be held to", kMostRemainders));
     }
-    const size_t first = rules_.reserve(divisor);
-    const auto after = [&](uint64_t remainder, char from) {
-      std::map<uint64_t, std::string> digits;
-      for (char digit = from; digit <= '9'; ++digit)
-        digits[(remainder * 10 + static_cast<uint64_t>(digit - '0')) % divisor] += digit;
-      Ways ways;
-      for (const auto& [next, all] : digits)
-        ways.push_back(fmt::format("[{}] r{}", all, first + next));
-      return ways;
-    };
-    for (uint64_t remainder = 0; remainder < divisor; ++remainder) {
-      Ways ways = after(remainder, '0');
-      if (remainder == 0) ways.push_back(literal(""));
-      rules_.add(fmt::format("r{}", first + remainder), fmt::format("{}", fmt::join(ways, " | ")));
-    }
-    return rules_.add(fmt::format("\"0\" | \"-\"? {}", either(after(0, '1'))));
-  }
-
-  Result<std::string> list_multiples(const NumberBounds& bounds, uint64_t divisor, const std::string& place) {
-    const auto far = [&] {
-      return refuse(ErrorKind::unsupported, place,
-                    fmt::format("\"multipleOf\" beside bounds that leave more than {} numbers cannot be held to",
-                                kMostListedMultiples));
-    };
-    const auto whole = [](const std::optional<NumberBound>& bound) -> std::optional<int64_t> {
-      int64_t value = 0;
-      if (!bound) return std::nullopt;
-      const auto [end, error] = std::from_chars(bound->value.data(), bound->value.data() + bound->value.size(), value);
-      constexpr int64_t kFarthest = int64_t{1} << 60U;
-      if (error != std::errc() || end != bound->value.data() + bound->value.size() || value > kFarthest ||
-          value < -kFarthest)
-        return std::nullopt;
-      return value;
-    };
-    const auto least = whole(bounds.least);
-    const auto most = whole(bounds.most);
-    if (!least || !most || divisor > (uint64_t{1} << 60U)) return far();
-    const auto step = static_cast<int64_t>(divisor);
-    const int64_t low = *least + (bounds.least->is_exclusive ? 1 : 0);
-    const int64_t high = *most - (bounds.most->is_exclusive ? 1 : 0);
-    Ways ways;
-    for (int64_t value = low + (((-low) % step) + step) % step; value <= high; value += step) {
-      if (ways.size() == kMostListedMultiples) return far();
-      ways.push_back(literal(fmt::format("{}", value)));
-    }
-    if (ways.empty()) return refuse(ErrorKind::invalid, place, "its bounds leave no number");
-    return either(ways);
+    const uint64_t least = bound_of(all, "minLength", true).value_or(0);
+    const auto most = bound_of(all, "maxLength", false);
+    if (most && least > *most) return Rule();
+    return Rule(rules_.string(least, most));
   }
 
   // Arrays.
 
-  Result<std::string> write_array(const OrderedJson& schema, const std::string& place) {
-    Ways prefix;
-    if (schema.contains("prefixItems")) {
-      for (size_t i = 0; i < schema["prefixItems"].size(); ++i) {
-        TRY_ASSIGN(std::string item, write_value(schema["prefixItems"][i], fmt::format("{}/prefixItems/{}", place, i)));
-        prefix.push_back(std::move(item));
-      }
+  Result<Rule> write_array(const SchemaList& all) {
+    const uint64_t least = bound_of(all, "minItems", true).value_or(0);
+    auto most = bound_of(all, "maxItems", false);
+    size_t first = 0;
+    for (const OrderedJson* each : all) {
+      const OrderedJson* items = first_items(*each);
+      if (items == nullptr) continue;
+      first = std::max(first, items->size());
+      if (other_items(*each) == nullptr && least <= items->size()) tighten(most, items->size());
     }
-    const uint64_t least = schema.value("minItems", uint64_t{0});
-    std::optional<uint64_t> most;
-    if (schema.contains("maxItems")) most = schema["maxItems"].get<uint64_t>();
-    std::optional<std::string> item;
-    if (!schema.contains("items") || schema["items"] != false) {
-      TRY_ASSIGN(item, write_value(schema.contains("items") ? schema["items"] : OrderedJson(true), place + "/items"));
-    } else {
-      most = std::min<uint64_t>(most.value_or(prefix.size()), prefix.size());
+    Ways items;
+    for (size_t i = 0; i < first && (!most || i < *most); ++i) {
+      TRY_ASSIGN(const Rule item, write(items_at(all, i)));
+      if (!item) tighten(most, i);
+      items.push_back(item.value_or(""));
     }
-    if (most && least > *most) return refuse(ErrorKind::invalid, place, "\"minItems\" is above what an array can have");
+    Rule other;
+    if (!most || *most > first) {
+      TRY_ASSIGN(other, write(items_at(all, first)));
+      if (!other) tighten(most, first);
+    }
+    if (most && least > *most) return Rule();
+    return Rule(list_rule(items, other.value_or(""), least, most));
+  }
+
+  static void tighten(std::optional<uint64_t>& most, uint64_t other) { most = std::min(most.value_or(other), other); }
+
+  static SchemaList items_at(const SchemaList& all, size_t index) {
+    SchemaList items;
+    for (const OrderedJson* each : all) {
+      const OrderedJson* first = first_items(*each);
+      const OrderedJson* item = first != nullptr && index < first->size() ? &(*first)[index] : other_items(*each);
+      if (item != nullptr) items.push_back(item);
+    }
+    return items;
+  }
+
+  /// From the end: what follows the first `i` items.
+  std::string list_rule(const Ways& first, const std::string& other, uint64_t least, std::optional<uint64_t> most) {
     const std::string end = fmt::format("{} \"]\"", rules_.space());
-    // From the end: what follows `i` items.
     std::string follows;
-    if (item && (!most || *most > prefix.size())) {
-      const uint64_t lo = least > prefix.size() ? least - prefix.size() : 0;
-      const auto hi = most ? std::optional(*most - prefix.size()) : std::nullopt;
-      const auto next = fmt::format("({} {})", rules_.comma(), *item);
-      if (!prefix.empty()) {
-        follows = rules_.add(fmt::format("{} {}", repeated(next, lo, hi), end));
+    if (!most || *most > first.size()) {
+      const uint64_t low = least > first.size() ? least - first.size() : 0;
+      const auto high = most ? std::optional(*most - first.size()) : std::nullopt;
+      const auto next = fmt::format("({} {})", rules_.comma(), other);
+      if (!first.empty()) {
+        follows = rules_.add(fmt::format("{} {}", repeated(next, low, high), end));
       } else {
-        const auto more = hi ? std::optional(*hi - 1) : std::nullopt;
-        follows = fmt::format("{} {} {}", *item, repeated(next, lo == 0 ? 0 : lo - 1, more), end);
-        if (lo == 0) follows = fmt::format("({} | \"]\")", follows);
+        const auto more = high ? std::optional(*high - 1) : std::nullopt;
+        follows = fmt::format("{} {} {}", other, repeated(next, low == 0 ? 0 : low - 1, more), end);
+        if (low == 0) follows = fmt::format("({} | \"]\")", follows);
       }
     } else {
-      follows = prefix.empty() ? "\"]\"" : end;
+      follows = first.empty() ? "\"]\"" : end;
     }
-    for (size_t i = prefix.size(); i-- > 0;) {
+    for (size_t i = first.size(); i-- > 0;) {
       const std::string close = i == 0 ? "\"]\"" : end;
       if (most && i >= *most) {
         follows = close;
         continue;
       }
-      const std::string next = fmt::format("{} {} {}", i == 0 ? "" : rules_.comma(), prefix[i], follows);
+      const std::string next = fmt::format("{} {} {}", i == 0 ? "" : rules_.comma(), first[i], follows);
       follows = rules_.add(i >= least ? fmt::format("{} | {}", close, next) : next);
     }
     return rules_.add(fmt::format("\"[\" {} {}", rules_.space(), follows));
@@ -269,171 +251,191 @@ class GrammarWriter {
 
   // Objects.
 
-  struct Properties {
-    Ways pairs;  // `"name" : value`
-    std::vector<bool> are_required;
-    std::optional<std::string> free;  // a pair of any other name
-    uint64_t least = 0;
-    std::optional<uint64_t> most;
-    std::map<std::pair<size_t, uint64_t>, std::optional<std::string>> rules;
+  Result<Rule> write_object(const SchemaList& all, std::optional<ArgumentStyle> style) {
+    ObjectMembers members{.least = bound_of(all, "minProperties", true).value_or(0),
+                          .most = bound_of(all, "maxProperties", false)};
+    const std::vector<std::string> names = names_of(all);
+    for (const std::string& name : names) {
+      TRY_ASSIGN(const auto schemas, schemas_of(all, name));
+      const bool is_required = std::ranges::any_of(all, [&](const OrderedJson* each) {
+        const OrderedJson* required = find_keyword(*each, "required");
+        return required != nullptr && std::ranges::find(*required, OrderedJson(name)) != required->end();
+      });
+      Rule member;
+      if (schemas) {
+        TRY_ASSIGN(member, write_member(literal_name(name, style), *schemas, style));
+      }
+      if (member) members.listed.push_back({*member, is_required});
+      if (!member && is_required) return Rule();
+    }
+    TRY_ASSIGN(members.free, write_free(all, names, style));
+    const auto rule = object_rule(rules_, style ? kArguments : json_object_style(rules_), members);
+    return rule ? rule : Result<Rule>(refuse(all, rule.error()));
+  }
+
+  static std::vector<std::string> names_of(const SchemaList& all) {
+    std::vector<std::string> names;
+    const auto put = [&](const std::string& name) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    };
+    for (const OrderedJson* each : all)
+      if (const OrderedJson* properties = find_keyword(*each, "properties"))
+        for (const auto& [name, schema] : properties->items())
+          put(name);
+    for (const OrderedJson* each : all)
+      if (const OrderedJson* required = find_keyword(*each, "required"))
+        for (const OrderedJson& name : *required)
+          put(name.get<std::string>());
+    return names;
+  }
+
+  /// Those that hold for the member of this name; nullopt: there can be none.
+  Result<std::optional<SchemaList>> schemas_of(const SchemaList& all, const std::string& name) {
+    SchemaList schemas;
+    for (const OrderedJson* each : all) {
+      if (const OrderedJson* of_names = find_keyword(*each, "propertyNames")) {
+        const auto is_of = validator_.is_of(OrderedJson(name), *of_names);
+        if (!is_of) return refuse(all, is_of.error());
+        if (!*is_of) return std::optional<SchemaList>();
+      }
+      const size_t before = schemas.size();
+      if (const OrderedJson* properties = find_keyword(*each, "properties"))
+        if (const auto found = properties->find(name); found != properties->end()) schemas.push_back(&*found);
+      if (const OrderedJson* patterns = find_keyword(*each, "patternProperties")) {
+        for (const auto& [pattern, schema] : patterns->items()) {
+          const auto is_found = validator_.has_pattern(name, pattern);
+          if (!is_found) return refuse(all, is_found.error());
+          if (*is_found) schemas.push_back(&schema);
+        }
+      }
+      const OrderedJson* others = find_keyword(*each, "additionalProperties");
+      if (schemas.size() == before && others != nullptr) schemas.push_back(others);
+    }
+    return std::optional(std::move(schemas));
+  }
+
+  /// Members of names that are not listed; nullopt: there are none.
+  Result<Rule> write_free(const SchemaList& all, const std::vector<std::string>& names,
+                          std::optional<ArgumentStyle> style) {
+    SchemaList of_values, of_names;
+    Ways ways;
+    bool is_listed = false, is_said = false;
+    for (const OrderedJson* each : all) {
+      is_listed = is_listed || find_keyword(*each, "properties") != nullptr;
+      if (const OrderedJson* found = find_keyword(*each, "propertyNames")) of_names.push_back(found);
+      const OrderedJson* patterns = find_keyword(*each, "patternProperties");
+      const OrderedJson* others = find_keyword(*each, "additionalProperties");
+      if (others != nullptr) of_values.push_back(others);
+      is_said = is_said || others != nullptr || patterns != nullptr;
+      if (patterns == nullptr) continue;
+      for (const auto& [pattern, schema] : patterns->items()) {
+        const auto name = json_pattern(pattern);
+        if (!name || style)
+          return schema_.refuse(ErrorKind::unsupported, schema, "names of a pattern cannot be held to here");
+        TRY_ASSIGN(const Rule member, write_member(rules_.add(regex(fmt::format("\"{}\"", *name))), {&schema}, style));
+        if (member) add(ways, *member);
+      }
+      if (others == nullptr) return ways.empty() ? Rule() : Rule(alternatives(ways));
+    }
+    if (!is_said && is_listed) return Rule();
+    TRY_ASSIGN(const Rule name, write_free_name(of_names, names, style));
+    if (name) {
+      TRY_ASSIGN(const Rule member, write_member(*name, of_values, style));
+      if (member) add(ways, *member);
+    }
+    return ways.empty() ? Rule() : Rule(alternatives(ways));
+  }
+
+  Result<Rule> write_free_name(const SchemaList& of_names, const std::vector<std::string>& names,
+                               std::optional<ArgumentStyle> style) {
+    if (style) return Rule(rules_.add(regex("[A-Za-z_][0-9A-Za-z_.-]{0,63}")));
+    const SchemaList all = canonical_list(schema_, of_names);
+    if (!all.empty()) {
+      TRY_ASSIGN(const std::vector<SchemaList> cases, schema_cases(schema_, all));
+      Ways ways;
+      for (const SchemaList& each : cases) {
+        TRY_ASSIGN(const auto values, values_of(each));
+        for (const OrderedJson& value : values.value_or(std::vector<OrderedJson>()))
+          if (value.is_string()) add(ways, literal(python_json(value, true)));
+        if (values || (types_of(each) & kString) == 0) continue;
+        TRY_ASSIGN(const Rule way, write_string(each));
+        if (way) add(ways, *way);
+      }
+      return ways.empty() ? Rule() : Rule(alternatives(ways));
+    }
+    if (names.empty()) return Rule(rules_.string());
+    return Rule(other_names_rule(rules_, names).value_or(rules_.string()));
+  }
+
+  // Members: `"name": value`, or a family's marks around both.
+
+  static std::string literal_name(const std::string& name, std::optional<ArgumentStyle> style) {
+    return literal(style ? name : python_json(OrderedJson(name), true));
+  }
+
+  /// `name`: an expression of the grammar.
+  Result<Rule> write_member(const std::string& name, const SchemaList& schemas, std::optional<ArgumentStyle> style) {
+    if (style) return write_argument(name, schemas, *style);
+    TRY_ASSIGN(const Rule value, write(schemas));
+    if (!value) return Rule();
+    return Rule(rules_.add(fmt::format("{} {} \":\" {} {}", name, rules_.space(), rules_.space(), *value)));
+  }
+
+  Result<Rule> write_argument(const std::string& name, const SchemaList& schemas, ArgumentStyle style) {
+    const std::string end(style == ArgumentStyle::glm ? marks::kEndValue : marks::kEndParameter);
+    Ways texts, values;
+    TRY_ASSIGN(const std::vector<SchemaList> cases, schema_cases(schema_, schemas));
+    for (const SchemaList& all : cases) {
+      TRY_ASSIGN(const auto listed, values_of(all));
+      for (const OrderedJson& value : listed.value_or(std::vector<OrderedJson>()))
+        if (value.is_string() && value.get_ref<const std::string&>().find(end) == std::string::npos)
+          add(texts, literal(value.get_ref<const std::string&>()));
+      if (!listed && (types_of(all) & kString) != 0)
+        add(texts,
+            rules_.once("text", fmt::format("TagDispatch(loop_after_dispatch=false, excludes=({}))", literal(end))));
+      TRY(write_case(all, kAnyType & ~kString, values));
+    }
+    const auto between = [&](std::string_view begin, std::string_view middle, const Ways& ways, std::string_view last) {
+      return fmt::format("{} {} {} {} {}", literal(begin), name, literal(middle), alternatives(ways), literal(last));
+    };
+    Ways ways;
+    if (style == ArgumentStyle::glm) {
+      texts.insert(texts.end(), values.begin(), values.end());
+      if (!texts.empty())
+        ways.push_back(between(marks::kKey, fmt::format("{}\n{}", marks::kEndKey, marks::kValue), texts, end + "\n"));
+    } else {
+      const std::string begin = fmt::format("{} name=\"", marks::kParameter);
+      if (!texts.empty()) ways.push_back(between(begin, "\" string=\"true\">", texts, end + "\n"));
+      if (!values.empty()) ways.push_back(between(begin, "\" string=\"false\">", values, end + "\n"));
+    }
+    return ways.empty() ? Rule() : Rule(rules_.add(fmt::format("{}", fmt::join(ways, " | "))));
+  }
+
+  struct Written {
+    std::string name = {};
+    Rule rule = {};
+    bool is_open = true;   // being written
+    bool is_used = false;  // by what is within it
   };
 
-  std::string pair_of(std::string_view name, std::string_view value) {
-    return fmt::format("{} {} \":\" {} {}", name, rules_.space(), rules_.space(), value);
-  }
-
-  Result<std::string> write_object(const OrderedJson& schema, const std::string& place) {
-    Properties all;
-    std::vector<std::string> names;
-    const OrderedJson required = schema.value("required", OrderedJson::array());
-    if (schema.contains("properties")) {
-      for (const auto& [name, each] : schema["properties"].items()) {
-        TRY_ASSIGN(const std::string value,
-                   write_value(each, place + "/properties" + (OrderedJson::json_pointer() / name).to_string()));
-        all.pairs.push_back(rules_.add(pair_of(literal(python_json(OrderedJson(name), true)), value)));
-        all.are_required.push_back(std::ranges::find(required, OrderedJson(name)) != required.end());
-        names.push_back(name);
-      }
-    }
-    TRY_ASSIGN(all.free, write_free(schema, names, place));
-    all.least = schema.value("minProperties", uint64_t{0});
-    if (schema.contains("maxProperties")) all.most = schema["maxProperties"].get<uint64_t>();
-    // Names that are free may come twice, and count once.
-    const auto sure = static_cast<uint64_t>(std::ranges::count(all.are_required, true));
-    if (all.free && all.least > sure + 1) {
-      return refuse(ErrorKind::unsupported, place,
-                    "\"minProperties\" above one where names are free cannot be held to");
-    }
-    if (all.pairs.size() * (all.most.value_or(std::max<uint64_t>(all.least, 1)) + 1) > kMostStates) {
-      return refuse(ErrorKind::invalid, place, "too many properties for bounds on how many there are");
-    }
-    const auto body = follow(all, 0, 0);
-    if (!body) return refuse(ErrorKind::invalid, place, "no object has as many properties as it asks for");
-    return rules_.add(fmt::format("\"{{\" {} {}", rules_.space(), *body));
-  }
-
-  /// What may follow after `count` properties, of those from `at` on; nullopt: nothing. Where no number of them is too
-  /// many, more than what is asked for (and than one, after which there are commas) are not told apart.
-  std::optional<std::string> follow(Properties& all, size_t at, uint64_t count) {
-    if (all.most && count > *all.most) return std::nullopt;
-    if (!all.most) count = std::min(count, std::max<uint64_t>(all.least, 1));
-    if (at == all.pairs.size()) return follow_free(all, count);
-    const auto found = all.rules.find({at, count});
-    if (found != all.rules.end()) return found->second;
-    Ways ways;
-    if (const auto rest = follow(all, at + 1, count + 1))
-      ways.push_back(fmt::format("{} {} {}", count == 0 ? "" : rules_.comma(), all.pairs[at], *rest));
-    if (!all.are_required[at]) {
-      if (const auto rest = follow(all, at + 1, count)) ways.push_back(*rest);
-    }
-    std::optional<std::string> made;
-    if (!ways.empty()) made = rules_.add(fmt::format("{}", fmt::join(ways, " | ")));
-    all.rules[{at, count}] = made;
-    return made;
-  }
-
-  std::optional<std::string> follow_free(const Properties& all, uint64_t count) {
-    const std::string end = count == 0 ? "\"}\"" : fmt::format("{} \"}}\"", rules_.space());
-    const uint64_t least = all.least > count ? all.least - count : 0;
-    const auto most = all.most ? std::optional(*all.most - count) : std::nullopt;
-    if (most && least > *most) return std::nullopt;
-    if (!all.free || most == 0U) return least == 0 ? std::optional(end) : std::nullopt;
-    const std::string next = fmt::format("({} {})", rules_.comma(), *all.free);
-    if (count > 0) return fmt::format("{} {}", repeated(next, least, most), end);
-    const auto more = most ? std::optional(*most - 1) : std::nullopt;
-    const std::string some =
-        fmt::format("{} {} {} \"}}\"", *all.free, repeated(next, least == 0 ? 0 : least - 1, more), rules_.space());
-    return least == 0 ? fmt::format("({} | {})", end, some) : some;
-  }
-
-  /// A pair of a name that is none of `names`.
-  Result<std::optional<std::string>> write_free(const OrderedJson& schema, const std::vector<std::string>& names,
-                                                const std::string& place) {
-    if (schema.contains("patternProperties")) {
-      Ways ways;
-      for (const auto& [pattern, each] : schema["patternProperties"].items()) {
-        const std::string at = place + "/patternProperties" + (OrderedJson::json_pointer() / pattern).to_string();
-        const auto name = json_pattern(pattern);
-        if (!name) return refuse(name.error().kind, at, name.error().message);
-        TRY_ASSIGN(const std::string value, write_value(each, at));
-        ways.push_back(rules_.add(pair_of(rules_.add(regex(fmt::format("\"{}\"", *name))), value)));
-      }
-      if (ways.empty()) return std::optional<std::string>();
-      return std::optional(either(ways));
-    }
-    const OrderedJson& free = schema["additionalProperties"];
-    if (free == false) return std::optional<std::string>();
-    TRY_ASSIGN(const std::string value, write_value(free, place + "/additionalProperties"));
-    std::string name;
-    if (schema.contains("propertyNames") && schema["propertyNames"] != true) {
-      TRY_ASSIGN(name, write_value(schema["propertyNames"], place + "/propertyNames"));
-    } else if (names.empty()) {
-      name = rules_.string();
-    } else {
-      TRY_ASSIGN(name, write_other_names(names, place));
-    }
-    return std::optional(rules_.add(pair_of(name, value)));
-  }
-
-  /// The strings that are none of these, read letter by letter along those that begin alike. A letter is written in one
-  /// way, so that no name comes in a second spelling.
-  Result<std::string> write_other_names(const std::vector<std::string>& names, const std::string& place) {
-    size_t characters = 0;
-    std::vector<std::u32string> spelled;
-    for (const std::string& name : names) {
-      std::u32string letters;
-      for (std::string_view rest = name; !rest.empty();) {
-        const Utf8Unit unit = first_utf8_unit(rest);
-        letters += static_cast<char32_t>(decode_utf8_character(rest.substr(0, unit.bytes)));
-        rest.remove_prefix(unit.bytes);
-      }
-      characters += letters.size();
-      spelled.push_back(std::move(letters));
-    }
-    if (characters > kMostPatternStates) {
-      return refuse(ErrorKind::unsupported, place,
-                    fmt::format("names that are free beside listed ones of more than {} characters cannot be held to",
-                                kMostPatternStates));
-    }
-    std::ranges::sort(spelled);
-    return rules_.add(regex(fmt::format("\"{}\"", other_than(spelled, 0))));
-  }
-
-  /// What follows the first `at` letters, which all of these begin with.
-  static std::string other_than(std::span<const std::u32string> names, size_t at) {
-    static const std::string any = *json_character(~CodepointSet());
-    CodepointSet next;
-    Ways ways;
-    const bool may_end = names.empty() || names.front().size() != at;
-    for (size_t i = 0; i < names.size();) {
-      if (names[i].size() == at) {
-        ++i;
-        continue;
-      }
-      const auto letter = static_cast<uint32_t>(names[i][at]);
-      size_t end = i;
-      while (end < names.size() && names[end].size() > at && names[end][at] == names[i][at])
-        ++end;
-      next = next | CodepointSet::of(letter);
-      if (const auto text = json_character(CodepointSet::of(letter)))
-        ways.push_back(*text + other_than(names.subspan(i, end - i), at + 1));
-      i = end;
-    }
-    if (const auto others = json_character(~next)) ways.push_back(fmt::format("{}{}*", *others, any));
-    return fmt::format("(?:{}){}", fmt::join(ways, "|"), may_end ? "{0,1}" : "");
-  }
-
-  const OrderedJson& root_;
+  const JsonSchema& schema_;
+  SchemaValidator validator_;
   GrammarRules rules_;
-  std::map<std::string, std::string> referred_;  // the rules of schemas, by their places
-  std::vector<std::string> open_;                // references that led here, with nothing read since
-  size_t depth_ = 0;                             // of brackets around
+  std::map<SchemaList, Written> written_;
+  const OrderedJson* empty_ = nullptr;  // a schema that no value is of
+  size_t depth_ = 0;
 };
 
 }  // namespace
 
 Result<std::string> schema_grammar(const OrderedJson& schema) {
-  return GrammarWriter(schema).write();
+  TRY_ASSIGN(const JsonSchema read, JsonSchema::read(schema));
+  return GrammarWriter(read).write();
+}
+
+Result<std::string> arguments_grammar(const OrderedJson& schema, ArgumentStyle style) {
+  TRY_ASSIGN(const JsonSchema read, JsonSchema::read(schema));
+  return GrammarWriter(read).write_arguments(style);
 }
 
 }  // namespace dspack::runtime

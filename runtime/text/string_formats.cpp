@@ -48,8 +48,28 @@ constexpr std::array kFormats = {
     Format{"relative-json-pointer", "^(?:0|[1-9]\\d*)(?:#|(?:/(?:[^~/]|~[01])*)*)$"},
     Format{"regex", "^[A-Za-z0-9 _-]*$"},
     Format{"byte", "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"},
+    // OpenAPI's and pydantic's that say nothing of a string's characters, and OpenAPI's of numbers, which say how a
+    // program keeps them.
     Format{"binary", ""},
     Format{"password", ""},
+    Format{"path", ""},
+    Format{"file-path", ""},
+    Format{"directory-path", ""},
+    Format{"int32", ""},
+    Format{"int64", ""},
+    Format{"float", ""},
+    Format{"double", ""},
+    // Zod's, as its patterns say.
+    Format{"guid", "^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$"},
+    Format{"base64", "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"},
+    Format{"base64url", "^[A-Za-z0-9_-]*$"},
+    Format{"cuid", "^[cC][0-9a-z]{8,}$"},
+    Format{"cuid2", "^[0-9a-z]+$"},
+    Format{"ulid", "^[0-7][0-9A-HJKMNP-TV-Z]{25}$"},
+    Format{"nanoid", "^[A-Za-z0-9_-]{21}$"},
+    Format{"e164", "^\\+[1-9]\\d{6,14}$"},
+    Format{"cidrv4", "^" BYTE "(?:\\." BYTE "){3}/(?:[12]?\\d|3[0-2])$"},
+    Format{"ipv4network", "^" BYTE "(?:\\." BYTE "){3}/(?:[12]?\\d|3[0-2])$"},
 };
 #undef DATE
 #undef TIME

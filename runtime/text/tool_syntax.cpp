@@ -14,7 +14,6 @@ namespace {
 using namespace marks;
 
 constexpr char kProbe[] = "probe_function";
-constexpr uint32_t kMostSpaces = 12;  // in a row, where JSON allows any: a model that likes them would never end
 
 /// The text that the template makes of a call. Templates differ in what they take for arguments, and for no content.
 Result<std::string> probe_text(const ChatTemplate& chat) {
@@ -46,12 +45,8 @@ OrderedJson pattern_form(std::string_view pattern) {
   return {{"type", "regex"}, {"pattern", pattern}};
 }
 
-/// A value of this schema as a family writes arguments; the library knows how.
-OrderedJson xml_form(OrderedJson schema, std::string_view style) {
-  return {{"type", "json_schema"},
-          {"json_schema", std::move(schema)},
-          {"style", style},
-          {"max_whitespace_cnt", kMostSpaces}};
+OrderedJson grammar_form(std::string grammar) {
+  return {{"type", "grammar"}, {"grammar", std::move(grammar)}};
 }
 
 }  // namespace
@@ -68,7 +63,7 @@ OrderedJson sequence_form(std::vector<OrderedJson> parts) {
 
 Result<OrderedJson> schema_form(const OrderedJson& schema) {
   TRY_ASSIGN(std::string grammar, schema_grammar(schema));
-  return OrderedJson{{"type", "grammar"}, {"grammar", std::move(grammar)}};
+  return grammar_form(std::move(grammar));
 }
 
 OrderedJson constant_form(std::string_view text, const Tokenizer& tokenizer) {
@@ -125,7 +120,10 @@ Result<OrderedJson> ToolSyntax::calls(const std::vector<CallableTool>& tools, bo
   const auto constant = [&tokenizer](std::string_view text) { return constant_form(text, tokenizer); };
   std::vector<OrderedJson> each;
   for (const auto& [name, parameters] : tools) {
-    TRY_ASSIGN(const OrderedJson arguments, schema_form(parameters));
+    TRY_ASSIGN(std::string grammar, family_ == ToolFamily::dsml  ? arguments_grammar(parameters, ArgumentStyle::dsml)
+                                    : family_ == ToolFamily::glm ? arguments_grammar(parameters, ArgumentStyle::glm)
+                                                                 : schema_grammar(parameters));
+    const OrderedJson arguments = grammar_form(std::move(grammar));
     switch (family_) {
       case ToolFamily::v3:
         each.push_back(sequence_form({constant(fmt::format("{}function{}{}\n```json\n", kCall[0], kHead[0], name)),
@@ -136,9 +134,8 @@ Result<OrderedJson> ToolSyntax::calls(const std::vector<CallableTool>& tools, bo
             {constant(fmt::format("{}{}{}", kCall[0], name, kHead[0])), arguments, constant(kEndCall[0])}));
         break;
       case ToolFamily::dsml:
-        each.push_back(
-            sequence_form({constant(fmt::format("{} name=\"{}\">\n", kInvoke, name)),
-                           xml_form(parameters, "deepseek_xml"), constant(fmt::format("{}\n", kEndInvoke))}));
+        each.push_back(sequence_form({constant(fmt::format("{} name=\"{}\">\n", kInvoke, name)), arguments,
+                                      constant(fmt::format("{}\n", kEndInvoke))}));
         break;
       case ToolFamily::kimi:
         each.push_back(
@@ -146,8 +143,8 @@ Result<OrderedJson> ToolSyntax::calls(const std::vector<CallableTool>& tools, bo
                            constant(kHead[1]), arguments, constant(kEndCall[1])}));
         break;
       case ToolFamily::glm:
-        each.push_back(sequence_form({constant(fmt::format("{}{}\n", kToolCall, name)), xml_form(parameters, "glm_xml"),
-                                      constant(kEndToolCall)}));
+        each.push_back(
+            sequence_form({constant(fmt::format("{}{}\n", kToolCall, name)), arguments, constant(kEndToolCall)}));
         break;
       case ToolFamily::json:
         each.push_back(sequence_form(

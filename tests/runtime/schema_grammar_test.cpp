@@ -3,74 +3,40 @@
 
 #include <doctest/doctest.h>
 
-#include <fstream>
-#include <future>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "format/json.h"
-#include "runtime/generate/constraint_compiler.h"
 #include "runtime/text/json.h"
-#include "runtime/text/output_schema.h"
-#include "runtime/text/tokenizer.h"
 #include "runtime/text/tool_syntax.h"
-#include "tests/runtime/support/stored_tensors.h"
+#include "tests/runtime/support/grammar_lab.h"
 
 namespace dspack::runtime::schema_grammar_test {
 namespace {
-
-constexpr uint32_t kEnd = 1;
-
-struct Lab {
-  Tokenizer tokenizer = [] {
-    std::ifstream file(test::tiny_folder() / "tokenizer.json", std::ios::binary);
-    auto made = Tokenizer::from_json(std::string(std::istreambuf_iterator<char>(file), {}));
-    REQUIRE(made);
-    return *std::move(made);
-  }();
-  Result<std::unique_ptr<ConstraintCompiler>> compiler =
-      ConstraintCompiler::make(tokenizer, tokenizer.vocab_size(), std::vector<uint32_t>{kEnd});
-
-  [[nodiscard]] std::unique_ptr<TokenConstraint> constraint(const std::string& schema) const {
-    const auto parsed = parse_ordered_json(schema, format::kConversationDocument);
-    REQUIRE(parsed);
-    const auto accepted = accept_schema(*parsed);
-    REQUIRE_MESSAGE(accepted, (accepted ? "" : accepted.error().message));
-    const auto form = schema_form(*accepted);
-    REQUIRE(form);
-    std::promise<Result<std::unique_ptr<TokenConstraint>>> promise;
-    (*compiler)->compile(form->dump(), [&](auto made) { promise.set_value(std::move(made)); }, {});
-    auto made = promise.get_future().get();
-    REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
-    return *std::move(made);
-  }
-  /// Whether each token of the text may follow those before it, and then the end.
-  [[nodiscard]] bool may_be(TokenConstraint& constraint, const std::string& text) const {
-    const std::vector<uint32_t> tokens = *tokenizer.encode(text, SpecialTokens::as_text);
-    for (size_t count = 0; count <= tokens.size(); ++count) {
-      const auto bits = constraint.allowed_after(std::span(tokens).first(count));
-      if (!bits || !allows(*bits, count < tokens.size() ? tokens[count] : kEnd)) return false;
-    }
-    return true;
-  }
-};
 
 struct Case {
   std::string schema;
   std::vector<std::string> right, wrong;
 };
 
+OrderedJson form_of(const std::string& schema) {
+  const auto parsed = parse_ordered_json(schema, format::kConversationDocument);
+  REQUIRE(parsed);
+  const auto form = schema_form(*parsed);
+  REQUIRE_MESSAGE(form, (form ? "" : form.error().message));
+  return *form;
+}
+
 void check(const std::vector<Case>& cases) {
   if (!ConstraintCompiler::is_available()) {
     MESSAGE("SKIPPED: this build has no xgrammar (scripts/xgrammar)");
     return;
   }
-  const Lab lab;
+  const test::GrammarLab lab;
   for (const auto& [schema, right, wrong] : cases) {
     CAPTURE(schema);
-    const auto constraint = lab.constraint(schema);
+    const auto constraint = lab.constraint(form_of(schema));
     for (const std::string& text : right) {
       CAPTURE(text);
       CHECK(lab.may_be(*constraint, text));

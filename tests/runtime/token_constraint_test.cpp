@@ -16,7 +16,6 @@
 #include "runtime/generate/constraint_compiler.h"
 #include "runtime/generate/session.h"
 #include "runtime/serve/answer_form.h"
-#include "runtime/text/output_schema.h"
 #include "runtime/text/reply_parser.h"
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
@@ -84,12 +83,6 @@ bool is_there() {
   return false;
 }
 
-OrderedJson accepted(std::string_view schema) {
-  const auto made = accept_schema(OrderedJson::parse(schema));
-  REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
-  return *made;
-}
-
 /// The form of JSON that is of this schema, which need not have been accepted.
 OrderedJson json_form(const OrderedJson& schema) {
   const auto form = schema_form(schema);
@@ -100,7 +93,8 @@ OrderedJson json_form(const OrderedJson& schema) {
 TEST_CASE("constraint: a mask allows exactly the tokens that some text of the form goes on with") {
   if (!is_there()) return;
   const Lab lab;
-  const auto constraint = lab.constraint(json_form(accepted(R"({"enum": ["Paris", "Pa", "the end", 12, 127, null]})")));
+  const auto constraint =
+      lab.constraint(json_form(OrderedJson::parse(R"({"enum": ["Paris", "Pa", "the end", 12, 127, null]})")));
   const std::set<std::string> texts = {R"("Paris")", R"("Pa")", R"("the end")", "12", "127", "null"};
   const auto begins_one = [&](const std::string& text) {
     return std::ranges::any_of(texts, [&](const std::string& each) { return each.starts_with(text); });
@@ -135,7 +129,7 @@ TEST_CASE("constraint: a mask allows exactly the tokens that some text of the fo
 TEST_CASE("constraint: what has been read before does not matter") {
   if (!is_there()) return;
   const Lab lab;
-  const OrderedJson form = json_form(accepted(R"({"type": "object", "properties": {"name": {"type": "string"},
+  const OrderedJson form = json_form(OrderedJson::parse(R"({"type": "object", "properties": {"name": {"type": "string"},
       "tags": {"type": "array", "items": {"type": "string"}}}, "required": ["name", "tags"]})"));
   const auto constraint = lab.constraint(form);
   std::mt19937 random(7);
@@ -157,7 +151,7 @@ TEST_CASE("constraint: what has been read before does not matter") {
 TEST_CASE("constraint: reasoning comes first and is free, but for the end") {
   if (!is_there()) return;
   const Lab lab;
-  const OrderedJson schema = accepted(R"({"enum": ["yes", "no"]})");
+  const OrderedJson schema = OrderedJson::parse(R"({"enum": ["yes", "no"]})");
   const uint32_t end_think = *lab.tokenizer.id_of("</think>");
   for (const bool is_optional : {false, true}) {
     const auto constraint = lab.constraint(reasoned_form(json_form(schema), is_optional, lab.tokenizer));
@@ -204,11 +198,12 @@ std::vector<std::pair<std::string, Result<ChatTemplate>>> templates() {
 TEST_CASE("constraint: calls in the form of each family are what the reply parser finds") {
   if (!is_there()) return;
   const Lab lab;
-  const OrderedJson weather = accepted(R"({"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]},
+  const OrderedJson weather =
+      OrderedJson::parse(R"({"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]},
       "days": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["city", "days"]})");
   const std::vector<CallableTool> tools = {
       {.name = "get_weather", .parameters = weather},
-      {.name = "get-time.2", .parameters = accepted(R"({"type": "object", "properties": {}})")}};
+      {.name = "get-time.2", .parameters = OrderedJson::parse(R"({"type": "object", "properties": {}})")}};
   std::mt19937 random(3);
   for (const auto& [name, chat] : templates()) {
     CAPTURE(name);
@@ -272,7 +267,8 @@ bool fits(const Lab& lab, TokenConstraint& constraint, const std::string& text) 
 TEST_CASE("constraint: with strict tools the text is free, and calls are held to their schemas") {
   if (!is_there()) return;
   const Lab lab;
-  const std::vector<CallableTool> tools = {{.name = "get_weather", .parameters = accepted(R"({"type": "object",
+  const std::vector<CallableTool> tools = {
+      {.name = "get_weather", .parameters = OrderedJson::parse(R"({"type": "object",
       "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]})")}};
   std::mt19937 random(5);
   for (const auto& [name, chat] : templates()) {
@@ -303,9 +299,11 @@ TEST_CASE("constraint: with strict tools the text is free, and calls are held to
 TEST_CASE("constraint: an answer is complete where nothing but its end may follow") {
   if (!is_there()) return;
   const Lab lab;
-  const std::vector<CallableTool> tools = {{.name = "get_weather", .parameters = accepted(R"({"type": "object",
+  const std::vector<CallableTool> tools = {
+      {.name = "get_weather", .parameters = OrderedJson::parse(R"({"type": "object",
       "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]})")}};
-  std::vector<OrderedJson> forms = {json_form(accepted(R"({"enum": [1, 12, "x"]})")), json_form({{"type", "object"}})};
+  std::vector<OrderedJson> forms = {json_form(OrderedJson::parse(R"({"enum": [1, 12, "x"]})")),
+                                    json_form({{"type", "object"}})};
   for (const auto& [name, chat] : templates()) {
     for (const bool is_parallel : {true, false}) {
       for (const AnswerForm::Kind kind : {AnswerForm::Kind::calls, AnswerForm::Kind::strict_calls}) {
@@ -341,7 +339,7 @@ TEST_CASE("constraint: a whole answer ends, though no end token may be chosen, w
   if (!is_there()) return;
   test::RecordingModel rig(test::tiny_folder());
   const Lab lab;
-  const OrderedJson form = json_form(accepted(R"({"enum": ["Paris", "Rome", "Oslo"]})"));
+  const OrderedJson form = json_form(OrderedJson::parse(R"({"enum": ["Paris", "Rome", "Oslo"]})"));
   const std::vector<uint32_t> prompt = *lab.tokenizer.encode("What is the capital of France? ", SpecialTokens::parse);
   for (const std::optional<uint32_t> drafts : {std::optional<uint32_t>(), std::optional(3U)}) {
     std::optional<SpeculationOptions> way;
@@ -372,7 +370,7 @@ TEST_CASE("constraint: the model's answer is JSON of the schema, the same with d
   if (!is_there()) return;
   test::RecordingModel rig(test::tiny_folder());
   const Lab lab;
-  OrderedJson form = json_form(accepted(R"({"type": "object", "properties": {
+  OrderedJson form = json_form(OrderedJson::parse(R"({"type": "object", "properties": {
       "city": {"enum": ["Paris", "Rome"]}, "count": {"type": "integer", "minimum": 0, "maximum": 99},
       "list": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3}},
       "required": ["city", "count", "list"]})"));

@@ -6,6 +6,7 @@ namespace dspack::runtime::jinja {
 
 Result<void> TextBuilder::reserve(uint64_t bytes) {
   if (bytes <= text_.capacity()) return {};
+  if (bytes > budget_->max_bytes()) return Error{ErrorKind::budget, "the template takes too much memory"};
   constexpr uint64_t kAllocatorBytes = 32;
   // Old and new bytes live side by side while one moves into the other.
   TRY_ASSIGN(Charge charge, budget_->hold(bytes + kAllocatorBytes));

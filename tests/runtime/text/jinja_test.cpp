@@ -181,6 +181,9 @@ TEST_CASE("jinja: hostile templates end") {
       "{% set a = namespace(s=[]) %}{% set a.s = [1, [2, (a,)]] | reverse | list %}",
       "{% for i in [1] %}{{ loop.changed([loop]) }}{% endfor %}",
       "{{ 10 ** 30 }}",
+      // 2^64 - 2 bytes, which are few with a few more; and as many items.
+      "{{ 'ab' * 9223372036854775807 }}",
+      "{{ [1, 2] * 9223372036854775807 }}",
       "{{ " + brackets + "1" + std::string(brackets.size(), ')') + " }}",
       blocks,
       sum + " }}",

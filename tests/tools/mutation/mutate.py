@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # What looks at a folder: doctest programs, fuzz corpora, end-to-end cases (names of ctest). The first that fits is taken.
 ROOMS = [
     ("runtime/text/regex", ["runtime/text/text_tests"], ["regex", "tokenizer"], ["e2e_prompt"]),
-    ("runtime/text", ["runtime/text/text_tests"], ["tokenizer", "tiktoken", "regex", "chat", "jinja", "output_schema"],
+    ("runtime/text", ["runtime/text/text_tests"], ["tokenizer", "tiktoken", "regex", "chat", "jinja", "json_schema"],
      ["e2e_prompt", "e2e_chat", "e2e_encoded_chats"]),
     ("runtime/access", ["runtime/runtime_tests"], [], ["e2e_remote", "e2e_io", "e2e_absent_from"]),
     ("runtime/bench", ["runtime/runtime_tests"], [], ["e2e_bench"]),

@@ -1,0 +1,116 @@
+#include "runtime/text/schema_cases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <string_view>
+
+namespace dspack::runtime {
+namespace {
+
+constexpr size_t kMostSteps = 20'000;  // of choosing, for one value
+
+/// Keywords that say nothing of a value.
+constexpr std::array<std::string_view, 14> kRemarks = {
+    "title",    "description", "default", "examples",    "deprecated", "readOnly", "writeOnly",
+    "$comment", "$schema",     "$id",     "definitions", "$defs",      "$ref",     "discriminator"};
+
+/// Whether a schema says no more than what its reference leads to does, or without one nothing.
+bool is_bare(const OrderedJson& schema) {
+  if (schema.is_boolean()) return schema.get<bool>();
+  return std::ranges::all_of(schema.items(), [](const auto& member) {
+    return std::ranges::find(kRemarks, std::string_view(member.key())) != kRemarks.end();
+  });
+}
+
+class CaseFinder {
+ public:
+  explicit CaseFinder(const JsonSchema& schema) : schema_(schema) {}
+
+  Result<std::vector<SchemaList>> find(const SchemaList& all) {
+    TRY(choose(all, {}, {}));
+    return std::move(found_);
+  }
+
+ private:
+  /// What one alternative adds, and all alternatives of one choice.
+  using Choice = std::vector<SchemaList>;
+
+  /// `next`: schemas that hold and have not been looked at; `taken`: those that have been; `open`: choices to be made.
+  Result<void> choose(SchemaList next, SchemaList taken, std::vector<Choice> open) {
+    for (size_t at = 0; at < next.size(); ++at) {
+      const OrderedJson& schema = *next[at];
+      if (++steps_ > kMostSteps) return too_many(schema);
+      if (schema.is_boolean()) {
+        if (!schema.get<bool>()) return {};
+        continue;
+      }
+      if (std::ranges::find(taken, &schema) != taken.end()) continue;
+      taken.push_back(&schema);
+      if (const OrderedJson* target = schema_.target(schema)) next.push_back(target);
+      if (const OrderedJson* all = find_keyword(schema, "allOf"))
+        for (const OrderedJson& each : *all)
+          next.push_back(&each);
+      for (const char* keyword : {"anyOf", "oneOf"}) {
+        const OrderedJson* ways = find_keyword(schema, keyword);
+        if (ways == nullptr) continue;
+        Choice& choice = open.emplace_back();
+        for (const OrderedJson& each : *ways)
+          choice.push_back({&each});
+      }
+      add_condition(schema, open);
+    }
+    if (open.empty()) {
+      if (std::ranges::find(found_, taken) != found_.end()) return {};
+      if (found_.size() == kMostCases) return too_many(taken.empty() ? schema_.root() : *taken.front());
+      found_.push_back(std::move(taken));
+      return {};
+    }
+    const Choice choice = std::move(open.front());
+    open.erase(open.begin());
+    for (const SchemaList& way : choice)
+      TRY(choose(way, taken, open));
+    return {};
+  }
+
+  static void add_condition(const OrderedJson& schema, std::vector<Choice>& open) {
+    const OrderedJson* condition = find_keyword(schema, "if");
+    const OrderedJson* then = find_keyword(schema, "then");
+    const OrderedJson* otherwise = find_keyword(schema, "else");
+    if (condition == nullptr || (then == nullptr && otherwise == nullptr)) return;
+    SchemaList holds = {condition};
+    if (then != nullptr) holds.push_back(then);
+    open.push_back({std::move(holds), otherwise == nullptr ? SchemaList() : SchemaList{otherwise}});
+  }
+
+  Error too_many(const OrderedJson& schema) const {
+    return schema_.refuse(ErrorKind::invalid, schema,
+                          fmt::format("more than {} combinations of alternatives for one value", kMostCases));
+  }
+
+  const JsonSchema& schema_;
+  std::vector<SchemaList> found_;
+  size_t steps_ = 0;
+};
+
+}  // namespace
+
+Result<std::vector<SchemaList>> schema_cases(const JsonSchema& schema, const SchemaList& all) {
+  return CaseFinder(schema).find(all);
+}
+
+SchemaList canonical_list(const JsonSchema& schema, const SchemaList& all) {
+  SchemaList list;
+  for (const OrderedJson* each : all) {
+    while (is_bare(*each) && schema.target(*each) != nullptr)
+      each = schema.target(*each);
+    if (!is_bare(*each)) list.push_back(each);
+  }
+  std::ranges::sort(list, std::less<>());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+  return list;
+}
+
+}  // namespace dspack::runtime
