@@ -1,9 +1,10 @@
 // Constraints on tokens out of descriptions of a text's form: JSON schemas, constants, and what is made of these
 // (xgrammar's structural tags: https://xgrammar.mlc.ai/docs/). Clients send the same form with every request, so those
 // used lately are kept.
-// Threads: thread-safe; a thread of its own compiles one form after the other. Lifetime: owns all it needs. Errors:
-// make: unsupported (a build without the library); compile: invalid or unsupported (the form, in the library's words;
-// one that takes too long), budget (too many wait).
+// Threads: thread-safe. Forms are compiled by two threads of its own, one for most of them and one for those that turn
+// out to take long, and clients come in turn in both. Lifetime: owns all it needs. Errors: make: unsupported (a build
+// without the library); compile: invalid or unsupported (the form, in the library's words; one that takes too long),
+// budget (too many wait).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@
 namespace dspack::runtime {
 
 /// Bytes of a form's description; more takes the library too long.
-inline constexpr size_t kMostFormBytes = 64U << 10U;
+inline constexpr size_t kMostFormBytes = 512U << 10U;
 
 class ConstraintCompiler {
  public:
@@ -31,12 +32,12 @@ class ConstraintCompiler {
   /// Whether this build has the library.
   [[nodiscard]] static bool is_available();
 
-  /// Called once, by the compiling thread, or at once with an error. Never, if the compiler is gone before, or what it
+  /// Called once, by a compiling thread, or at once with an error. Never, if the compiler is gone before, or what it
   /// is for.
   using Done = std::function<void(Result<std::unique_ptr<TokenConstraint>> made)>;
-  /// `form`: the "format" of a structural tag, as JSON. `gone`: nobody waits for it any more; it is not compiled, and
-  /// makes room for others at once.
-  virtual void compile(std::string form, Done done, std::stop_token gone) = 0;
+  /// `form`: the "format" of a structural tag, as JSON. `client`: who wants it. `gone`: nobody waits for it any more;
+  /// it makes room for others at once, also while it is compiled.
+  virtual void compile(std::string form, std::string client, Done done, std::stop_token gone) = 0;
 };
 
 }  // namespace dspack::runtime

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "format/base/foreign_text.h"
+#include "runtime/generate/form_queue.h"
 #include "runtime/text/tool_syntax.h"
 
 namespace {
@@ -26,12 +25,18 @@ using Clock = std::chrono::steady_clock;
 thread_local std::string last_warning;                                // NOLINT: what the library said it would ignore
 thread_local Clock::time_point work_ends = Clock::time_point::max();  // NOLINT: when its work is ended
 thread_local uint64_t most_allocated = UINT64_MAX;                    // NOLINT: bytes, of the program, at which it is
+thread_local std::stop_token work_is_over;                            // NOLINT: nobody waits for it, or all ends
 
 /// Bytes that the program has from malloc; a call takes some microseconds.
 uint64_t allocated_bytes() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
 }
+
+/// Why work was ended.
+struct TookTooLong final : std::runtime_error {
+  TookTooLong() : std::runtime_error("it takes too long") {}
+};
 
 }  // namespace
 
@@ -46,7 +51,8 @@ void dspack_count_work() {
   thread_local Clock::time_point next_look;                  // NOLINT
   if ((++steps & 0x3fU) != 0) return;
   const auto now = Clock::now();
-  if (now > work_ends) throw std::runtime_error("it takes too long");
+  if (now > work_ends) throw TookTooLong();
+  if (work_is_over.stop_requested()) throw std::runtime_error("nobody waits for it any more");
   if (most_allocated == UINT64_MAX || now < next_look) return;
   next_look = now + kLookAgain;
   if (allocated_bytes() > most_allocated) throw std::runtime_error("it takes too much memory");
@@ -75,13 +81,12 @@ constexpr size_t kMostKept = 64;
 constexpr uint64_t kMostKeptBytes = 256U << 20U;
 /// Of what the library keeps of rules, of which the forms of many schemas have the same (schema_grammar.h).
 constexpr int64_t kMostRuleBytes = 128 << 20;
-/// The library keeps a word of every form that it has not come to the end with, without a bound.
-constexpr size_t kMostFailures = 64;
-constexpr size_t kMostWaiting = 64;
 /// Of the grammar that a form becomes, as text: what the library does next takes time and memory in proportion.
-constexpr size_t kMostGrammarBytes = 256U << 10U;
-// Most forms take 0.05 s of a vocabulary of 129,000 tokens; a string of at most 1,000 characters 9 s.
-constexpr double kMostCompileSeconds = 12;
+constexpr size_t kMostGrammarBytes = 1U << 20U;
+// Most forms take 0.05 s of a vocabulary of 129,000 tokens, the first bounded string of a server 1.3 s. What is not
+// done in a quarter of a second goes to the other thread, so that short ones do not wait for it.
+constexpr double kMostQuickSeconds = 0.25;
+constexpr double kMostCompileSeconds = 10;
 /// By which the program may grow meanwhile. Most forms take less than 10 MB of a vocabulary of 129,000 tokens; what
 /// others allocate at the same time counts, for lack of a way to tell.
 constexpr uint64_t kMostCompileBytes = 128U << 20U;
@@ -94,6 +99,7 @@ struct WorkBounds {
   uint64_t bytes = UINT64_MAX;  // of memory; the default: as much as there is
 };
 constexpr WorkBounds kCompiling{.seconds = kMostCompileSeconds, .bytes = kMostCompileBytes};
+constexpr WorkBounds kCompilingQuickly{.seconds = kMostQuickSeconds, .bytes = kMostCompileBytes};
 constexpr WorkBounds kMasking{.seconds = kMostMaskSeconds};
 
 /// The library's work on this thread ends at these bounds.
@@ -114,10 +120,13 @@ class BoundedWork {
 
 /// What a call of the library returns, or why it was ended.
 template <class Call>
-auto guarded(const WorkBounds& bounds, const Call& call) -> Result<decltype(call())> {
+auto guarded(const WorkBounds& bounds, const Call& call, bool* is_too_long = nullptr) -> Result<decltype(call())> {
   const BoundedWork bounded(bounds);
   try {
     return call();
+  } catch (const TookTooLong& failure) {
+    if (is_too_long != nullptr) *is_too_long = true;
+    return Error{ErrorKind::unsupported, fmt::format("the form of the answer: {}", failure.what())};
   } catch (const std::bad_alloc&) {
     return Error{ErrorKind::budget, "the form of the answer takes more memory than there is"};
   } catch (const std::exception& failure) {
@@ -229,68 +238,78 @@ class GrammarLibrary final : public ConstraintCompiler {
         tokens_(vocabulary(tokenizer, vocab), xgrammar::VocabType::RAW, static_cast<int>(vocab),
                 std::vector<int32_t>(end_tokens.begin(), end_tokens.end())),
         compiler_(tokens_, /*max_threads=*/1, /*cache_enabled=*/true, kMostRuleBytes),
-        compiling_([this](const std::stop_token& stop) { work(stop); }) {}
+        slow_([this](const std::stop_token& stop) { work(stop, long_ones_, kCompiling, nullptr); }),
+        quick_([this](const std::stop_token& stop) { work(stop, waiting_, kCompilingQuickly, &long_ones_); }) {}
 
-  void compile(std::string form, Done done, std::stop_token gone) override {
+  void compile(std::string form, std::string client, Done done, std::stop_token gone) override {
     if (form.size() > kMostFormBytes) {
       return done(
           invalid(fmt::format("the form of the answer has {} bytes, more than {}", form.size(), kMostFormBytes)));
     }
-    {
-      const std::lock_guard lock(mutex_);
-      std::erase_if(waiting_, [](const Wanted& wanted) { return wanted.gone.stop_requested(); });
-      if (waiting_.size() < kMostWaiting) {
-        waiting_.push_back({.form = std::move(form), .done = std::move(done), .gone = std::move(gone)});
-        changed_.notify_all();
-        return;
-      }
-    }
-    done(Error{ErrorKind::budget, "the forms of too many answers are waiting already"});
+    WantedForm wanted{
+        .form = std::move(form), .client = std::move(client), .done = std::move(done), .gone = std::move(gone)};
+    if (!waiting_.push(wanted)) refuse(wanted);
   }
 
  private:
-  struct Wanted {
-    std::string form;
-    Done done;
-    std::stop_token gone;
-  };
   struct Kept {
     std::string form;
     xgrammar::CompiledGrammar grammar;
     uint64_t bytes;
   };
 
-  void work(const std::stop_token& stop) {
-    while (true) {
-      Wanted wanted;
-      {
-        std::unique_lock lock(mutex_);
-        if (!changed_.wait(lock, stop, [this] { return !waiting_.empty(); })) return;
-        wanted = std::move(waiting_.front());
-        waiting_.pop_front();
+  static void refuse(const WantedForm& wanted) {
+    wanted.done(Error{ErrorKind::budget, "the forms of too many answers are waiting already"});
+  }
+
+  /// `longer`: for forms that take longer than the bounds allow; null: they are refused.
+  void work(const std::stop_token& stop, FormQueue& queue, const WorkBounds& bounds, FormQueue* longer) {
+    while (auto wanted = queue.take(stop)) {
+      if (wanted->gone.stop_requested()) continue;
+      std::stop_source over;
+      const std::stop_callback ends(stop, [&over] { over.request_stop(); });
+      const std::stop_callback leaves(wanted->gone, [&over] { over.request_stop(); });
+      work_is_over = over.get_token();
+      bool is_too_long = false;
+      auto made = make_constraint(wanted->form, bounds, is_too_long);
+      work_is_over = {};
+      if (over.stop_requested()) continue;
+      if (!is_too_long || longer == nullptr) {
+        wanted->done(std::move(made));
+      } else if (!longer->push(*wanted)) {
+        refuse(*wanted);
       }
-      if (!wanted.gone.stop_requested()) wanted.done(make_constraint(wanted.form));
     }
   }
 
-  [[nodiscard]] Result<std::unique_ptr<TokenConstraint>> make_constraint(const std::string& form) {
-    const auto found = std::ranges::find(kept_, form, &Kept::form);
-    if (found != kept_.end()) {
-      kept_.splice(kept_.begin(), kept_, found);
-    } else {
-      auto made = guarded(kCompiling, [&] { return make_grammar(form); });
-      if (!made) {
-        if (++failures_ % kMostFailures == 0) compiler_.ClearCache();
-        return made.error();
-      }
-      xgrammar::CompiledGrammar grammar = *std::move(made);
-      const uint64_t bytes = form.size() + grammar.MemorySizeBytes();
-      kept_.push_front({.form = form, .grammar = std::move(grammar), .bytes = bytes});
-      drop_old();
+  [[nodiscard]] Result<std::unique_ptr<TokenConstraint>> make_constraint(const std::string& form,
+                                                                         const WorkBounds& bounds, bool& is_too_long) {
+    auto grammar = find_kept(form);
+    if (!grammar) {
+      auto made = guarded(
+          bounds, [&] { return make_grammar(form); }, &is_too_long);
+      if (!made) return made.error();
+      grammar = *std::move(made);
+      keep(form, *grammar);
     }
-    return guarded(kCompiling, [&]() -> std::unique_ptr<TokenConstraint> {
-      return std::make_unique<GrammarConstraint>(kept_.front().grammar, vocab_);
+    return guarded(bounds, [&]() -> std::unique_ptr<TokenConstraint> {
+      return std::make_unique<GrammarConstraint>(*grammar, vocab_);
     });
+  }
+
+  [[nodiscard]] std::optional<xgrammar::CompiledGrammar> find_kept(const std::string& form) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(kept_, form, &Kept::form);
+    if (found == kept_.end()) return std::nullopt;
+    kept_.splice(kept_.begin(), kept_, found);
+    return found->grammar;
+  }
+
+  void keep(const std::string& form, const xgrammar::CompiledGrammar& grammar) {
+    const uint64_t bytes = form.size() + grammar.MemorySizeBytes();
+    const std::lock_guard lock(mutex_);
+    kept_.push_front({.form = form, .grammar = grammar, .bytes = bytes});
+    drop_old();
   }
 
   [[nodiscard]] xgrammar::CompiledGrammar make_grammar(const std::string& form) {
@@ -306,10 +325,7 @@ class GrammarLibrary final : public ConstraintCompiler {
           fmt::format("it is too large: its grammar has {} bytes, more than {}", bytes, kMostGrammarBytes));
     }
     xgrammar::CompiledGrammar compiled = compiler_.CompileGrammar(grammar);
-    if (!last_warning.empty()) {
-      compiler_.ClearCache();                  // from which it would give the grammar the next time, without a word
-      throw std::runtime_error(last_warning);  // of what it has ignored
-    }
+    if (!last_warning.empty()) throw std::runtime_error(last_warning);  // of what it has ignored
     return compiled;
   }
 
@@ -327,12 +343,10 @@ class GrammarLibrary final : public ConstraintCompiler {
   uint32_t vocab_;
   xgrammar::TokenizerInfo tokens_;
   xgrammar::GrammarCompiler compiler_;
-  std::list<Kept> kept_;  // the last used first; of the compiling thread
-  size_t failures_ = 0;   // the same
   std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::deque<Wanted> waiting_;
-  std::jthread compiling_;  // last: it uses all the others
+  std::list<Kept> kept_;  // the last used first
+  FormQueue waiting_, long_ones_;
+  std::jthread slow_, quick_;  // last: they use all the others
 };
 
 }  // namespace

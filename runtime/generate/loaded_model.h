@@ -28,9 +28,9 @@ struct LoadPlan;
 struct LoadOptions {
   std::optional<uint32_t> context;  // positions; absent: what the model allows, but at most kDefaultContext
   uint32_t sequences = 1;           // conversations at once, each with a KV cache of its own
-  uint64_t beside_bytes = 0;        // of the host's memory, that the caller is going to take: a server's requests, a cache
-  unsigned threads = 0;             // 0: one per available core
-  std::string instruction_set;      // empty: the widest; see kernels::CpuOptions
+  uint64_t beside_bytes = 0;    // of the host's memory, that the caller is going to take: a server's requests, a cache
+  unsigned threads = 0;         // 0: one per available core
+  std::string instruction_set;  // empty: the widest; see kernels::CpuOptions
   std::optional<format::LayerSelection> layers{};  // absent: the repository's layer map, else all
   IoMethod io = IoMethod::automatic;               // how a local folder is read
   bool verify = false;                             // every expert against its digest when it is read

@@ -335,7 +335,7 @@ void Api::answer(AnswerRequest request, const Call& call) {
       refuse_all({ErrorKind::conflict, "there is not enough memory for this answer now"});
     }
   };
-  (*constraints_)->compile(json_text(*form), go_on, call.reply->gone());
+  (*constraints_)->compile(json_text(*form), client_of(call.client), go_on, call.reply->gone());
 }
 
 Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Prompt> prompts, const Call& call) {

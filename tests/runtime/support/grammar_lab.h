@@ -23,7 +23,7 @@ class GrammarLab {
  public:
   [[nodiscard]] std::unique_ptr<runtime::TokenConstraint> constraint(const runtime::OrderedJson& form) const {
     std::promise<Result<std::unique_ptr<runtime::TokenConstraint>>> promise;
-    (*compiler_)->compile(form.dump(), [&](auto made) { promise.set_value(std::move(made)); }, {});
+    (*compiler_)->compile(form.dump(), "", [&](auto made) { promise.set_value(std::move(made)); }, {});
     auto made = promise.get_future().get();
     REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
     return *std::move(made);
