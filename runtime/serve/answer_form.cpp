@@ -7,7 +7,9 @@
 
 #include "format/base/foreign_text.h"
 #include "format/json.h"
+#include "runtime/serve/field_table.h"
 #include "runtime/text/json.h"
+#include "runtime/text/json_schema.h"
 #include "runtime/text/schema_grammar.h"
 
 namespace dspack::runtime {
@@ -31,8 +33,16 @@ struct NamedTool {
   bool is_strict = false;
 };
 
+/// Whether a schema may be one of arguments, which are an object.
+bool may_be_object(const OrderedJson& schema) {
+  const OrderedJson* type = find_keyword(schema, "type");
+  return schema == true ||
+         (schema.is_object() && (type == nullptr || *type == "object" ||
+                                 (type->is_array() && std::ranges::find(*type, "object") != type->end())));
+}
+
 /// The functions among the request's tools, without "strict", which is not for the model. A schema that cannot be held
-/// to is refused where it is strict, and else stands for any object.
+/// to is refused where it is strict.
 Result<std::vector<NamedTool>> read_tools(OrderedJson& tools) {
   std::vector<NamedTool> read;
   if (!tools.is_array()) return read;
@@ -44,17 +54,33 @@ Result<std::vector<NamedTool>> read_tools(OrderedJson& tools) {
     TRY_ASSIGN(const auto strict, function.flag("strict"));
     each["function"].erase("strict");
     const OrderedJson* parameters = function.find("parameters");
-    const auto accepted = schema_grammar(parameters == nullptr ? any_object() : *parameters);
-    if (!accepted && strict.value_or(false)) return accepted.error().in(fmt::format("the tool {}", quote(*name)));
-    read.push_back({.tool = {.name = *name, .parameters = accepted && parameters ? *parameters : any_object()},
-                    .is_strict = strict.value_or(false)});
+    const auto place = fmt::format("the tool {}", quote(*name));
+    if (parameters != nullptr && !may_be_object(*parameters))
+      return invalid(fmt::format("{}: \"parameters\" describe no object", place));
+    NamedTool tool{.tool = {.name = *name, .parameters = parameters == nullptr ? any_object() : *parameters},
+                   .is_strict = strict.value_or(false)};
+    if (tool.is_strict)
+      if (const auto accepted = schema_grammar(tool.tool.parameters); !accepted) return accepted.error().in(place);
+    read.push_back(std::move(tool));
   }
   return read;
 }
 
 enum class Choice { automatic, none, any, named };
 
-Result<void> choose(Choice choice, const std::string& name, bool is_parallel, OrderedJson& tools, AnswerForm& form) {
+/// A tool as its calls are held to it. A schema that they cannot be held to stands for any object, if it is not strict.
+CallableTool held_tool(NamedTool named, std::vector<std::string>& remarks) {
+  if (named.is_strict) return std::move(named.tool);
+  if (const auto accepted = schema_grammar(named.tool.parameters); !accepted) {
+    remark(remarks, fmt::format("calls of the tool {} are not held to its parameters: {}", quote(named.tool.name),
+                                accepted.error().message));
+    named.tool.parameters = any_object();
+  }
+  return std::move(named.tool);
+}
+
+Result<void> choose(Choice choice, const std::string& name, bool is_parallel, OrderedJson& tools, AnswerForm& form,
+                    std::vector<std::string>& remarks) {
   if (choice == Choice::none) tools = nullptr;
   TRY_ASSIGN(const std::vector<NamedTool> known, read_tools(tools));
   const bool is_forced = choice == Choice::any || choice == Choice::named;
@@ -68,13 +94,15 @@ Result<void> choose(Choice choice, const std::string& name, bool is_parallel, Or
   form.kind = is_forced ? AnswerForm::Kind::calls : AnswerForm::Kind::strict_calls;
   // A named function is forced once, as in OpenAI's API: its answers have one call, whatever parallel_tool_calls says.
   form.is_parallel = is_parallel && choice != Choice::named;
-  for (const auto& [tool, has_schema] : known) {
+  for (const NamedTool& each : known) {
+    const CallableTool& tool = each.tool;
     if (choice == Choice::named && tool.name != name) continue;
     if (!is_plain(tool.name)) {
       return invalid(fmt::format("the tool's name {} is not of letters, digits, \"_\", \"-\" and \".\", up to {}",
                                  quote(tool.name), kMostNameBytes));
     }
-    form.tools.push_back({.name = tool.name, .parameters = is_forced || has_schema ? tool.parameters : any_object()});
+    form.tools.push_back(is_forced || each.is_strict ? held_tool(each, remarks)
+                                                     : CallableTool{.name = tool.name, .parameters = any_object()});
   }
   if (!form.tools.empty()) return {};
   if (choice == Choice::named)
@@ -170,39 +198,41 @@ Result<void> read_schemas(const JsonFields& fields, AnswerForm& form) {
   return {};
 }
 
-Result<void> read_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form) {
+Result<void> read_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form,
+                              std::vector<std::string>& remarks) {
   TRY_ASSIGN(const auto parallel, fields.flag("parallel_tool_calls"));
   const OrderedJson* choice = fields.find("tool_choice");
   const bool is_parallel = parallel.value_or(true);
-  if (choice == nullptr || *choice == "auto") return choose(Choice::automatic, "", is_parallel, tools, form);
-  if (*choice == "none") return choose(Choice::none, "", is_parallel, tools, form);
-  if (*choice == "required") return choose(Choice::any, "", is_parallel, tools, form);
+  if (choice == nullptr || *choice == "auto") return choose(Choice::automatic, "", is_parallel, tools, form, remarks);
+  if (*choice == "none") return choose(Choice::none, "", is_parallel, tools, form, remarks);
+  if (*choice == "required") return choose(Choice::any, "", is_parallel, tools, form, remarks);
   if (choice->is_object()) {
     const JsonFields chosen(*choice);
     TRY_ASSIGN(const auto type, chosen.text("type"));
     const OrderedJson* function = chosen.find("function");
     TRY_ASSIGN(const auto name,
                function != nullptr && function->is_object() ? JsonFields(*function).text("name") : chosen.text("name"));
-    if (type == "function" && name) return choose(Choice::named, *name, is_parallel, tools, form);
+    if (type == "function" && name) return choose(Choice::named, *name, is_parallel, tools, form, remarks);
   }
   return Error{
       ErrorKind::unsupported,
       "\"tool_choice\" can be \"auto\", \"none\", \"required\", or an object of type \"function\" with a name"};
 }
 
-Result<void> read_messages_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form) {
+Result<void> read_messages_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form,
+                                       std::vector<std::string>& remarks) {
   const OrderedJson* choice = fields.find("tool_choice");
-  if (choice == nullptr) return choose(Choice::automatic, "", true, tools, form);
+  if (choice == nullptr) return choose(Choice::automatic, "", true, tools, form, remarks);
   if (!choice->is_object()) return invalid("\"tool_choice\" is not an object");
   const JsonFields chosen(*choice);
   TRY_ASSIGN(const auto type, chosen.text("type"));
   TRY_ASSIGN(const auto name, chosen.text("name"));
   TRY_ASSIGN(const auto alone, chosen.flag("disable_parallel_tool_use"));
   const bool is_parallel = !alone.value_or(false);
-  if (type == "auto") return choose(Choice::automatic, "", is_parallel, tools, form);
-  if (type == "none") return choose(Choice::none, "", is_parallel, tools, form);
-  if (type == "any") return choose(Choice::any, "", is_parallel, tools, form);
-  if (type == "tool" && name) return choose(Choice::named, *name, is_parallel, tools, form);
+  if (type == "auto") return choose(Choice::automatic, "", is_parallel, tools, form, remarks);
+  if (type == "none") return choose(Choice::none, "", is_parallel, tools, form, remarks);
+  if (type == "any") return choose(Choice::any, "", is_parallel, tools, form, remarks);
+  if (type == "tool" && name) return choose(Choice::named, *name, is_parallel, tools, form, remarks);
   return invalid("\"tool_choice\" is not of type \"auto\", \"none\", \"any\", or \"tool\" with a \"name\"");
 }
 

@@ -37,10 +37,13 @@ struct AnswerForm {
 /// "structured_outputs" (vLLM). Each is a schema, or its text.
 [[nodiscard]] Result<void> read_schemas(const JsonFields& fields, AnswerForm& form);
 /// "tool_choice" and "parallel_tool_calls" of both APIs of OpenAI. `tools`: the request's, in the form of the chat API,
-/// or null; they become null where none may be called.
-[[nodiscard]] Result<void> read_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form);
+/// or null; they become null where none may be called. `remarks`: lines for the log, on schemas that calls are not held
+/// to.
+[[nodiscard]] Result<void> read_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form,
+                                            std::vector<std::string>& remarks);
 /// "tool_choice" of Anthropic's API; tools likewise.
-[[nodiscard]] Result<void> read_messages_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form);
+[[nodiscard]] Result<void> read_messages_tool_choice(const JsonFields& fields, OrderedJson& tools, AnswerForm& form,
+                                                     std::vector<std::string>& remarks);
 
 /// How the answer to a prompt begins.
 enum class Reasoning { none, optional, begun };

@@ -139,7 +139,7 @@ Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOpt
   if (logprobs.value_or(false)) request.top_logprobs = static_cast<uint32_t>(likeliest.value_or(0));
   if (likeliest.value_or(0) > 0 && !logprobs.value_or(false))
     return invalid("\"top_logprobs\" needs \"logprobs\": true");
-  TRY(read_tool_choice(fields, conversation.tools, request.form));
+  TRY(read_tool_choice(fields, conversation.tools, request.form, request.remarks));
   request.prompt = std::move(conversation);
   return request;
 }

@@ -142,7 +142,7 @@ Result<AnswerRequest> parse_messages_request(std::string_view body, const Sample
     TRY_ASSIGN(conversation.tools, read_tools(*tools, request.remarks));
   }
   TRY(read_output(fields, conversation, request.form));
-  TRY(read_messages_tool_choice(fields, conversation.tools, request.form));
+  TRY(read_messages_tool_choice(fields, conversation.tools, request.form, request.remarks));
   TRY(read_thinking(fields, request.thinking));
   request.prompt = std::move(conversation);
   return request;

@@ -147,7 +147,7 @@ Result<AnswerRequest> parse_responses_request(std::string_view body, const Sampl
     TRY(read_format(JsonFields(*text).find("format"), "format", request.form));
   }
   TRY(read_schemas(fields, request.form));
-  TRY(read_tool_choice(fields, conversation.tools, request.form));
+  TRY(read_tool_choice(fields, conversation.tools, request.form, request.remarks));
   if (const OrderedJson* reasoning = fields.find("reasoning"); reasoning != nullptr && reasoning->is_object()) {
     TRY_ASSIGN(const auto effort, JsonFields(*reasoning).text("effort"));
     if (effort) request.thinking = is_reasoning_effort(*effort);

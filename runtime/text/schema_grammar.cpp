@@ -338,6 +338,8 @@ class GrammarWriter {
       if (others == nullptr) return ways.empty() ? Rule() : Rule(alternatives(ways));
     }
     if (!is_said && is_listed) return Rule();
+    TRY_ASSIGN(const Rule value, write(of_values));
+    if (!value) return ways.empty() ? Rule() : Rule(alternatives(ways));
     TRY_ASSIGN(const Rule name, write_free_name(of_names, names, style));
     if (name) {
       TRY_ASSIGN(const Rule member, write_member(*name, of_values, style));

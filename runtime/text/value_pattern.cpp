@@ -87,19 +87,18 @@ Result<ValuePattern::Code> ValuePattern::compiled(std::string_view expression, u
 }
 
 Result<ValuePattern> ValuePattern::compile(std::string_view pattern) {
-  auto expression = json_pattern(pattern);
-  const bool is_of_text = expression.has_value();
-  if (!expression) {
-    if (expression.error().kind != ErrorKind::unsupported) return expression.error();
-    expression = translated(pattern);
-    if (!expression) return expression.error();
+  const auto of_text = json_pattern(pattern);
+  if (!of_text && of_text.error().kind != ErrorKind::unsupported) return of_text.error();
+  if (of_text) {
+    auto code = compiled(*of_text, PCRE2_ENDANCHORED);
+    if (code) return ValuePattern(*std::move(code), true);
+    // Properties of characters are many ranges there, more than PCRE2 has room for.
   }
-  TRY_ASSIGN(Code code, compiled(*expression, is_of_text ? PCRE2_ENDANCHORED : 0U));
-  if (!is_of_text) {
-    // One attempt, which looks for the place itself: the limit of steps is that of an attempt.
-    TRY_ASSIGN(code, compiled(fmt::format("(?s:.)*?(?:{})", *expression), 0));
-  }
-  return ValuePattern(std::move(code), is_of_text);
+  TRY_ASSIGN(const std::string expression, translated(pattern));
+  TRY(compiled(expression, 0));
+  // One attempt, which looks for the place itself: the limit of steps is that of an attempt.
+  TRY_ASSIGN(Code code, compiled(fmt::format("(?s:.)*?(?:{})", expression), 0));
+  return ValuePattern(std::move(code), false);
 }
 
 Result<bool> ValuePattern::is_in(std::string_view value) const {

@@ -264,6 +264,26 @@ bool fits(const Lab& lab, TokenConstraint& constraint, const std::string& text) 
   return true;
 }
 
+TEST_CASE("constraint: 128 tools fit, in every family") {
+  if (!is_there()) return;
+  const Lab lab;
+  std::vector<CallableTool> tools;
+  for (int i = 0; i < 128; ++i)
+    tools.push_back({.name = "tool_" + std::to_string(i),
+                     .parameters = OrderedJson::parse(R"({"type":"object","properties":{"path":{"type":"string"},
+                         "limit":{"type":"integer","minimum":1},"flags":{"type":"array","items":{"type":"string"}}},
+                         "required":["path"]})")});
+  for (const auto& [name, chat] : templates()) {
+    CAPTURE(name);
+    const auto syntax = ToolSyntax::of(*chat);
+    REQUIRE(syntax);
+    const auto form = syntax->calls(tools, true, lab.tokenizer);
+    REQUIRE(form);
+    const auto made = lab.compile(*form);
+    CHECK_MESSAGE(made, (made ? "" : made.error().message));
+  }
+}
+
 TEST_CASE("constraint: with strict tools the text is free, and calls are held to their schemas") {
   if (!is_there()) return;
   const Lab lab;

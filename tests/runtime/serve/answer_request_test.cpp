@@ -71,8 +71,8 @@ TEST_CASE("requests: a seed of any size counts modulo 2^64") {
 }
 
 TEST_CASE("requests: whole numbers of any size stay as they came, in schemas and in calls") {
-  const std::string schema = R"({"type":"integer","minimum":-9223372036854775808,"maximum":18446744073709551616,)"
-                             R"("default":123456789012345678901234567890})";
+  const std::string schema = R"({"properties":{"n":{"type":"integer","minimum":-9223372036854775808,)"
+                             R"("maximum":18446744073709551616,"default":123456789012345678901234567890}}})";
   const std::string tools = fmt::format(
       R"("tools": [{{"type": "function", "function": {{"name": "f", "parameters": {}}}}}], "max_tokens": 1)", schema);
   const Conversation talk = conversation(parse_chat_request(chat(tools), {}));
@@ -133,6 +133,32 @@ TEST_CASE("requests: calls without arguments, empty contents, results as lists")
   CHECK((*blocks.messages[1].tool_calls)[0].arguments == "{}");
   CHECK(blocks.messages[2].content == "");
   CHECK(blocks.messages[3].content == "1\n2");
+}
+
+TEST_CASE("requests: a tool's parameters are those of an object; what calls cannot be held to is said, or refused") {
+  const auto request = [](const std::string& parameters, const std::string& more) {
+    return parse_chat_request(
+        chat(R"("max_tokens": 1, "tools": [{"type": "function", "function": {"name": "f", "parameters": )" +
+             parameters + more),
+        {});
+  };
+  for (const char* parameters : {"5", "[]", "false", R"({"type":"string"})", R"({"type":["array","null"]})"}) {
+    CAPTURE(parameters);
+    const auto refused = request(parameters, "}}]");
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().message.find("describe no object") != std::string::npos);
+  }
+  for (const char* parameters : {"{}", "true", "null", R"({"type":["object","null"]})", R"({"properties":{}})"})
+    CHECK(request(parameters, "}}]").has_value());
+  const std::string unheld = R"({"type":"object","unevaluatedProperties":false})";
+  CHECK(request(unheld, "}}]")->remarks.empty());  // nothing is held to it
+  const auto forced = request(unheld, R"(}}], "tool_choice": "required")");
+  REQUIRE(forced.has_value());
+  REQUIRE(forced->remarks.size() == 1);
+  CHECK(forced->remarks[0].find("unevaluatedProperties") != std::string::npos);
+  const auto strict = request(unheld, R"(, "strict": true}}])");
+  REQUIRE_FALSE(strict.has_value());
+  CHECK(strict.error().message.find("unevaluatedProperties") != std::string::npos);
 }
 
 TEST_CASE("requests: a picture in a tool's result is refused by its type") {
