@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Writes the fields of requests, which a running dsrun serve describes, as the tables of docs/serve.md.
+"""Writes the fields of requests and the keywords of schemas, which a running dsrun serve describes, as tables of docs/serve.md.
 
     curl -s localhost:8080/openapi.json | scripts/serve_fields.py docs/serve.md
 
-replaces what stands between the two marks of that file. tests/e2e/test_serve_fields.py checks that it agrees."""
+replaces what stands between the marks of that file. tests/e2e/test_serve_fields.py checks that it agrees."""
 
 import json
 import pathlib
 import sys
 
 BEGIN, END = "<!-- fields: scripts/serve_fields.py -->\n", "<!-- end of fields -->\n"
+SCHEMAS_BEGIN, SCHEMAS_END = "<!-- schemas: scripts/serve_fields.py -->\n", "<!-- end of schemas -->\n"
+SCHEMAS = {"held": "**Held**: no token is chosen that breaks it.",
+           "checked": "**Checked**: the finished answer is looked at, and a fault is told.",
+           "remark": "**Remarks**, which say nothing of values.", "refused": "**Refused** with status 400 and the place."}
 APIS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses",
         "messages": "/v1/messages"}
 HEADS = {"obeyed": "**Obeyed:**", "harmless": "**Harmless**: no answer depends on them.",
@@ -45,10 +49,36 @@ def tables(description):
     return text
 
 
+def schema_tables(description):
+    """Markdown: for each treatment its keywords; those of which something is to be known have a line of their own."""
+    text = ""
+    for treatment, head in SCHEMAS.items():
+        text += head + "\n\n| keyword | |\n|---|---|\n"
+        plain, rows = [], []
+        for keyword in description["x-schemas"]["keywords"]:
+            if keyword["treatment"] == treatment:
+                said = keyword.get("description", "")
+                if not said:
+                    plain.append(keyword["name"])
+                elif said == "likewise":
+                    rows[-1][0].append(keyword["name"])
+                else:
+                    rows.append(([keyword["name"]], said))
+        for names, said in rows + ([(plain, "")] if plain else []):
+            text += "| %s | %s |\n" % (", ".join("`%s`" % name for name in names), said)
+        text += "\n"
+    return text + "Formats: %s.\n\n" % ", ".join(description["x-schemas"]["formats"])
+
+
+def between(document, begin, end, text):
+    before, _, rest = document.partition(begin)
+    _, _, after = rest.partition(end)
+    return before + begin + "\n" + text + end + after
+
+
 def replaced(document, description):
-    before, _, rest = document.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + "\n" + tables(description) + END + after
+    document = between(document, SCHEMAS_BEGIN, SCHEMAS_END, schema_tables(description))
+    return between(document, BEGIN, END, tables(description))
 
 
 def main():

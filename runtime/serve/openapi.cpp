@@ -5,6 +5,8 @@
 
 #include "dspack_version.h"
 #include "runtime/serve/field_table.h"
+#include "runtime/text/schema_keywords.h"
+#include "runtime/text/string_formats.h"
 
 namespace dspack::runtime {
 namespace {
@@ -70,6 +72,17 @@ OrderedJson operation(const Route& route) {
   return described;
 }
 
+/// What answers can be held to.
+OrderedJson schema_description() {
+  OrderedJson keywords = OrderedJson::array();
+  for (const SchemaKeyword& each : schema_keywords()) {
+    OrderedJson keyword = {{"name", each.name}, {"treatment", to_string(each.treatment)}};
+    if (!each.text.empty()) keyword["description"] = each.text;
+    keywords.push_back(std::move(keyword));
+  }
+  return {{"keywords", std::move(keywords)}, {"formats", known_formats()}};
+}
+
 }  // namespace
 
 std::string_view allowed_methods(std::string_view path) {
@@ -86,8 +99,10 @@ OrderedJson openapi_description() {
   OrderedJson paths = OrderedJson::object();
   for (const Route& route : kRoutes)
     paths[std::string(route.path)][route.is_get ? "get" : "post"] = operation(route);
-  return {
-      {"openapi", "3.1.0"}, {"info", {{"title", "dsrun serve"}, {"version", kVersion}}}, {"paths", std::move(paths)}};
+  return {{"openapi", "3.1.0"},
+          {"info", {{"title", "dsrun serve"}, {"version", kVersion}}},
+          {"paths", std::move(paths)},
+          {"x-schemas", schema_description()}};
 }
 
 }  // namespace dspack::runtime

@@ -12,6 +12,7 @@
 
 #include "format/base/foreign_text.h"
 #include "runtime/text/json.h"
+#include "runtime/text/schema_keywords.h"
 #include "runtime/text/string_formats.h"
 #include "runtime/text/value_pattern.h"
 
@@ -20,9 +21,6 @@ namespace {
 
 using namespace std::string_view_literals;
 
-// What is known of a value only by what other keywords have looked at, or of a schema by how it was come to.
-constexpr std::array kUnsupported = {"unevaluatedItems"sv, "unevaluatedProperties"sv, "$dynamicRef"sv,
-                                     "$recursiveRef"sv};
 constexpr std::array kTypes = {"string"sv, "number"sv, "integer"sv, "boolean"sv, "null"sv, "array"sv, "object"sv};
 // Keywords by what they hold: a schema, a list of schemas, and schemas by names.
 constexpr std::array kOneSchema = {
@@ -99,9 +97,9 @@ class SchemaReader {
     }
     if (schema.is_boolean()) return {};
     if (!schema.is_object()) return made_.refuse(ErrorKind::invalid, schema, "is not a schema");
-    for (const std::string_view keyword : kUnsupported)
-      if (schema.contains(std::string(keyword)))
-        return made_.refuse(ErrorKind::unsupported, schema, fmt::format("\"{}\" cannot be held to", keyword));
+    for (const SchemaKeyword& keyword : schema_keywords())
+      if (keyword.treatment == SchemaKeyword::Treatment::refused && schema.contains(keyword.name))
+        return made_.refuse(ErrorKind::unsupported, schema, fmt::format("\"{}\" cannot be held to", keyword.name));
     const OrderedJson* dialect = find_keyword(schema, "$schema");
     if (dialect != nullptr && (!dialect->is_string() || !is_known_dialect(dialect->get_ref<const std::string&>())))
       return made_.refuse(ErrorKind::unsupported, schema, "the dialect that \"$schema\" names is not known");

@@ -3,25 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
-#include <string_view>
+
+#include "runtime/text/schema_keywords.h"
 
 namespace dspack::runtime {
 namespace {
 
 constexpr size_t kMostSteps = 20'000;  // of choosing, for one value
 
-/// Keywords that say nothing of a value.
-constexpr std::array<std::string_view, 14> kRemarks = {
-    "title",    "description", "default", "examples",    "deprecated", "readOnly", "writeOnly",
-    "$comment", "$schema",     "$id",     "definitions", "$defs",      "$ref",     "discriminator"};
-
 /// Whether a schema says no more than what its reference leads to does, or without one nothing.
 bool is_bare(const OrderedJson& schema) {
   if (schema.is_boolean()) return schema.get<bool>();
-  return std::ranges::all_of(schema.items(), [](const auto& member) {
-    return std::ranges::find(kRemarks, std::string_view(member.key())) != kRemarks.end();
+  return std::ranges::none_of(schema_keywords(), [&](const SchemaKeyword& keyword) {
+    return keyword.treatment != SchemaKeyword::Treatment::remark && keyword.name != "$ref" &&
+           schema.contains(keyword.name);
   });
 }
 

@@ -14,36 +14,7 @@ constexpr std::array<std::pair<std::string_view, Types>, 7> kTypeNames = {{{"nul
                                                                            {"array", kArray},
                                                                            {"object", kObject},
                                                                            {"integer", kWhole},
-                                                                           {"number", kWhole | kFraction}}};
-constexpr std::array<std::pair<std::string_view, Types>, 27> kKeywordsOfTypes = {
-    {{"properties", kObject},
-     {"required", kObject},
-     {"additionalProperties", kObject},
-     {"patternProperties", kObject},
-     {"propertyNames", kObject},
-     {"minProperties", kObject},
-     {"maxProperties", kObject},
-     {"dependentRequired", kObject},
-     {"dependentSchemas", kObject},
-     {"dependencies", kObject},
-     {"items", kArray},
-     {"prefixItems", kArray},
-     {"additionalItems", kArray},
-     {"minItems", kArray},
-     {"maxItems", kArray},
-     {"uniqueItems", kArray},
-     {"contains", kArray},
-     {"minLength", kString},
-     {"maxLength", kString},
-     {"pattern", kString},
-     {"format", kString},
-     {"minimum", kWhole | kFraction},
-     {"maximum", kWhole | kFraction},
-     {"exclusiveMinimum", kWhole | kFraction},
-     {"exclusiveMaximum", kWhole | kFraction},
-     {"multipleOf", kWhole | kFraction},
-     {"minContains", kArray}}};
-
+                                                                           {"number", kNumber}}};
 }  // namespace
 
 Types types_of(const SchemaList& all) {
@@ -57,15 +28,17 @@ Types types_of(const SchemaList& all) {
           here |= bits;
       named &= here;
     }
-    for (const auto& [keyword, bits] : kKeywordsOfTypes)
-      if (each->contains(keyword)) meant |= bits;
+    for (const SchemaKeyword& keyword : schema_keywords())
+      if (keyword.types != 0 && each->contains(keyword.name)) meant |= keyword.types;
   }
   return named == kAnyType && meant != 0 ? meant : named;
 }
 
 bool has_typed_keywords(const SchemaList& all) {
   return std::ranges::any_of(all, [](const OrderedJson* each) {
-    return std::ranges::any_of(kKeywordsOfTypes, [&](const auto& keyword) { return each->contains(keyword.first); });
+    return std::ranges::any_of(schema_keywords(), [&](const SchemaKeyword& keyword) {
+      return keyword.types != 0 && each->contains(keyword.name);
+    });
   });
 }
 

@@ -6,13 +6,9 @@
 #include <optional>
 
 #include "runtime/text/schema_cases.h"
+#include "runtime/text/schema_keywords.h"
 
 namespace dspack::runtime {
-
-/// Types as bits. A number is whole or not; "integer" is a number that is whole.
-using Types = uint32_t;
-inline constexpr Types kNull = 1, kBoolean = 2, kString = 4, kArray = 8, kObject = 16, kWhole = 32, kFraction = 64;
-inline constexpr Types kAnyType = 127;
 
 /// Those of which a value of all the schemas can be; where none names any, those of their keywords.
 [[nodiscard]] Types types_of(const SchemaList& all);

@@ -85,6 +85,13 @@ const Format* find_format(std::string_view name) {
 
 }  // namespace
 
+std::vector<std::string_view> known_formats() {
+  std::vector<std::string_view> names;
+  for (const Format& format : kFormats)
+    names.push_back(format.name);
+  return names;
+}
+
 bool is_known_format(std::string_view name) {
   return find_format(name) != nullptr;
 }

@@ -5,9 +5,12 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace dspack::runtime {
 
+/// All of them.
+[[nodiscard]] std::vector<std::string_view> known_formats();
 /// Whether strings can be held to a format; OpenAPI's, which say nothing of a string's characters, are among them.
 [[nodiscard]] bool is_known_format(std::string_view name);
 /// The pattern of a known format; nullopt: it has any string.
