@@ -28,15 +28,19 @@ ROOT = Path(__file__).resolve().parents[3]
 # What looks at a folder: doctest programs, fuzz corpora, end-to-end cases (names of ctest). The first that fits is taken.
 ROOMS = [
     ("runtime/text/regex", ["runtime/text/text_tests"], ["regex", "tokenizer"], ["e2e_prompt"]),
-    ("runtime/text", ["runtime/text/text_tests"], ["tokenizer", "tiktoken", "regex", "chat", "jinja", "json_schema"],
-     ["e2e_prompt", "e2e_chat", "e2e_encoded_chats"]),
+    ("runtime/text", ["runtime/text/text_tests", "runtime/runtime_tests"],
+     ["tokenizer", "tiktoken", "regex", "chat", "jinja", "templates", "reply", "json_schema"],
+     ["e2e_prompt", "e2e_chat", "e2e_encoded_chats", "e2e_serve_calls", "e2e_structured"]),
     ("runtime/access", ["runtime/runtime_tests"], [], ["e2e_remote", "e2e_io", "e2e_absent_from"]),
     ("runtime/bench", ["runtime/runtime_tests"], [], ["e2e_bench"]),
     ("runtime/budget", ["runtime/runtime_tests"], [], ["e2e_budget", "e2e_plan"]),
     ("runtime/cli", ["runtime/runtime_tests"], [], ["e2e_usage", "e2e_prompt", "e2e_chat", "e2e_terminal", "e2e_plan"]),
-    ("runtime/generate", ["runtime/runtime_tests"], ["kv_file"], ["e2e_decoding", "e2e_prefix_cache", "e2e_saved_chat", "e2e_structured"]),
+    ("runtime/generate", ["runtime/runtime_tests", "runtime/runtime_threads_tests"], ["kv_file"],
+     ["e2e_decoding", "e2e_prefix_cache", "e2e_saved_chat", "e2e_structured", "e2e_seeds", "e2e_serve_company"]),
     ("runtime/replay", ["runtime/runtime_tests"], ["routes"], ["e2e_replay_page"]),
-    ("runtime/serve", ["runtime/runtime_tests"], ["requests", "http"], ["e2e_serve", "e2e_serve_clients", "e2e_web_page"]),
+    ("runtime/serve", ["runtime/serve_tests", "runtime/runtime_tests"], ["requests", "http"],
+     ["e2e_serve", "e2e_serve_requests", "e2e_serve_calls", "e2e_serve_fields", "e2e_structured", "e2e_serve_start", "e2e_serve_company",
+      "e2e_serve_load", "e2e_evaluators", "e2e_serve_clients", "e2e_web_page"]),
     ("runtime/validation", ["runtime/runtime_tests"], [], ["e2e_validation"]),
     ("runtime", ["runtime/runtime_tests"], ["config", "routes"], ["e2e_dsrun", "e2e_family", "e2e_sparse_attention"]),
     ("kernels", ["kernels/kernels_tests"], [], ["e2e_family"]),
@@ -60,7 +64,7 @@ ROOMS = [
     ("reshard/run/converter", ["reshard/reshard_tests"], [], ["e2e_transforms"]),
     ("reshard", ["reshard/reshard_tests", "faults/fault_tests"], ["plan", "recipe", "journal", "checksums"],
      ["e2e_repack", "e2e_grouping", "e2e_recipes", "e2e_verify", "e2e_unpack", "e2e_upstream", "e2e_diff", "e2e_resume", "e2e_parts",
-      "e2e_link", "e2e_inspect_html", "e2e_stored_forms"]),
+      "e2e_link", "e2e_inspect_html", "e2e_stored_forms", "fault_kills"]),
 ]
 
 # (what, pattern, replacement); one match of a line is replaced.
