@@ -54,10 +54,13 @@ CodepointSet space() {
 struct Part {
   std::string text;       // an expression that can be followed by another
   bool is_single = true;  // a quantifier may follow it as it stands
+  bool is_character = false;
   bool is_never = false;  // no string has it
   bool opens = false;     // it begins with ^
   bool closes = false;    // it ends with $
   size_t states = 0;
+  std::optional<LengthBounds> counts = {};  // of one character that is repeated
+  std::string character = {};               // that one
 };
 
 std::string grouped(const Part& part) {
@@ -66,12 +69,15 @@ std::string grouped(const Part& part) {
 
 class PatternReader {
  public:
-  explicit PatternReader(std::string_view pattern) : cursor_(pattern) {}
+  PatternReader(std::string_view pattern, const LengthBounds& length) : cursor_(pattern), length_(length) {}
 
   /// Every string in which the pattern is found: what its alternatives leave open at an end is any text.
   Result<std::string> read() {
     TRY_ASSIGN(const std::vector<Part> alternatives, read_alternatives(0));
     if (!cursor_.done()) return cursor_.refuse("\")\" without \"(\"");
+    if (alternatives.size() == 1) {
+      if (const auto counted = within_length(alternatives.front())) return *counted;
+    }
     const std::string any = fmt::format("(?:{})*", *json_character(~CodepointSet()));
     std::string text;
     size_t states = 0;
@@ -91,6 +97,17 @@ class PatternReader {
   }
 
  private:
+  /// One character as many times as both the pattern and the length allow; nullopt: it is another pattern, or they are
+  /// too many.
+  [[nodiscard]] std::optional<std::string> within_length(const Part& whole) const {
+    if (!whole.opens || !whole.closes || !whole.counts) return std::nullopt;
+    const uint64_t least = std::max(whole.counts->least, length_.least);
+    auto most = whole.counts->most;
+    if (length_.most) most = std::min(most.value_or(*length_.most), *length_.most);
+    if (most.value_or(least) > kMostPatternStates || most.value_or(least) < least) return std::nullopt;
+    return repeated_expression(whole.character, least, most);
+  }
+
   /// Up to a closing parenthesis or the end.
   Result<std::vector<Part>> read_alternatives(size_t depth) {
     if (depth > kDeepest) return cursor_.refuse("groups within groups beyond a depth of 32");
@@ -129,6 +146,8 @@ class PatternReader {
         return invalid(fmt::format("a pattern of more than about {} states", kMostPatternStates));
       }
       whole.text += next.text;
+      whole.counts = parts == 0 ? next.counts : std::nullopt;
+      whole.character = std::move(next.character);
       ++parts;
     }
     whole.is_single = false;
@@ -151,6 +170,10 @@ class PatternReader {
     if (item.text.empty() || most == 0U) return repeated;
     if (repeated.states > kMostPatternStates) {
       return invalid(fmt::format("a pattern of more than about {} states", kMostPatternStates));
+    }
+    if (item.is_character) {
+      repeated.counts = LengthBounds{.least = least, .most = most};
+      repeated.character = item.text;
     }
     repeated.text = repeated_expression(grouped(item), least, most);
     return repeated;
@@ -257,7 +280,7 @@ class PatternReader {
   static Result<Part> one_of(const CodepointSet& set) {
     auto text = json_character(set);
     if (!text) return Part{.text = {}, .is_never = true};
-    return Part{.text = *std::move(text), .states = 1};
+    return Part{.text = *std::move(text), .is_character = true, .states = 1};
   }
 
   /// "[a-z\\d]", as ECMA-262 reads it: "[" and "&&" mean nothing within, a hyphen at an end or beside a set is itself.
@@ -364,6 +387,7 @@ class PatternReader {
   }
 
   PatternCursor cursor_;
+  LengthBounds length_;
 };
 
 }  // namespace
@@ -419,8 +443,8 @@ std::string repeated_expression(std::string_view single, uint64_t least, std::op
   return text;
 }
 
-Result<std::string> json_pattern(std::string_view pattern) {
-  return PatternReader(pattern).read();
+Result<std::string> json_pattern(std::string_view pattern, const LengthBounds& length) {
+  return PatternReader(pattern, length).read();
 }
 
 }  // namespace dspack::runtime

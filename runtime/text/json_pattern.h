@@ -24,8 +24,16 @@ namespace dspack::runtime {
 /// Of the automaton that a pattern becomes, about: the time that a grammar takes is in proportion to them.
 inline constexpr size_t kMostPatternStates = 400;
 
+/// Of strings, in characters of their values.
+struct LengthBounds {
+  uint64_t least = 0;
+  std::optional<uint64_t> most = {};
+};
+
 /// The expression for the text between the quotes of all strings in which `pattern` is found; of xgrammar's dialect.
-[[nodiscard]] Result<std::string> json_pattern(std::string_view pattern);
+/// `length`: obeyed where the pattern is one character many times, `^[a-z]+$`, and few enough of them; no part of other
+/// expressions.
+[[nodiscard]] Result<std::string> json_pattern(std::string_view pattern, const LengthBounds& length = {});
 
 /// The expression for one character of a string's text, of those in `set`; never empty: a set without characters gives
 /// nullopt. Surrogates are no characters.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@ using namespace std::string_view_literals;
 
 constexpr size_t kMostDepth = 100;      // of values within values, through references
 constexpr size_t kMostLists = 4000;     // of schemas that hold together
+constexpr int kMostTimes = 32;          // that a grammar is written, with what is known of the time before
 constexpr size_t kLongestInline = 100;  // bytes of an expression that several rules hold
 
 using Ways = std::vector<std::string>;
@@ -38,17 +40,37 @@ const ObjectStyle kArguments = {.begin = {}, .comma = {}, .end = literal(""), .e
 
 using Rule = std::optional<std::string>;  // nullopt: no value is of it
 
+/// Lists of schemas that a value of finite length is known to be of.
+using Valued = std::set<SchemaList>;
+
 class GrammarWriter {
  public:
-  explicit GrammarWriter(const JsonSchema& schema) : schema_(schema), validator_(schema) {}
+  /// `valued`: lists that may hold themselves; others that do so have no value.
+  GrammarWriter(const JsonSchema& schema, const Valued& valued)
+      : schema_(schema), valued_(valued), validator_(schema) {}
 
-  Result<std::string> write() {
-    TRY_ASSIGN(const Rule value, write({&schema_.root()}));
-    if (!value) return nothing();
-    return fmt::format("root ::= {}\n{}", *value, rules_.text());
+  /// nullopt: no value is of it.
+  Result<std::optional<std::string>> write(std::optional<ArgumentStyle> style) {
+    TRY_ASSIGN(const Rule value, style ? write_arguments(*style) : write({&schema_.root()}));
+    if (!value) return std::optional<std::string>();
+    return std::optional(fmt::format("root ::= {}\n{}", *value, rules_.text()));
   }
 
-  Result<std::string> write_arguments(ArgumentStyle style) {
+  /// Of the lists that were written, those that have a value.
+  [[nodiscard]] Valued valued() const {
+    Valued all;
+    for (const auto& [list, written] : written_)
+      if (written.rule) all.insert(list);
+    return all;
+  }
+
+  [[nodiscard]] Error nothing() const {
+    return schema_.refuse(ErrorKind::invalid, empty_ == nullptr ? schema_.root() : *empty_,
+                          "no value is of it, or none that can be written");
+  }
+
+ private:
+  Result<Rule> write_arguments(ArgumentStyle style) {
     TRY_ASSIGN(const std::vector<SchemaList> cases, schema_cases(schema_, {&schema_.root()}));
     Ways ways;
     for (const SchemaList& all : cases) {
@@ -56,15 +78,9 @@ class GrammarWriter {
       TRY_ASSIGN(const Rule way, write_object(all, style));
       if (way) ways.push_back(*way);
     }
-    if (ways.empty()) return nothing();
-    return fmt::format("root ::= {}\n{}", alternatives(ways), rules_.text());
+    return ways.empty() ? Rule() : Rule(alternatives(ways));
   }
 
- private:
-  Error nothing() const {
-    return schema_.refuse(ErrorKind::invalid, empty_ == nullptr ? schema_.root() : *empty_,
-                          "no value is of it, or none that can be written");
-  }
   [[nodiscard]] Error refuse(const SchemaList& all, const Error& error) const {
     return schema_.refuse(error.kind, all.empty() ? schema_.root() : *all.front(), error.message);
   }
@@ -76,8 +92,10 @@ class GrammarWriter {
     const auto [found, is_new] = written_.try_emplace(all);
     Written& written = found->second;
     if (!is_new) {
-      if (written.is_open) written.is_used = true;
-      return written.is_open ? Rule(written.name) : written.rule;
+      if (!written.is_open) return written.rule;
+      if (!valued_.contains(all)) return Rule();
+      written.is_used = true;
+      return Rule(written.name);
     }
     if (written_.size() > kMostLists) return invalid("the schema has too many combinations of schemas");
     if (++depth_ > kMostDepth) return invalid(fmt::format("the schema's values are more than {} deep", kMostDepth));
@@ -88,7 +106,6 @@ class GrammarWriter {
     written.is_open = false;
     if (!*body) {
       if (empty_ == nullptr) empty_ = all.front();
-      if (written.is_used) return nothing();
       return written.rule;
     }
     if (written.is_used) rules_.add(written.name, **body);
@@ -163,6 +180,9 @@ class GrammarWriter {
   // Strings.
 
   Result<Rule> write_string(const SchemaList& all) {
+    const uint64_t least = bound_of(all, "minLength", true).value_or(0);
+    const auto most = bound_of(all, "maxLength", false);
+    if (most && least > *most) return Rule();
     for (const char* keyword : {"pattern", "format"}) {
       for (const OrderedJson* each : all) {
         const OrderedJson* found = find_keyword(*each, keyword);
@@ -170,13 +190,10 @@ class GrammarWriter {
         const auto& text = found->get_ref<const std::string&>();
         const auto pattern = keyword == "pattern"sv ? std::optional<std::string_view>(text) : pattern_of_format(text);
         if (!pattern) continue;
-        const auto expression = json_pattern(*pattern);
+        const auto expression = json_pattern(*pattern, {.least = least, .most = most});
         if (expression) return Rule(rules_.add(regex(fmt::format("\"{}\"", *expression))));
       }
     }
-    const uint64_t least = bound_of(all, "minLength", true).value_or(0);
-    const auto most = bound_of(all, "maxLength", false);
-    if (most && least > *most) return Rule();
     return Rule(rules_.string(least, most));
   }
 
@@ -421,6 +438,7 @@ class GrammarWriter {
   };
 
   const JsonSchema& schema_;
+  const Valued& valued_;
   SchemaValidator validator_;
   GrammarRules rules_;
   std::map<SchemaList, Written> written_;
@@ -428,16 +446,29 @@ class GrammarWriter {
   size_t depth_ = 0;
 };
 
+/// Written until it is known which lists have values: a schema that holds itself has one where it need not.
+Result<std::string> written(const OrderedJson& schema, std::optional<ArgumentStyle> style) {
+  TRY_ASSIGN(const JsonSchema read, JsonSchema::read(schema));
+  Valued known;
+  for (int times = 0; times < kMostTimes; ++times) {
+    GrammarWriter writer(read, known);
+    TRY_ASSIGN(std::optional<std::string> grammar, writer.write(style));
+    Valued found = writer.valued();
+    if (found == known)
+      return grammar ? Result<std::string>(*std::move(grammar)) : Result<std::string>(writer.nothing());
+    known = std::move(found);
+  }
+  return invalid("the schema has too many schemas that hold themselves within each other");
+}
+
 }  // namespace
 
 Result<std::string> schema_grammar(const OrderedJson& schema) {
-  TRY_ASSIGN(const JsonSchema read, JsonSchema::read(schema));
-  return GrammarWriter(read).write();
+  return written(schema, std::nullopt);
 }
 
 Result<std::string> arguments_grammar(const OrderedJson& schema, ArgumentStyle style) {
-  TRY_ASSIGN(const JsonSchema read, JsonSchema::read(schema));
-  return GrammarWriter(read).write_arguments(style);
+  return written(schema, style);
 }
 
 }  // namespace dspack::runtime

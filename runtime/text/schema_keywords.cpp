@@ -40,8 +40,9 @@ constexpr std::array kKeywords = {
     SchemaKeyword{"contains", kArray, checked},
     SchemaKeyword{"minContains", kArray, checked},
     SchemaKeyword{"maxContains", kArray, checked},
-    SchemaKeyword{"minLength", kString, held,
-                  "characters of the value, up to 1,048,576; beside a pattern or format checked"},
+    SchemaKeyword{
+        "minLength", kString, held,
+        "characters of the value, up to 1,048,576; beside a pattern that is no `^[a-z]+$`, and a format, checked"},
     SchemaKeyword{"maxLength", kString, held, "likewise"},
     SchemaKeyword{
         "pattern", kString, held,
