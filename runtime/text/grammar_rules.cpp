@@ -41,9 +41,9 @@ std::string regex(std::string_view expression) {
   return fmt::format("Regex({})", literal(expression));
 }
 
-std::string repeated(std::string_view rule, uint64_t least, std::optional<uint64_t> most) {
-  if (!most) return least == 0 ? fmt::format("{}*", rule) : fmt::format("{}{{{},}}", rule, least);
-  return fmt::format("{}{{{},{}}}", rule, least, *most);
+std::string repeated(std::string_view part, uint64_t least, std::optional<uint64_t> most) {
+  if (!most) return least == 0 ? fmt::format("{}*", part) : fmt::format("{}{{{},}}", part, least);
+  return fmt::format("{}{{{},{}}}", part, least, *most);
 }
 
 std::string alternatives(const std::vector<std::string>& ways) {

@@ -338,9 +338,10 @@ std::string JsonSchema::place(const OrderedJson& schema) const {
   for (auto at = spots_.find(&schema); at != spots_.end() && at->second.parent != nullptr;
        at = spots_.find(at->second.parent))
     steps.push_back(at->second.step);
+  std::ranges::reverse(steps);
   std::string place;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
-    place += *step;
+  for (const std::string_view step : steps)
+    place += step;
   return place;
 }
 
