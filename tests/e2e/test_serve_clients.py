@@ -128,6 +128,18 @@ class OpenAi(Serving):
             parsed.append(call.function.parsed_arguments)
         for each in parsed:
             self.assertIsInstance(each, Place)
+        # An answer that is of another form than promised is an error to who parses it, and told to who does not.
+        twice = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": twice}}
+        with self.assertRaises(openai.ContentFilterFinishReasonError):
+            client.chat.completions.parse(**options, response_format=form)
+        with client.chat.completions.stream(**options, response_format=form) as stream:
+            with self.assertRaises(openai.ContentFilterFinishReasonError):
+                stream.get_final_completion()
+        choice, = client.chat.completions.create(**options, response_format=form).choices
+        self.assertIn("uniqueItems", choice.message.refusal)
+        response = client.responses.create(model="m", input=ASK, text={"format": {"type": "json_schema", "name": "x", "schema": twice}})
+        self.assertEqual((response.status, response.incomplete_details.reason), ("incomplete", "content_filter"))
 
     def test_leaving(self):
         client = self.client()
