@@ -59,6 +59,10 @@ constexpr NamePart kDeepSeekLayer[] = {
     {"ffn.w3.", Role::dense_mlp},
     {"e_proj.", Role::mtp},
     {"h_proj.", Role::mtp},
+    {"main_proj.", Role::mtp},  // of DeepSeek-V4's stages that draft
+    {"main_norm.", Role::mtp},
+    {"markov_head.", Role::mtp},
+    {"confidence_head.", Role::mtp},
     {"norm.", Role::mtp},
     {"head.", Role::mtp},
     {"emb.", Role::mtp},

@@ -149,7 +149,8 @@ def deepseek_own():
                 name = start + "ffn.experts.%d.%s" % (number, part)
                 family.add_expert(layer, number, name + ".weight", shape, "I8")
                 family.add_expert(layer, number, name + ".scale", [shape[0], 2], "F8_E8M0")
-    for name in ("e_proj.weight", "h_proj.weight", "enorm.weight", "hnorm.weight", "norm.weight", "hc_head_fn"):
+    for name in ("e_proj.weight", "h_proj.weight", "enorm.weight", "hnorm.weight", "norm.weight", "hc_head_fn", "main_proj.weight",
+                 "main_proj.scale", "main_norm.weight", "markov_head.markov_w1.weight", "confidence_head.proj.weight"):
         family.add("mtp", "mtp.0." + name, [HIDDEN, HIDDEN])
     return family
 
