@@ -23,7 +23,10 @@ bool is_mtp(const TensorEntry& tensor, const SourceFacts& facts) {
 Result<void> check_mtp(const Checkpoint& source, uint32_t decoder_layers) {
   std::map<LayerId, bool> is_mtp_layer;
   for (const TensorEntry& tensor : source.tensors()) {
-    if (tensor.place.layer) is_mtp_layer[*tensor.place.layer] |= tensor.place.role == format::Role::mtp;
+    if (!tensor.place.layer) continue;
+    // Some are named so, and DeepSeek-V4's have a stage that has no other tensors than a layer.
+    const bool is_named = tensor.place.layer->value >= format::kFirstMtpLayer;
+    is_mtp_layer[*tensor.place.layer] |= is_named || tensor.place.role == format::Role::mtp;
   }
   for (const auto& [layer, mtp] : is_mtp_layer) {
     if (mtp == (layer.value >= decoder_layers)) continue;

@@ -292,6 +292,22 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
   return {};
 }
 
+/// What counts the layers behind the decoder's. DeepSeek-V4's stages that draft have keys of their own, and a place
+/// each in the list of ratios.
+void forget_mtp(OrderedJson& model) {
+  model["num_nextn_predict_layers"] = 0;
+  std::vector<std::string> stages;
+  for (const auto& [key, value] : model.items())
+    if (key.starts_with("dspark_")) stages.push_back(key);
+  for (const std::string& key : stages)
+    model.erase(key);
+  const auto ratios = model.find("compress_ratios");
+  const auto layers = model.find("num_hidden_layers");
+  if (ratios == model.end() || !ratios->is_array() || layers == model.end() || !layers->is_number_unsigned()) return;
+  while (ratios->size() > layers->get<uint64_t>())
+    ratios->erase(ratios->size() - 1);
+}
+
 }  // namespace
 
 Result<std::optional<std::string>> changed_config(const Plan& plan, format::Repository& source,
@@ -304,7 +320,7 @@ Result<std::optional<std::string>> changed_config(const Plan& plan, format::Repo
   if (const auto strict = format::parse_json(*text, format::kConfigDocument); !strict) return strict.error().in(place);
   OrderedJson config = OrderedJson::parse(*text);
   if (!config.is_object()) return Error{ErrorKind::invalid, place + ": is no JSON object"};
-  if (plan.recipe.drop_mtp) language_model(config)["num_nextn_predict_layers"] = 0;
+  if (plan.recipe.drop_mtp) forget_mtp(language_model(config));
   if (converted) {
     if (const auto changed = change_quantisation(config, plan); !changed) return changed.error().in(place);
   }

@@ -84,6 +84,18 @@ class Packing(EndToEnd):
         self.assert_ok(self.run_program("repair", packed, "--source", source))
         self.assert_ok(self.run_program("verify", packed))
 
+    def test_the_stages_that_draft_can_be_left_out(self):
+        source, packed = self.scratch / "source", self.scratch / "packed"
+        v4_checkpoint.write_checkpoint(source, SMALL, v3_checkpoint.RandomPayload(1))
+        recipe = Path(__file__).resolve().parents[2] / "recipes" / "without-mtp.json"
+        self.assert_ok(self.run_program("--recipe", recipe, "--out", packed, source))
+        self.assert_ok(self.run_program("verify", packed))
+        self.assertIn(" 5 layers, %d routed experts" % (5 * 4), self.assert_ok(self.run_program("inspect", packed)).stdout)
+        config = json.loads((packed / "config.json").read_text())
+        self.assertEqual((config["num_nextn_predict_layers"], config["compress_ratios"]), (0, [0, 0, 4, 128, 4]))
+        self.assertEqual([key for key in config if key.startswith("dspark_")], [])
+        self.assertEqual({key for key in SMALL if key not in config}, {key for key in SMALL if key.startswith("dspark_")})
+
 
 if __name__ == "__main__":
     main()

@@ -212,6 +212,12 @@ TEST_CASE("product: a config.json that contradicts the names keeps drop_mtp from
   longer.add(0, "model.layers.2.input_layernorm.weight", "BF16", {8}, 2);
   CHECK(mentions(problem(R"("drop_mtp":true)", open(longer), with(1)), "layer 2 has no tensor"));
 
+  // DeepSeek-V4's are named, and the second of its stages has what a layer has.
+  const format::Checkpoint stages = catalogue({{"layers.0.attn_norm.weight", Dtype::bf16, {8}},
+                                               {"mtp.0.main_norm.weight", Dtype::bf16, {8}},
+                                               {"mtp.1.attn_norm.weight", Dtype::bf16, {8}}});
+  CHECK(made(R"("drop_mtp":true)", stages, with(1)).value().result.tensors().size() == 1);
+
   const format::Checkpoint plain = catalogue({{"model.layers.0.input_layernorm.weight", Dtype::bf16, {8}}});
   const Product product = made(R"("drop_mtp":true)", plain, with(1)).value();
   CHECK(product.warnings == std::vector<std::string>{"drop_mtp leaves out nothing: the source has no MTP module"});
