@@ -221,6 +221,14 @@ TEST_CASE("prefix cache: files of another model are not used, stay while there i
     cache.keep(lab.computed(numbers(64, 200)));
     CHECK(lab.restored(cache, numbers(64, 200)) == 64);
     CHECK(lab.restored(cache, numbers(64)) == 64);
+    cache.keep(lab.computed(numbers(64, 300)));  // for which the next one goes
+  }
+  CHECK(std::ranges::none_of(lab.log, [](const std::string& line) { return line.find("kv-") == std::string::npos; }));
+  const auto files = format::posix_file_system().list(lab.folder.path()).value();
+  CHECK(std::ranges::count_if(files, [](const std::string& name) { return name.size() > 60; }) == 4);
+  {
+    PrefixCache cache = lab.on_disk();
+    CHECK(lab.restored(cache, numbers(128)) == 0);
   }
   CHECK(lab.folder.read("kv-notes.txt") == "mine");
   CHECK(lab.folder.read("kv-.safetensors") == "mine");
