@@ -109,7 +109,9 @@ TEST_CASE("schema grammar: numbers lie within their bounds, compared as decimals
           {"-4", "18446744073709551617", "1.0"}},
          {R"({"type":"integer","minimum":2.5,"maximum":1.5e1})", {"3", "15"}, {"2", "16"}},
          {R"({"type":"integer","multipleOf":7})", {"0", "-21", "700"}, {"15", "701"}},
-         {R"({"type":"integer","multipleOf":6,"minimum":-20,"maximum":20})", {"-18", "0", "18"}, {"-24", "20"}}});
+         {R"({"type":"integer","multipleOf":6,"minimum":-20,"maximum":20})", {"-18", "0", "18"}, {"-24", "20"}},
+         {R"({"type":"number","multipleOf":2.0,"minimum":0,"maximum":9})", {"0", "4"}, {"3", "4.5", "10"}},
+         {R"({"type":"number","multipleOf":0.5,"minimum":0,"maximum":9})", {"0.5", "4"}, {"10"}}});
   std::vector<Case> all;
   for (int least = -12; least <= 12; least += 3) {
     for (int most = least; most <= 120; most += 33) {

@@ -36,6 +36,15 @@ TEST_CASE(
   CHECK(take_all_in_turn(queue) == std::vector<uint32_t>{20, 30, 11, 21, 12, 22, 13});
 }
 
+TEST_CASE("waiting queue: a client's last turn is remembered after all its requests are gone") {
+  WaitingQueue queue(64);
+  REQUIRE(queue.add(request_of("a", 10)));
+  CHECK(take_all_in_turn(queue) == std::vector<uint32_t>{10});
+  REQUIRE(queue.add(request_of("a", 11)));
+  REQUIRE(queue.add(request_of("b", 20)));
+  CHECK(take_all_in_turn(queue) == std::vector<uint32_t>{20, 11});
+}
+
 TEST_CASE("waiting queue: whoever has fewer places comes first") {
   WaitingQueue queue(64);
   for (const uint32_t i : {10U, 11U})

@@ -52,6 +52,9 @@ TEST_CASE("jinja: statements and expressions") {
       {"{{ {'b': 1, 'a': ['ü<', 1.0]} | tojson }}", R"({"b": 1, "a": ["ü<", 1.0]})"},
       {"{{ [1, {'a': []}] | tojson(indent=2) }}", "[\n  1,\n  {\n    \"a\": []\n  }\n]"},
       {"{{ missing }}|{{ missing is defined }}|{{ missing | default('d') }}", "|False|d"},
+      {"{{ '' | default('d') }}|{{ '' | default('d', true) }}|{{ 'a' | default('d', boolean=true) }}", "|d|a"},
+      {"{{ '\\101\\60\\8' }}{{ (-1) ** 3 }}{{ (-1) ** 4 }}", "A0\\8-11"},
+      {"{{ [1] | attr('x') is defined }}{{ 'a' | attr('upper') is defined }}", "FalseFalse"},
       {"{{ ' a b '.strip().split(' ') }}{{ 'a-b'.replace('-', '+') }}{{ 'ab'.startswith(('x', 'a')) }}",
        "['a', 'b']a+bTrue"},
       {"{{ [{'k': 2}, {'k': 1}] | map(attribute='k') | sort | join(', ') }}", "1, 2"},
@@ -101,6 +104,22 @@ TEST_CASE("jinja: statements and expressions") {
     REQUIRE_MESSAGE(text.has_value(), (text ? "" : text.error().message));
     CHECK(*text == expected);
   }
+}
+
+TEST_CASE("jinja: what a template can be told are the names that it does not give itself") {
+  const auto inputs = [](std::string_view source) {
+    const auto program = jinja::Program::compile(source);
+    REQUIRE(program);
+    std::string names;
+    for (const std::string& name : program->inputs())
+      names += name + " ";
+    return names;
+  };
+  CHECK(inputs("{% with a = x, b = a %}{{ a }}{{ b }}{% endwith %}{{ b }}") == "b x ");
+  CHECK(inputs("{% for i, j in xs if i %}{{ i }}{{ j }}{{ loop.index }}{% else %}{{ i }}{% endfor %}") == "i xs ");
+  CHECK(inputs("{% set a = y %}{{ a }}{% if z %}{% set c = 1 %}{% endif %}{{ c }}") == "c y z ");
+  CHECK(inputs("{% if z %}{% set c = 1 %}{% else %}{% set c = 2 %}{% endif %}{{ c }}") == "z ");
+  CHECK(inputs("{% macro m(a, d=w) %}{{ a }}{{ d }}{{ v }}{% endmacro %}{{ m(u) }}{{ range(3) }}") == "u v w ");
 }
 
 TEST_CASE("jinja: failures say the line and the reason") {
