@@ -54,6 +54,7 @@ TEST_CASE("jinja: statements and expressions") {
       {"{{ missing }}|{{ missing is defined }}|{{ missing | default('d') }}", "|False|d"},
       {"{{ '' | default('d') }}|{{ '' | default('d', true) }}|{{ 'a' | default('d', boolean=true) }}", "|d|a"},
       {"{{ '\\101\\60\\8' }}{{ (-1) ** 3 }}{{ (-1) ** 4 }}", "A0\\8-11"},
+      {"{{ ['', 'a'] | map('default', 'd', boolean=true) | join }}", "da"},
       {"{{ [1] | attr('x') is defined }}{{ 'a' | attr('upper') is defined }}", "FalseFalse"},
       {"{{ ' a b '.strip().split(' ') }}{{ 'a-b'.replace('-', '+') }}{{ 'ab'.startswith(('x', 'a')) }}",
        "['a', 'b']a+bTrue"},
