@@ -346,10 +346,8 @@ class GrammarWriter {
       is_said = is_said || others != nullptr || patterns != nullptr;
       if (patterns == nullptr) continue;
       for (const auto& [pattern, schema] : patterns->items()) {
-        const auto name = json_pattern(pattern);
-        if (!name || style)
-          return schema_.refuse(ErrorKind::unsupported, schema, "names of a pattern cannot be held to here");
-        TRY_ASSIGN(const Rule member, write_member(rules_.add(regex(fmt::format("\"{}\"", *name))), {&schema}, style));
+        TRY_ASSIGN(const std::string name, write_name(pattern, schema, style));
+        TRY_ASSIGN(const Rule member, write_member(name, {&schema}, style));
         if (member) add(ways, *member);
       }
       if (others == nullptr) return ways.empty() ? Rule() : Rule(alternatives(ways));
@@ -365,9 +363,20 @@ class GrammarWriter {
     return ways.empty() ? Rule() : Rule(alternatives(ways));
   }
 
+  /// A name of a pattern; between a family's marks, where names are as they stand, any name.
+  Result<std::string> write_name(const std::string& pattern, const OrderedJson& schema,
+                                 std::optional<ArgumentStyle> style) {
+    if (style) return plain_name();
+    const auto name = json_pattern(pattern);
+    if (!name) return schema_.refuse(ErrorKind::unsupported, schema, "names of this pattern cannot be held to");
+    return rules_.add(regex(fmt::format("\"{}\"", *name)));
+  }
+
+  std::string plain_name() { return rules_.once("name", regex("[A-Za-z_][0-9A-Za-z_.-]{0,63}")); }
+
   Result<Rule> write_free_name(const SchemaList& of_names, const std::vector<std::string>& names,
                                std::optional<ArgumentStyle> style) {
-    if (style) return Rule(rules_.add(regex("[A-Za-z_][0-9A-Za-z_.-]{0,63}")));
+    if (style) return Rule(plain_name());
     const SchemaList all = canonical_list(schema_, of_names);
     if (!all.empty()) {
       TRY_ASSIGN(const std::vector<SchemaList> cases, schema_cases(schema_, all));

@@ -202,6 +202,28 @@ bool fits(const Lab& lab, TokenConstraint& constraint, const std::string& text) 
   return true;
 }
 
+TEST_CASE("constraint: arguments of any name, of patterns and of any value can be calls of every family") {
+  if (!is_there()) return;
+  const Lab lab;
+  for (
+      const char* parameters :
+      {R"({"type":"object","patternProperties":{"^k[0-9]$":{"type":"integer"}},"additionalProperties":false})",
+       R"({"type":"object","additionalProperties":{"type":"string"}})",
+       R"({"anyOf":[{"required":["a"]},{"required":["b"]}]})",
+       R"({"type":"object","properties":{"a":{"type":["string","null"]},"b":{"enum":["x",1,[]]}},"propertyNames":{"minLength":1}})",
+       "{}", "true"}) {
+    CAPTURE(parameters);
+    for (const auto& [name, chat] : templates()) {
+      CAPTURE(name);
+      const auto form = ToolSyntax::of(*chat)->calls({{.name = "f", .parameters = OrderedJson::parse(parameters)}},
+                                                     false, lab.tokenizer);
+      REQUIRE_MESSAGE(form, (form ? "" : form.error().message));
+      const auto made = lab.compile(*form);
+      CHECK_MESSAGE(made, (made ? "" : made.error().message));
+    }
+  }
+}
+
 TEST_CASE("constraint: 128 tools fit, in every family") {
   if (!is_there()) return;
   const Lab lab;

@@ -93,7 +93,7 @@ TEST_CASE("schema: what an answer cannot be held to is refused, with its place")
       {R"({"type":"object","properties":{"a":true},"minProperties":2})", "no value is of it"},
       {R"({"type":"array","minItems":3,"maxItems":2})", "no value is of it"},
       {R"({"type":"object","propertyNames":{"type":"integer"},"minProperties":1})", "no value is of it"},
-      {R"json({"type":"object","patternProperties":{"a(?=b)":true}})json", "names of a pattern"},
+      {R"json({"type":"object","patternProperties":{"a(?=b)":true}})json", "names of this pattern"},
       {R"({"type":"object","patternProperties":{"x{4097,}":true}})", "repeats more than"}};
   for (const auto& [given, reason] : cases) {
     CAPTURE(given);
