@@ -19,9 +19,11 @@ namespace dspack::runtime {
 namespace {
 
 constexpr uint64_t kMostSteps = 500'000;  // schemas and values looked at: a tenth of a second
-constexpr uint64_t kPatternSteps = 500;   // what a pattern may take at most, as long as it takes so little
 constexpr uint32_t kMostNested = 400;     // schemas within schemas, on the way to a value
 constexpr size_t kMostFaultBytes = 500;
+// A pattern is tried with few of its own steps first, which nearly all texts need, and if these do not do with all.
+constexpr uint32_t kQuickPatternSteps = 2'000;
+constexpr uint64_t kQuickPattern = 20, kLongPattern = 1'000;  // in steps of a check
 
 bool is_numeric(const OrderedJson& value) {
   return value.is_number() || !long_number(value).empty();
@@ -65,7 +67,10 @@ class SchemaValidator::Check {
   }
 
   Result<bool> has_pattern(const std::string& text, const std::string& pattern) {
-    TRY(step(kPatternSteps));
+    TRY(step(kQuickPattern));
+    auto found = of_.has_pattern(text, pattern, kQuickPatternSteps);
+    if (found || found.error().kind != ErrorKind::budget) return found;
+    TRY(step(kLongPattern));
     return of_.has_pattern(text, pattern);
   }
 
@@ -362,13 +367,13 @@ Result<bool> SchemaValidator::is_of(const OrderedJson& value, const OrderedJson&
   return Check(*this).is_of(value, schema);
 }
 
-Result<bool> SchemaValidator::has_pattern(std::string_view text, const std::string& pattern) {
+Result<bool> SchemaValidator::has_pattern(std::string_view text, const std::string& pattern, uint32_t most_steps) {
   auto found = patterns_.find(pattern);
   if (found == patterns_.end()) {
     TRY_ASSIGN(ValuePattern made, ValuePattern::compile(pattern));
     found = patterns_.emplace(pattern, std::move(made)).first;
   }
-  return found->second.is_in(text);
+  return found->second.is_in(text, most_steps);
 }
 
 std::optional<std::string> schema_fault(std::string_view text, const OrderedJson& schema) {

@@ -27,7 +27,8 @@ class SchemaValidator {
   /// Whether it is of a schema within the schema.
   [[nodiscard]] Result<bool> is_of(const OrderedJson& value, const OrderedJson& schema);
   /// Whether a pattern is found in a text.
-  [[nodiscard]] Result<bool> has_pattern(std::string_view text, const std::string& pattern);
+  [[nodiscard]] Result<bool> has_pattern(std::string_view text, const std::string& pattern,
+                                         uint32_t most_steps = ValuePattern::kMostSteps);
 
  private:
   class Check;

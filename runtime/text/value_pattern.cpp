@@ -12,7 +12,6 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint32_t kMostMatchSteps = 100'000;  // some 2 ms
 constexpr uint32_t kMostMatchKilobytes = 20'000;
 constexpr std::string_view kSpaces = "\\t-\\r \\xA0\\u1680\\u2000-\\u200A\\u2028\\u2029\\u202F\\u205F\\u3000\\uFEFF";
 
@@ -101,7 +100,7 @@ Result<ValuePattern> ValuePattern::compile(std::string_view pattern) {
   return ValuePattern(std::move(code), false);
 }
 
-Result<bool> ValuePattern::is_in(std::string_view value) const {
+Result<bool> ValuePattern::is_in(std::string_view value, uint32_t most_steps) const {
   std::string text;
   if (is_of_text_) {
     text = python_json(OrderedJson(value), true);
@@ -112,7 +111,7 @@ Result<bool> ValuePattern::is_in(std::string_view value) const {
   const std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> context(
       pcre2_match_context_create(nullptr), pcre2_match_context_free);
   if (data == nullptr || context == nullptr) return Error{ErrorKind::budget, "no memory for a pattern"};
-  pcre2_set_match_limit(context.get(), kMostMatchSteps);
+  pcre2_set_match_limit(context.get(), most_steps);
   pcre2_set_heap_limit(context.get(), kMostMatchKilobytes);
   const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(value.data()), value.size(), 0, 0, data.get(),
                                 context.get());

@@ -114,5 +114,21 @@ TEST_CASE("schema suite: what generators write is taken, right values can be wri
   }
 }
 
+TEST_CASE("schema suite: an answer of ten thousand dates can be checked, and one of hopeless patterns ends") {
+  const OrderedJson dates = OrderedJson::parse(R"({"type":"array","items":{"type":"string","format":"date"}})");
+  OrderedJson answer = OrderedJson::array();
+  for (int i = 0; i < 10'000; ++i)
+    answer.push_back("2024-02-29");
+  const auto none = schema_fault(answer.dump(), dates);
+  CHECK_MESSAGE(!none, none.value_or(""));
+  answer.back() = "2023-02-29";
+  CHECK(schema_fault(answer.dump(), dates).value_or("").find("/9999") != std::string::npos);
+  const OrderedJson hopeless = OrderedJson::parse(R"json({"type":"array","items":{"pattern":"^(?=(a+)+$)a"}})json");
+  for (const size_t count : {1U, 2'000U}) {
+    const OrderedJson each(std::vector<std::string>(count, std::string(40, 'a') + "c"));
+    CHECK(schema_fault(each.dump(), hopeless).value_or("").find("too long") != std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace dspack::runtime::schema_suite_test
