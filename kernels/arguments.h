@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "format/dtype.h"
@@ -74,6 +75,7 @@ struct RopeArgs {
   Slice cos_sin;                // FP32 [positions, dim/2, 2]: cosine, sine
   LivePosition live = {};       // added to first_position
   RopePairs pairs = RopePairs::neighbours;
+  bool inverse = false;  // turned back: by the same angles, the other way round
 };
 
 /// Positions that queries attend to in place of all up to their own, ascending and each once.
@@ -88,6 +90,8 @@ struct Choice {
 /// technical report, section 1): of the positions up to its own each row chooses the `choice.most` with the largest
 ///   score(r, j) = sum over h of weights[r, h] * max(queries[r, h] . keys[j], 0)
 /// and the lowest of equals; all of them where there are no more. -0 equals 0; a NaN counts as the largest.
+/// Where a key stands for `every` positions (DeepSeek-V4's compressed entries), a row chooses among the keys whose
+/// positions are all up to its own; there may be none.
 struct ChooseArgs {
   Slice queries;  // FP32 [rows, heads, keys.in]
   Slice weights;  // FP32 [rows, heads]
@@ -97,6 +101,7 @@ struct ChooseArgs {
   uint32_t heads = 0;
   uint32_t first_position = 0;  // row r stands at position first_position + r
   LivePosition live = {};       // added to first_position
+  uint32_t every = 1;           // positions that a key stands for
 };
 
 /// Attention over the latent cache (absorbed MLA: multi-query attention with keys [latent | rope], values [latent]).
@@ -139,6 +144,78 @@ struct ExpandedAttendArgs {
   Dtype cache_dtype = Dtype::f32;
 };
 
+/// Attention of DeepSeek-V4 (inference/model.py, class Attention): one row of `dim` values is the key and the value of
+/// a position to all heads. A row at position p sees the rows of positions max(0, p - window + 1) .. p, oldest first,
+/// and behind them the entries that its choice names, or all that stand for positions up to p alone: (p + 1) / every of
+/// them. out[r, h] = sum over them of softmax(q[r, h] . k * scale) k, where exp(sinks[h]) counts in the denominator.
+struct WindowAttendArgs {
+  Slice queries;           // FP32 [rows, heads, dim]
+  Slice ring;              // [ring_rows, dim] of cache_dtype: position p at row p % ring_rows
+  uint32_t ring_rows = 0;  // at least window + rows - 1
+  uint32_t window = 0;     // positions, the row's own among them
+  Slice entries;           // [entries, dim] of cache_dtype; empty: the layer has none
+  uint32_t every = 0;      // positions that an entry stands for
+  Choice choice = {};      // of entries; empty: all that the row may see. Counts may be 0
+  Slice sinks;             // FP32 [heads]
+  Slice out;               // FP32 [rows, heads, dim]
+  uint32_t rows = 0;
+  uint32_t heads = 0;
+  uint32_t dim = 0;
+  uint32_t first_position = 0;
+  float scale = 0;
+  Dtype cache_dtype = Dtype::f32;  // f32, bf16 or f16
+};
+
+/// The entries that the positions of a sequence are compressed to (DeepSeek-V4 inference/model.py, class Compressor).
+/// With u a row of `values` and v one of `gates` plus ape[position mod every], entry i is, for each of `dim` channels
+/// by itself, sum of softmax(v) u over its slots: the positions of block i, [i * every, (i + 1) * every). Where blocks
+/// overlap, u and v have 2 * dim channels, and the slots are the first half of those of block i - 1 (none before block
+/// 0) and the second half of those of block i. Then a norm with `gain`, and the rotation of position i * every.
+struct CompressArgs {
+  Rows values;               // [rows, dim or 2 * dim]
+  Rows gates;                // likewise
+  Slice ape;                 // FP32 [every, values.cols]
+  Slice state;               // FP32 [state_rows, 2, values.cols]: u, then v, of position p at row p % state_rows
+  uint32_t state_rows = 0;   // at least those of the positions that an entry is made of, but one
+  Slice entries;             // out: entry i at row i, [.., dim] of `dtype`; those of the blocks that the rows complete
+  Dtype dtype = Dtype::f32;  // f32, bf16 or f16
+  Slice gain;                // FP32 [dim]
+  float epsilon = 0;
+  Slice cos_sin;          // as of RopeArgs
+  uint32_t rope_dim = 0;  // of an entry's last values, pairs of neighbours
+  uint32_t dim = 0;
+  uint32_t every = 0;
+  bool overlaps = false;
+  uint32_t first_position = 0;  // of the rows; the positions before are in `state`
+};
+
+/// What a block of a layer reads of a row's residual streams (manifold-constrained hyper-connections; DeepSeek-V4
+/// inference/model.py, Block.hc_pre). With m = logits / sqrt(mean(streams^2) + norm_epsilon), n streams:
+///   pre_j = sigmoid(scale[0] m_j + base_j) + epsilon,  post_j = 2 sigmoid(scale[1] m_{n+j} + base_{n+j})
+///   C_jk = softmax over k of (scale[2] m_{2n+nj+k} + base_{2n+nj+k}), + epsilon; then C is made doubly stochastic: its
+///   columns are divided by (their sums + epsilon), and rounds - 1 times its rows and its columns are
+/// y = sum over j of pre_j stream_j. Where rounds is 0 there is pre alone: the end of the model.
+struct ReadStreamsArgs {
+  Rows streams;        // [rows, n * y.cols]
+  Slice logits;        // FP32 [rows, 2 n + n n], or [rows, n]; overwritten with pre, post and C
+  Slice base;          // FP32 [as many as logits has columns]
+  Slice scale;         // FP32 [3], or [1]
+  Rows y;              // [rows, hidden]
+  uint32_t count = 0;  // n, at most kMostStreams
+  uint32_t rounds = 0;
+  float norm_epsilon = 0;
+  float epsilon = 0;
+};
+inline constexpr uint32_t kMostStreams = 8;
+
+/// How a block's output y joins the streams (Block.hc_post): stream'_k = post_k y + sum over j of C_jk stream_j.
+struct JoinStreamsArgs {
+  Rows streams;        // [rows, n * y.cols], changed in place
+  Slice mix;           // FP32 [rows, 2 n + n n]: what ReadStreamsArgs has left in logits
+  Rows y;              // [rows, hidden]
+  uint32_t count = 0;  // n
+};
+
 /// Multiplies, head by head, with a part of the rows of one stored matrix: head h owns the rows
 /// [h * head_rows + first_row, h * head_rows + first_row + rows_used) of `weight`. This is how absorbed MLA uses
 /// kv_b_proj [heads * (nope + v), latent] without ever expanding it.
@@ -170,7 +247,7 @@ struct LatentsArgs {
   Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3
 };
 
-enum class ScoreFunction { sigmoid, softmax };
+enum class ScoreFunction { sigmoid, softmax, sqrt_softplus };
 enum class GroupScore { top2_sum, max };
 
 /// Group-limited top-k routing (DeepSeek-V3 inference/model.py, class Gate). The bias takes part in the selection only;
@@ -187,13 +264,19 @@ struct RouterArgs {
   uint32_t groups_kept = 1;
   ScoreFunction score = ScoreFunction::sigmoid;
   GroupScore group_score = GroupScore::top2_sum;
-  bool normalise = true;  // divide the chosen scores by (their sum + 1e-20)
-  float scale = 1;        // routed_scaling_factor
+  bool normalise = true;       // divide the chosen scores by (their sum + 1e-20)
+  float scale = 1;             // routed_scaling_factor
+  bool ids_are_given = false;  // `ids` says already which experts; they get weights alone
 };
+
+/// Of a gated MLP whose values are not limited.
+inline constexpr float kNoLimit = std::numeric_limits<float>::infinity();
 
 /// The matrices of one expert: gate and up [inner, hidden], down [hidden, inner].
 struct ExpertMatrices {
   Weight gate, up, down;
+  /// Before silu a gate is at most this, and what it is multiplied with from -limit to limit (swiglu_limit).
+  float limit = kNoLimit;
 };
 
 /// Where the experts of one layer lie, for the device to look up. Borrows their buffers.
@@ -225,7 +308,7 @@ struct ExpertsArgs {
   Rows y;         // [tokens, hidden]; not x
 };
 
-/// A gated MLP: y = down(silu(gate x) * (up x)).
+/// A gated MLP: y = down(silu(gate x) * (up x)), with the limit of its matrices.
 struct MlpArgs {
   ExpertMatrices weights;
   Rows x;               // [rows, hidden]

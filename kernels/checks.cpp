@@ -131,11 +131,12 @@ void check_head_linear_transposed(const HeadLinearArgs& args) {
 void check_rms_norm(const Rows& x, Slice gain, const Rows& y) {
   check_same_shape(x, y);
   DSPACK_CHECK(x.cols > 0, "norm of nothing");
-  check_floats(gain, product(x.cols, kFloatBytes));
+  if (!gain.empty()) check_floats(gain, product(x.cols, kFloatBytes));
 }
 
 void check_layer_norm(const Rows& x, Slice gain, Slice bias, const Rows& y) {
   check_rms_norm(x, gain, y);
+  check_floats(gain, product(x.cols, kFloatBytes));
   check_floats(bias, product(x.cols, kFloatBytes));
 }
 
@@ -167,7 +168,9 @@ void check_choose(const ChooseArgs& args) {
   DSPACK_CHECK(is_scaled == (coding == Coding::f8_e4m3), "keys have scales where they are FP8");
   DSPACK_CHECK(!is_scaled || (args.keys.block_out == 1 && args.keys.block_in >= args.keys.in), "a scale for each key");
   DSPACK_CHECK(args.heads > 0, "no heads");
-  DSPACK_CHECK(positions_of(args.live, args.first_position, args.rows) <= args.keys.out, "position out of range");
+  DSPACK_CHECK(args.every > 0, "keys that stand for no position");
+  DSPACK_CHECK(positions_of(args.live, args.first_position, args.rows) / args.every <= args.keys.out,
+               "position out of range");
   const uint64_t heads = product(args.rows, args.heads);
   check_floats(args.queries, product(product(heads, args.keys.in), kFloatBytes));
   check_floats(args.weights, product(heads, kFloatBytes));
@@ -188,6 +191,64 @@ void check_mla_attend(const MlaAttendArgs& args) {
   if (args.rope_dim == 0) return;
   check_floats(args.query_rope,
                strided_bytes(args.rows, args.rope_row_stride, args.heads, args.rope_head_stride, args.rope_dim));
+}
+
+void check_window_attend(const WindowAttendArgs& args) {
+  if (args.rows == 0 || args.heads == 0) return;
+  DSPACK_CHECK(args.dim > 0 && args.dim < kLargestDimension, "dimension out of range");
+  DSPACK_CHECK(product(args.rows, args.heads) < kLargestDimension, "too many rows in one call");
+  const uint64_t positions = sum(args.first_position, args.rows);
+  DSPACK_CHECK(positions < kLargestDimension, "position out of range");
+  DSPACK_CHECK(args.window > 0 && sum(args.window, args.rows) - 1 <= args.ring_rows, "the ring is smaller");
+  const uint64_t values = product(product(args.rows, args.heads), args.dim);
+  check_floats(args.queries, product(values, kFloatBytes));
+  check_floats(args.out, product(values, kFloatBytes));
+  check_floats(args.sinks, product(args.heads, kFloatBytes));
+  check_stored(args.ring, args.cache_dtype, product(args.ring_rows, args.dim));
+  if (args.entries.empty()) return;
+  DSPACK_CHECK(args.every > 0, "entries that stand for no position");
+  check_stored(args.entries, args.cache_dtype, product(positions / args.every, args.dim));
+  if (!args.choice.empty()) check_choice(args.choice, args.rows);
+}
+
+void check_compress(const CompressArgs& args) {
+  check_same_shape(args.values, args.gates);
+  if (args.values.rows == 0) return;
+  const uint64_t width = product(args.dim, args.overlaps ? 2 : 1);
+  DSPACK_CHECK(args.dim > 0 && args.values.cols == width, "values of another width");
+  DSPACK_CHECK(args.every > 0, "entries that stand for no position");
+  DSPACK_CHECK(args.rope_dim % 2 == 0 && args.rope_dim <= args.dim, "rotary dimension out of range");
+  DSPACK_CHECK(product(args.every, args.overlaps ? 2 : 1) - 1 <= args.state_rows, "the state is smaller");
+  check_floats(args.ape, product(product(args.every, width), kFloatBytes));
+  check_floats(args.state, product(product(args.state_rows, 2 * width), kFloatBytes));
+  check_floats(args.gain, product(args.dim, kFloatBytes));
+  const uint64_t positions = sum(args.first_position, args.values.rows);
+  check_floats(args.cos_sin, product(product(positions, args.rope_dim), kFloatBytes));
+  check_stored(args.entries, args.dtype, product(positions / args.every, args.dim));
+}
+
+namespace {
+
+void check_streams(const Rows& streams, const Rows& y, uint32_t count) {
+  check_rows(streams);
+  check_rows(y);
+  DSPACK_CHECK(count > 0 && count <= kMostStreams, "streams out of range");
+  DSPACK_CHECK(streams.rows == y.rows && streams.cols == product(y.cols, count), "streams of another width");
+}
+
+}  // namespace
+
+void check_read_streams(const ReadStreamsArgs& args) {
+  check_streams(args.streams, args.y, args.count);
+  const uint64_t width = args.rounds == 0 ? args.count : uint64_t{args.count} * (2 + args.count);
+  check_floats(args.logits, product(product(args.y.rows, width), kFloatBytes));
+  check_floats(args.base, product(width, kFloatBytes));
+  check_floats(args.scale, (args.rounds == 0 ? 1 : 3) * kFloatBytes);
+}
+
+void check_join_streams(const JoinStreamsArgs& args) {
+  check_streams(args.streams, args.y, args.count);
+  check_floats(args.mix, product(args.y.rows, uint64_t{args.count} * (2 + args.count) * kFloatBytes));
 }
 
 void check_attend_expanded(const ExpandedAttendArgs& args) {

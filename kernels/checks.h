@@ -23,6 +23,10 @@ void check_layer_norm(const Rows& x, Slice gain, Slice bias, const Rows& y);
 void check_rope(const RopeArgs& args);
 void check_choose(const ChooseArgs& args);
 void check_mla_attend(const MlaAttendArgs& args);
+void check_window_attend(const WindowAttendArgs& args);
+void check_compress(const CompressArgs& args);
+void check_read_streams(const ReadStreamsArgs& args);
+void check_join_streams(const JoinStreamsArgs& args);
 void check_attend_expanded(const ExpandedAttendArgs& args);
 void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype, const LivePosition& live);
 /// Rows in FP8 (latent_rows.h).

@@ -21,6 +21,7 @@
 #include <span>
 #include <string_view>
 
+#include "format/base/check.h"
 #include "format/base/result.h"
 #include "kernels/arguments.h"
 
@@ -78,10 +79,11 @@ class Queue {
 
   /// The first half of a gated MLP: y[r, o] = silu(gate[o] . x[r]) * (up[o] . x[r]), with the bits of the two products
   /// and silu_multiply. gate and up [inner, in]; `scratch` [rows, inner] is overwritten and no other operand.
-  virtual void gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) {
+  virtual void gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch,
+                            float limit = kNoLimit) {
     linear(gate, x, y);
     linear(up, x, scratch);
-    silu_multiply(y, scratch);
+    silu_multiply(y, scratch, limit);
   }
 
   /// Key absorption, transposed: y[r, h, j] = sum over d < rows_used of x[r, h, d] * weight[row(h, d), j], j < in.
@@ -89,7 +91,7 @@ class Queue {
   /// Value projection: y[r, h, d] = sum over j < in of x[r, h, j] * weight[row(h, d), j], d < rows_used.
   virtual void head_linear(const HeadLinearArgs& args) = 0;
 
-  /// y = x / sqrt(mean(x^2) + epsilon) * gain. gain FP32 [cols]. y may be x.
+  /// y = x / sqrt(mean(x^2) + epsilon) * gain. gain FP32 [cols]; empty: 1. y may be x.
   virtual void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) = 0;
   /// y = (x - mean(x)) / sqrt(variance(x) + epsilon) * gain + bias. gain, bias FP32 [cols]. y may be x. Mean and
   /// variance (of all values, not of one fewer) are summed in double precision, for rows of a few hundred values.
@@ -98,8 +100,14 @@ class Queue {
   virtual void choose(const ChooseArgs& args) = 0;
   virtual void mla_attend(const MlaAttendArgs& args) = 0;
 
-  /// gate = silu(gate) * up, elementwise.
-  virtual void silu_multiply(const Rows& gate, const Rows& up) = 0;
+  // DeepSeek-V4's attention and residual streams. Precondition: Device::has_compressed_attention.
+  virtual void window_attend(const WindowAttendArgs& /*args*/) { DSPACK_CHECK(false, "this device has no window"); }
+  virtual void compress(const CompressArgs& /*args*/) { DSPACK_CHECK(false, "this device compresses nothing"); }
+  virtual void read_streams(const ReadStreamsArgs& /*args*/) { DSPACK_CHECK(false, "this device mixes no streams"); }
+  virtual void join_streams(const JoinStreamsArgs& /*args*/) { DSPACK_CHECK(false, "this device mixes no streams"); }
+
+  /// gate = silu(min(gate, limit)) * clamp(up, -limit, limit), elementwise.
+  virtual void silu_multiply(const Rows& gate, const Rows& up, float limit = kNoLimit) = 0;
   /// y += x, elementwise.
   virtual void add(const Rows& y, const Rows& x) = 0;
 
@@ -185,7 +193,7 @@ class Queue {
     route(args);
   }
   virtual void run_mlp(const MlpArgs& args) {
-    gated_linear(args.weights.gate, args.weights.up, args.x, args.inner, args.scratch);
+    gated_linear(args.weights.gate, args.weights.up, args.x, args.inner, args.scratch, args.weights.limit);
     linear(args.weights.down, args.inner, args.y);
   }
   /// residual += what run_mlp leaves in args.y, which may be overwritten.
@@ -229,6 +237,9 @@ class Device {
   [[nodiscard]] virtual std::unique_ptr<Queue> make_queue() = 0;
   /// Whether buffers lie in the host's memory (Buffer::host).
   [[nodiscard]] virtual bool is_host() const = 0;
+  /// Whether its queues have the operations of DeepSeek-V4: window_attend, compress, read_streams, join_streams, rope
+  /// turned back, keys that stand for several positions, given experts, and limits of gated MLPs.
+  [[nodiscard]] virtual bool has_compressed_attention() const { return false; }
   [[nodiscard]] virtual DeviceMemory memory() const = 0;
   /// A table of experts that lie in this device's buffers. Errors: unsupported (experts of one layer that differ in
   /// shape or in how they are stored), budget.

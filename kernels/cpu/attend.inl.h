@@ -182,6 +182,20 @@ inline void start_group(const AttendTask& task, uint32_t row, uint32_t head, uin
   }
 }
 
+/// Takes a sink into the sums, as a score whose value is zero. `head`: the group's first.
+template <class V>
+void add_sinks(const AttendTask& task, uint32_t head, AttendGroup& group) {
+  for (uint32_t h = 0; h < group.heads; ++h) {
+    const float sink = task.sinks[head + h];
+    const float maximum = sink > group.maximum[h] ? sink : group.maximum[h];
+    const float factor = exponential(V::set(group.maximum[h] - maximum)).first();
+    group.sum[h] = group.sum[h] * factor + exponential(V::set(sink - maximum)).first();
+    group.maximum[h] = maximum;
+    for (uint32_t i = 0; i < task.latent_dim; ++i)
+      group.out[h][i] *= factor;
+  }
+}
+
 inline void end_group(const AttendTask& task, const AttendGroup& group) {
   for (uint32_t h = 0; h < group.heads; ++h) {
     for (uint32_t i = 0; i < task.latent_dim; ++i)
@@ -201,6 +215,7 @@ inline uint32_t position_seen(const AttendTask& task, uint32_t row, uint32_t i) 
 /// Blocks that are multiplied where they lie in the cache, if they lie there in one piece.
 template <class L>
 struct StoredBlocks {
+  static uint32_t seen(const AttendTask& task, uint32_t row) { return positions_seen(task, row); }
   static const std::byte* at(const AttendTask& task, uint32_t row, uint32_t begin, uint32_t n) {
     const size_t key_bytes = key_bytes_of<L>(task);
     const uint32_t first = position_seen(task, row, begin);
@@ -212,7 +227,41 @@ struct StoredBlocks {
   }
 };
 
-/// Blocks::at gives the rows of the `n` positions that a row sees from its `begin`-th on, as L loads them.
+/// Blocks of a window's rows, which lie in a ring, and of entries behind them.
+template <class L>
+struct WindowBlocks {
+  static uint32_t in_window(const AttendTask& task, uint32_t row) {
+    return smaller(task.window, task.first_position + row + 1);
+  }
+  static uint32_t seen(const AttendTask& task, uint32_t row) {
+    uint32_t entries = 0;
+    if (task.entries != nullptr)
+      entries = task.chosen == nullptr ? (task.first_position + row + 1) / task.every : task.counts[row];
+    return in_window(task, row) + entries;
+  }
+  static const std::byte* row_at(const AttendTask& task, uint32_t row, uint32_t i) {
+    const size_t key_bytes = key_bytes_of<L>(task);
+    const uint32_t window = in_window(task, row);
+    if (i >= window) return task.entries + position_seen(task, row, i - window) * key_bytes;
+    return task.cache + (task.first_position + row + 1 - window + i) % task.ring_rows * key_bytes;
+  }
+  static const std::byte* at(const AttendTask& task, uint32_t row, uint32_t begin, uint32_t n) {
+    const size_t key_bytes = key_bytes_of<L>(task);
+    const std::byte* first = row_at(task, row, begin);
+    uint32_t together = 1;
+    while (together < n && row_at(task, row, begin + together) == first + together * key_bytes)
+      ++together;
+    if (together == n) return first;
+    auto* to = reinterpret_cast<std::byte*>(task.block);
+    __builtin_memcpy(to, first, together * key_bytes);
+    for (uint32_t i = together; i < n; ++i)
+      __builtin_memcpy(to + i * key_bytes, row_at(task, row, begin + i), key_bytes);
+    return to;
+  }
+};
+
+/// Blocks::seen says how many rows a row attends to; Blocks::at gives the rows of the `n` positions that a row sees
+/// from its `begin`-th on, as L loads them.
 template <class V, class L, class Blocks = StoredBlocks<L>>
 void attend_items(const AttendTask& task, RowRange items) {
   AttendGroup groups[kMostGroups];
@@ -223,15 +272,17 @@ void attend_items(const AttendTask& task, RowRange items) {
     uint32_t count = 0;
     for (uint32_t head = 0; head < heads; head += kHeadGroup)
       start_group(task, row, first + head, smaller(kHeadGroup, heads - head), groups[count++]);
-    const uint32_t positions = positions_seen(task, row);
+    const uint32_t positions = Blocks::seen(task, row);
     for (uint32_t begin = 0; begin < positions; begin += kBlockPositions) {
       const uint32_t n = smaller(kBlockPositions, positions - begin);
       const std::byte* block = Blocks::at(task, row, begin, n);
       for (uint32_t i = 0; i < count; ++i)
         attend_block<V, L>(task, block, n, groups[i]);
     }
-    for (uint32_t i = 0; i < count; ++i)
+    for (uint32_t i = 0; i < count; ++i) {
+      if (task.sinks != nullptr) add_sinks<V>(task, first + i * kHeadGroup, groups[i]);
       end_group(task, groups[i]);
+    }
     item += heads;
   }
 }
@@ -259,6 +310,7 @@ void decode_row(const AttendTask& task, const std::byte* row, float* to) {
 /// Blocks of an FP8 cache, decoded.
 template <class V>
 struct DecodedBlocks {
+  static uint32_t seen(const AttendTask& task, uint32_t row) { return positions_seen(task, row); }
   static const std::byte* at(const AttendTask& task, uint32_t row, uint32_t begin, uint32_t n) {
     float* to = task.block;
     for (uint32_t i = 0; i < n; ++i, to += size_t{task.latent_dim} + task.rope_dim)

@@ -139,7 +139,7 @@ class Chooser {
   }
 
  private:
-  [[nodiscard]] uint32_t seen_by(uint32_t row) const { return position_ + row + 1; }
+  [[nodiscard]] uint32_t seen_by(uint32_t row) const { return (position_ + row + 1) / args_.every; }
   [[nodiscard]] Best& best_of(uint32_t row, uint32_t range) {
     return best_[uint64_t{row - batch_.first_row} * batch_.ranges + range];
   }
@@ -169,16 +169,18 @@ uint64_t most_choose_bytes(unsigned threads, uint32_t most, uint32_t dim) {
 void choose_positions(const CpuOps& ops, Workers& workers, const ChooseArgs& args, uint32_t position) {
   const uint32_t most = args.choice.most;
   // Rows that see no more positions than they may choose come first.
-  const uint32_t whole = position + 1 > most ? 0 : std::min(args.rows, most - position);
+  const uint64_t last_whole = (uint64_t{most} + 1) * args.every - 1;  // positions that such a row may see at most
+  const auto whole =
+      static_cast<uint32_t>(std::min<uint64_t>(args.rows, last_whole - std::min<uint64_t>(last_whole, position)));
   for (uint32_t row = 0; row < whole; ++row)
-    choose_all(args, row, position + row + 1);
+    choose_all(args, row, (position + row + 1) / args.every);
   const uint32_t threads = workers.threads();
   const uint32_t together = std::clamp((args.rows - whole) / threads, 1U, kMostTogether);
   // A group of rows for each thread at once, so that what is found of them takes memory by threads, not by rows.
   for (uint32_t row = whole; row < args.rows; row += together * threads) {
     const uint32_t rows = std::min(together * threads, args.rows - row);
     const uint32_t groups = (rows - 1) / together + 1;
-    const uint32_t longest = position + row + rows;
+    const uint32_t longest = (position + row + rows) / args.every;
     const uint32_t wanted = (threads - 1) / groups + 1;
     const Batch batch{.first_row = row, .rows = rows, .ranges = std::clamp(longest / kLeastRange, 1U, wanted)};
     Chooser chooser(ops, args, position, batch);

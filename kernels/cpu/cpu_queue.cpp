@@ -11,11 +11,13 @@
 #include "format/base/size.h"
 #include "kernels/checks.h"
 #include "kernels/cpu/choose.h"
+#include "kernels/cpu/compress.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/products.h"
 #include "kernels/cpu/route.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/streams.h"
 #include "kernels/sampling.h"
 
 namespace dspack::kernels {
@@ -83,7 +85,8 @@ class CpuQueue final : public Queue {
   void wait(const Event&) override {}
 
   void linear(const Weight& weight, const Rows& x, const Rows& y) override;
-  void gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) override;
+  void gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch,
+                    float limit) override;
   void head_linear_transposed(const HeadLinearArgs& args) override;
   void head_linear(const HeadLinearArgs& args) override;
   void rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) override;
@@ -91,10 +94,14 @@ class CpuQueue final : public Queue {
   void rope(const RopeArgs& args) override;
   void choose(const ChooseArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
+  void window_attend(const WindowAttendArgs& args) override;
+  void compress(const CompressArgs& args) override;
+  void read_streams(const ReadStreamsArgs& args) override;
+  void join_streams(const JoinStreamsArgs& args) override;
   void store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) override;
   void store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) override;
   void store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) override;
-  void silu_multiply(const Rows& gate, const Rows& up) override;
+  void silu_multiply(const Rows& gate, const Rows& up, float limit) override;
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;
   void gather_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows) override;
@@ -135,10 +142,12 @@ void CpuQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   products_.multiply(std::array{Products::Product{.weight = weight, .x = x, .y = y}});
 }
 
-void CpuQueue::gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) {
+void CpuQueue::gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch,
+                            float limit) {
   check_linear(gate, x, y);
   check_linear(up, x, scratch);
-  products_.multiply(std::array{Products::Product{.weight = gate, .x = x, .y = y, .up = &up, .scratch = scratch}});
+  products_.multiply(
+      std::array{Products::Product{.weight = gate, .x = x, .y = y, .up = &up, .scratch = scratch, .limit = limit}});
 }
 
 void CpuQueue::head_linear(const HeadLinearArgs& args) {
@@ -263,6 +272,64 @@ void CpuQueue::mla_attend(const MlaAttendArgs& args) {
                  });
 }
 
+void CpuQueue::window_attend(const WindowAttendArgs& args) {
+  check_window_attend(args);
+  if (args.rows == 0 || args.heads == 0) return;
+  AttendTask task{.query_latent = floats(args.queries),
+                  .cache = host(args.ring),
+                  .out = floats(args.out),
+                  .heads = args.heads,
+                  .latent_dim = args.dim,
+                  .first_position = args.first_position,
+                  .scale = args.scale,
+                  .window = args.window,
+                  .ring_rows = args.ring_rows,
+                  .sinks = floats(args.sinks)};
+  uint64_t seen = args.window;
+  if (!args.entries.empty()) {
+    task.entries = host(args.entries);
+    task.every = args.every;
+    uint64_t entries = (uint64_t{args.first_position} + args.rows) / args.every;
+    if (!args.choice.empty()) {
+      task.chosen = reinterpret_cast<const uint32_t*>(host(args.choice.ids));
+      task.counts = reinterpret_cast<const uint32_t*>(host(args.choice.counts));
+      task.most_chosen = args.choice.most;
+      entries = std::min<uint64_t>(entries, args.choice.most);
+    }
+    seen += entries;
+  }
+  const AttendFunction function = args.cache_dtype == Dtype::bf16  ? ops_.window_attend_bf16
+                                  : args.cache_dtype == Dtype::f16 ? ops_.window_attend_f16
+                                                                   : ops_.window_attend_f32;
+  workers_.split(args.rows * args.heads, seen * 2 * args.dim, [&](uint32_t begin, uint32_t end) {
+    std::vector<float> block(uint64_t{kAttendPositions} * args.dim);
+    AttendTask part = task;
+    part.block = block.data();
+    function(part, {begin, end});
+  });
+}
+
+void CpuQueue::compress(const CompressArgs& args) {
+  check_compress(args);
+  if (args.values.rows > 0) compress_positions(workers_, args);
+}
+
+void CpuQueue::read_streams(const ReadStreamsArgs& args) {
+  check_read_streams(args);
+  workers_.split(args.y.rows, 2ULL * args.streams.cols, [&](uint32_t begin, uint32_t end) {
+    for (uint32_t row = begin; row < end; ++row)
+      read_streams_row(args, row);
+  });
+}
+
+void CpuQueue::join_streams(const JoinStreamsArgs& args) {
+  check_join_streams(args);
+  workers_.split(args.y.rows, uint64_t{args.count} * args.streams.cols, [&](uint32_t begin, uint32_t end) {
+    for (uint32_t row = begin; row < end; ++row)
+      join_streams_row(args, row);
+  });
+}
+
 void CpuQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {
   check_stored_rows(from, to, dtype, live);
   if (from.rows == 0 || from.cols == 0) return;
@@ -293,12 +360,12 @@ void CpuQueue::store_fp8_rows(Slice codes, Slice scales, const Rows& from, const
   });
 }
 
-void CpuQueue::silu_multiply(const Rows& gate, const Rows& up) {
+void CpuQueue::silu_multiply(const Rows& gate, const Rows& up, float limit) {
   check_same_shape(gate, up);
   const PairTask task = pair(gate, up);
   constexpr uint64_t kExpCost = 4;  // in multiply-adds that wait for memory
   workers_.split(gate.rows, kExpCost * gate.cols, [&](uint32_t begin, uint32_t end) {
-    ops_.silu_multiply(task, {begin, end});
+    ops_.silu_multiply(task, limit, {begin, end});
   });
 }
 

@@ -63,6 +63,7 @@ V sum_of_squares_lanes(const float* x, uint32_t n) {
 /// y = (x * (1 / sqrt(mean + epsilon))) * gain, rounded after each operation.
 template <class V>
 void rms_norm_rows(const NormTask& task, RowRange rows) {
+  const auto gain_at = [&](uint32_t i) { return task.gain == nullptr ? V::set(1.0F) : V::load(task.gain + i); };
   for (uint32_t row = rows.begin; row < rows.end; ++row) {
     const float* x = task.x + row * task.x_stride;
     float* y = task.y + row * task.y_stride;
@@ -70,20 +71,24 @@ void rms_norm_rows(const NormTask& task, RowRange rows) {
     const V inverse = V::set(1.0F / __builtin_sqrtf(mean + task.epsilon));
     uint32_t i = 0;
     for (; i + kLanes <= task.cols; i += kLanes) {
-      V::mul(V::mul(V::load(x + i), inverse), V::load(task.gain + i)).store(y + i);
+      V::mul(V::mul(V::load(x + i), inverse), gain_at(i)).store(y + i);
     }
     if (i == task.cols) continue;
     const V last = load_part<V, LoadF32>(bytes_of(x + i), task.cols - i);
-    const V gain = load_part<V, LoadF32>(bytes_of(task.gain + i), task.cols - i);
+    const V gain = task.gain == nullptr ? V::set(1.0F) : load_part<V, LoadF32>(bytes_of(task.gain + i), task.cols - i);
     store_part(V::mul(V::mul(last, inverse), gain), y + i, task.cols - i);
   }
 }
 
-/// gate / (1 + exp(-gate)) * up.
+/// gate / (1 + exp(-gate)) * up, of limited values; min and max leave a NaN what it is.
 template <class V>
-void silu_multiply_rows(const PairTask& task, RowRange rows) {
-  const auto operation = [](V gate, V up) {
+void silu_multiply_rows(const PairTask& task, float limit, RowRange rows) {
+  const V most = V::set(limit);
+  const V least = V::set(-limit);
+  const auto operation = [most, least](V any_gate, V any_up) {
     const V one = V::set(1.0F);
+    const V gate = V::min(most, any_gate);
+    const V up = V::max(least, V::min(most, any_up));
     return V::mul(V::div(gate, V::add(one, exponential(V::sub(V::zero(), gate)))), up);
   };
   for (uint32_t row = rows.begin; row < rows.end; ++row) {

@@ -90,7 +90,8 @@ void run_grouped_parts(Queue& queue, Products& products, std::span<const ExpertM
                             .x = input,
                             .y = gated,
                             .up = &expert.up,
-                            .scratch = rows_at(at.up, row, some.size(), inner)});
+                            .scratch = rows_at(at.up, row, some.size(), inner),
+                            .limit = expert.limit});
       second_half.push_back({.weight = expert.down, .x = gated, .y = rows_at(at.output, row, some.size(), hidden)});
       done.insert(done.end(), some.begin(), some.end());
     }

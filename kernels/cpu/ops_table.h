@@ -137,7 +137,7 @@ struct RoundedOps {
 struct NormTask {
   const float* x = nullptr;
   uint64_t x_stride = 0;
-  const float* gain = nullptr;
+  const float* gain = nullptr;  // nullptr: 1
   float epsilon = 0;
   float* y = nullptr;
   uint64_t y_stride = 0;
@@ -203,6 +203,12 @@ struct AttendTask {
   const uint32_t* chosen = nullptr;
   const uint32_t* counts = nullptr;
   uint32_t most_chosen = 0;
+  // Of WindowAttendArgs, where `cache` is the ring, and what is chosen are entries; else 0 and nullptr.
+  uint32_t window = 0;
+  uint32_t ring_rows = 0;
+  const std::byte* entries = nullptr;
+  uint32_t every = 0;
+  const float* sinks = nullptr;  // [heads]
 };
 
 /// One instruction set. No slot is ever null but those that are said to be.
@@ -212,13 +218,16 @@ struct CpuOps {
   PanelOps panels;                                   // the same bits
   void (*columns[kCodings])(const ColumnsTask& task);
   void (*rms_norm)(const NormTask& task, RowRange rows);
-  void (*silu_multiply)(const PairTask& task, RowRange rows);
+  void (*silu_multiply)(const PairTask& task, float limit, RowRange rows);
   void (*add)(const PairTask& task, RowRange rows);
   void (*combine)(const CombineTask& task, RowRange rows);
   void (*attend_f32)(const AttendTask& task, RowRange items);
   void (*attend_bf16)(const AttendTask& task, RowRange items);
   void (*attend_f16)(const AttendTask& task, RowRange items);
   void (*attend_f8_e4m3)(const AttendTask& task, RowRange items);
+  void (*window_attend_f32)(const AttendTask& task, RowRange items);
+  void (*window_attend_bf16)(const AttendTask& task, RowRange items);
+  void (*window_attend_f16)(const AttendTask& task, RowRange items);
   void (*index_f32)(const IndexScoresTask& task);
   void (*index_bf16)(const IndexScoresTask& task);
   void (*index_f16)(const IndexScoresTask& task);

@@ -149,7 +149,7 @@ void Products::finish(const Product& product, RowRange rows, RowRange outputs) c
                       .from = floats(product.scratch.data) + outputs.begin,
                       .from_stride = product.scratch.stride,
                       .cols = outputs.end - outputs.begin},
-                     rows);
+                     product.limit, rows);
 }
 
 void Products::multiply_directly(std::span<const Product> products) {

@@ -30,13 +30,14 @@ class Products {
   Products(const CpuOps& ops, Workers& workers, Precision precision)
       : ops_(ops), workers_(workers), precision_(precision) {}
 
-  /// y = weight x; or, with `up`, y = silu(weight x) * (up x), by way of `scratch`, of y's shape.
+  /// y = weight x; or, with `up`, y = silu(weight x) * (up x), limited, by way of `scratch`, of y's shape.
   struct Product {
     Weight weight;
     Rows x;
     Rows y;
     const Weight* up = nullptr;  // of weight's shape
     Rows scratch = {};
+    float limit = kNoLimit;  // of the gated values, with `up`
   };
   /// Products of one shape; of kMostRowsTogether rows in all, or one alone. Those of few rows each are computed in one
   /// parallel region, in which a thread computes the same outputs of all of them.

@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "format/base/check.h"
+
 namespace dspack::kernels {
 namespace {
 
@@ -24,6 +26,14 @@ void apply_softmax(std::span<float> scores) {
     sum += std::exp(score - largest);
   for (float& score : scores)
     score = static_cast<float>(std::exp(score - largest) / sum);
+}
+
+/// As torch's softplus, which is the identity beyond 20 (DeepSeek-V4 inference/model.py, class Gate).
+void apply_sqrt_softplus(std::span<float> scores) {
+  for (float& score : scores) {
+    const double x = score;
+    score = static_cast<float>(std::sqrt(x > 20 ? x : std::log1p(std::exp(x))));
+  }
 }
 
 /// The index of the largest value that is not taken; the lower one of equals. NaN is never larger, so the result is an
@@ -64,6 +74,18 @@ std::vector<bool> excluded_experts(const RouterArgs& args, std::span<const float
   return excluded;
 }
 
+void choose_experts(const RouterArgs& args, std::span<const float> scores, std::span<const float> bias,
+                    std::span<uint32_t> ids) {
+  std::vector<float> choice(scores.begin(), scores.end());
+  for (size_t expert = 0; expert < bias.size(); ++expert)
+    choice[expert] += bias[expert];
+  std::vector<bool> taken = excluded_experts(args, choice);
+  for (uint32_t& id : ids) {
+    id = best_index(choice, taken);
+    taken[id] = true;
+  }
+}
+
 }  // namespace
 
 void route_row(const RouterArgs& args, std::span<float> scores, std::span<const float> bias, std::span<uint32_t> ids,
@@ -71,15 +93,12 @@ void route_row(const RouterArgs& args, std::span<float> scores, std::span<const 
   switch (args.score) {
     case ScoreFunction::sigmoid: apply_sigmoid(scores); break;
     case ScoreFunction::softmax: apply_softmax(scores); break;
+    case ScoreFunction::sqrt_softplus: apply_sqrt_softplus(scores); break;
   }
-  std::vector<float> choice(scores.begin(), scores.end());
-  for (size_t expert = 0; expert < bias.size(); ++expert)
-    choice[expert] += bias[expert];
-  std::vector<bool> taken = excluded_experts(args, choice);
+  if (!args.ids_are_given) choose_experts(args, scores, bias, ids);
   float sum = 0;
   for (size_t slot = 0; slot < ids.size(); ++slot) {
-    ids[slot] = best_index(choice, taken);
-    taken[ids[slot]] = true;
+    DSPACK_CHECK(ids[slot] < scores.size(), "an expert that there is not");
     weights[slot] = scores[ids[slot]];
     sum += weights[slot];
   }

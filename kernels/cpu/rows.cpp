@@ -51,11 +51,11 @@ void store_latent(std::byte* to, LatentShape shape, const Fp8Row& row, const flo
 }
 
 /// (real + i imaginary) * (cos + i sin) of each pair, rounded after each operation: a pair's values lie `apart` values
-/// from each other, and `step` from those of the next.
-void rotate_vector(float* x, const float* cos_sin, uint32_t pairs, uint32_t apart, uint32_t step) {
+/// from each other, and `step` from those of the next. `direction`: 1, or -1 to turn back.
+void rotate_vector(float* x, const float* cos_sin, uint32_t pairs, uint32_t apart, uint32_t step, float direction) {
   for (uint32_t k = 0; k < pairs; ++k) {
     const float cosine = cos_sin[size_t{k} * 2];
-    const float sine = cos_sin[size_t{k} * 2 + 1];
+    const float sine = direction * cos_sin[size_t{k} * 2 + 1];
     float& first = x[size_t{k} * step];
     float& second = x[size_t{k} * step + apart];
     const float real = first;
@@ -115,14 +115,15 @@ void layer_norm_row(const float* x, const float* gain, const float* bias, float 
 }
 
 void rotate(const RopeArgs& args, float* data, const float* cos_sin) {
+  const float direction = args.inverse ? -1.0F : 1.0F;
   for (uint64_t row = 0; row < args.rows; ++row) {
     const float* at_position = cos_sin + (args.first_position + row) * args.dim;
     for (uint64_t head = 0; head < args.heads; ++head) {
       float* const x = data + row * args.row_stride + head * args.head_stride;
       if (args.pairs == RopePairs::neighbours) {
-        rotate_vector(x, at_position, args.dim / 2, 1, 2);
+        rotate_vector(x, at_position, args.dim / 2, 1, 2, direction);
       } else {
-        rotate_vector(x, at_position, args.dim / 2, args.dim / 2, 1);
+        rotate_vector(x, at_position, args.dim / 2, args.dim / 2, 1, direction);
       }
     }
   }

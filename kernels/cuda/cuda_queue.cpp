@@ -191,9 +191,10 @@ void CudaQueue::linear_each(std::span<const Product> products, const Rows& x) {
     (void)stream_to(written_to(one.y));
 }
 
-void CudaQueue::gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) {
+void CudaQueue::gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch,
+                             float limit) {
   linear_each(std::array{Product{.weight = gate, .y = y}, Product{.weight = up, .y = scratch}}, x);
-  silu_multiply(y, scratch);
+  silu_multiply(y, scratch, limit);
 }
 
 void CudaQueue::add_linear(const Weight& weight, const Rows& x, const Rows& y, const Rows& scratch) {
@@ -207,6 +208,7 @@ void CudaQueue::add_linear(const Weight& weight, const Rows& x, const Rows& y, c
 
 void CudaQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) {
   check_rms_norm(x, gain, y);
+  DSPACK_CHECK(!gain.empty(), "this device normalises with a gain");
   if (is_empty(x)) return;
   run_rms_norm(
       stream_to(written_to(y)),
@@ -225,8 +227,9 @@ void CudaQueue::layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon,
                             .cols = x.cols});
 }
 
-void CudaQueue::silu_multiply(const Rows& gate, const Rows& up) {
+void CudaQueue::silu_multiply(const Rows& gate, const Rows& up, float limit) {
   check_same_shape(gate, up);
+  DSPACK_CHECK(limit == kNoLimit, "this device limits no gated values");
   if (!is_empty(gate)) run_silu_multiply(stream_to(written_to(gate)), pair(gate, up));
 }
 

@@ -47,7 +47,7 @@ class CudaQueue final : public Queue {
   void rope(const RopeArgs& args) override;
   void choose(const ChooseArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
-  void silu_multiply(const Rows& gate, const Rows& up) override;
+  void silu_multiply(const Rows& gate, const Rows& up, float limit) override;
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;
   void run_experts(const ExpertsArgs& args) override;
@@ -68,7 +68,8 @@ class CudaQueue final : public Queue {
   bool attend_expanded(const RopeArgs& rotated, const ExpandedAttendArgs& args) override;
   void route_rows(const Weight& router, const Rows& x, const RouterArgs& args) override;
   void linear_each(std::span<const Product> products, const Rows& x) override;
-  void gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch) override;
+  void gated_linear(const Weight& gate, const Weight& up, const Rows& x, const Rows& y, const Rows& scratch,
+                    float limit) override;
   void add_linear(const Weight& weight, const Rows& x, const Rows& y, const Rows& scratch) override;
   void run_mlp(const MlpArgs& args) override;
   void add_mlp(const MlpArgs& args, const Rows& residual) override;

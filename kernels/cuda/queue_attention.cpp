@@ -76,6 +76,7 @@ void CudaQueue::finish_latents(const LatentsArgs& args, const Weight* query_read
 
 void CudaQueue::rope(const RopeArgs& args) {
   check_rope(args);
+  DSPACK_CHECK(!args.inverse, "this device turns nothing back");
   if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
   const uint64_t values =
       (args.rows - 1) * uint64_t{args.row_stride} + (args.heads - 1) * uint64_t{args.head_stride} + args.dim;
@@ -84,6 +85,7 @@ void CudaQueue::rope(const RopeArgs& args) {
 
 void CudaQueue::choose(const ChooseArgs& args) {
   check_choose(args);
+  DSPACK_CHECK(args.every == 1, "this device has a key for each position");
   if (args.rows == 0) return;
   const uint32_t limit = args.live.empty() ? args.first_position + args.rows : args.live.limit;
   const uint64_t bytes = std::max(choose_scratch_bytes(args.rows, limit), expected_bytes_);

@@ -71,6 +71,7 @@ uint64_t parts_scratch_bytes(const CudaExpertTable& table, const Rows& x, uint32
 
 void CudaQueue::route(const RouterArgs& args) {
   check_route(args);
+  DSPACK_CHECK(!args.ids_are_given && args.score != ScoreFunction::sqrt_softplus, "this device routes otherwise");
   if (args.rows != 0) run_route(stream(), route_task(args));
 }
 
@@ -78,6 +79,7 @@ void CudaQueue::route_rows(const Weight& router, const Rows& x, const RouterArgs
   const Rows logits{.data = args.logits, .rows = args.rows, .cols = args.experts, .stride = args.experts};
   check_linear(router, x, logits);
   check_route(args);
+  DSPACK_CHECK(!args.ids_are_given && args.score != ScoreFunction::sqrt_softplus, "this device routes otherwise");
   const LinearTask task{.weight = matrix_of(router), .x = inputs_at(x), .y = rows_at(logits), .rows = x.rows};
   if (x.rows == 0 || x.rows > kMostFusedRows || !takes_route(task)) return Queue::route_rows(router, x, args);
   const RouteEnd end{.task = route_task(args), .counter = expert_counters() + kRouteCounter};
@@ -190,7 +192,8 @@ void CudaQueue::gate_mlp(const MlpArgs& args) {
   const ExpertMatrices& weights = args.weights;
   const bool rounds = args.x.rows != 0 && args.x.rows <= kMostFusedRows && weights.gate.out != 0 &&
                       multiplies_on_tensor_cores(matrix_of(weights.down));
-  if (!rounds) return gated_linear(weights.gate, weights.up, args.x, args.inner, args.scratch);
+  if (!rounds) return gated_linear(weights.gate, weights.up, args.x, args.inner, args.scratch, weights.limit);
+  DSPACK_CHECK(weights.limit == kNoLimit, "this device limits no gated values");
   linear_each(
       std::array{Product{.weight = weights.gate, .y = args.inner}, Product{.weight = weights.up, .y = args.scratch}},
       args.x);

@@ -82,9 +82,7 @@ class Trial {
   Result<ComputeTimes> run_experts() {
     const std::vector<LayerId> layers = layers_of(true);
     TRY_ASSIGN(const TrialExpert like,
-               find_trial_expert(context_.access.catalogue(), {.shape = {.hidden = config_.hidden,
-                                                                         .expert_inner = config_.expert_inner,
-                                                                         .quantization = config_.quantization},
+               find_trial_expert(context_.access.catalogue(), {.shape = expert_shape(config_),
                                                                .experts = config_.experts,
                                                                .layers = {layers.begin(), layers.end()}}));
     const uint64_t in_a_pass = std::min<uint64_t>(layers.size() * uint64_t{config_.top_k} * pass_.rows,
@@ -121,7 +119,7 @@ class Trial {
       copies.push_back(std::move(weights));
     }
     ScratchPlan plan;
-    const uint64_t hidden = plan.add(uint64_t{pass_.rows} * config_.hidden);
+    const uint64_t stream = plan.add(uint64_t{pass_.rows} * Residual::width(config_));
     const uint64_t table = plan.add(position_table_values(config_, options_.context));
     const uint64_t position = plan.add(1);
     const LayerRunner runner(config_, options_.attention(), options_.max_rows, plan);
@@ -132,7 +130,7 @@ class Trial {
     TRY_ASSIGN(const KvCache cache,
                KvCache::make(context_.device, 1, options_.context, first.attention->cache_planes()));
     TRY(fill_with_zeros(context_, cache.buffer()));
-    runner.choose_first(context_.queue, *scratch, pass_.rows, pass_.position + 1);
+    first.attention->choose_first(context_.queue, runner.attention_scratch(*scratch), pass_.rows, pass_.position + 1);
     const PassPart part{.cache = &cache,
                         .rows = pass_.rows,
                         .position = position_at({.buffer = scratch.get(), .offset_bytes = position})};
@@ -143,7 +141,7 @@ class Trial {
           return runner.run(
               {.queue = context_.queue, .scratch = *scratch, .executor = executor, .stop = stop_},
               *copies[number % copies.size()],
-              {.hidden = rows_in(*scratch, hidden, pass_.rows, config_.hidden),
+              {.stream = rows_in(*scratch, stream, pass_.rows, Residual::width(config_)),
                .parts = std::span(&part, 1),
                .layer = 0,
                .tables = position_tables(config_, {.buffer = scratch.get(), .offset_bytes = table}, options_.context)});

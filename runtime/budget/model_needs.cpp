@@ -100,8 +100,7 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
     return Error{ErrorKind::budget, "the KV cache would exceed 2^64 bytes; ask for less with --ctx"};
   }
   if (needs.experts_per_token > 0) {
-    const ExpertShape shape{
-        .hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization};
+    const ExpertShape shape = expert_shape(config);
     TRY_ASSIGN(needs.layouts, slot_layouts(checkpoint, shape, options.expert_layers));
     if (!context.device.is_host()) {
       TRY(add_device_experts(checkpoint, {.shape = shape, .experts = config.experts, .layers = options.expert_layers},

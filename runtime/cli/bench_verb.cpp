@@ -58,11 +58,8 @@ Result<double> measure_fetching(LoadedModel& loaded, const std::vector<BenchResu
   const ModelConfig& config = loaded.model().config();
   if (!has_fetched || loaded.checkpoint().experts().empty()) return 0.0;
   TRY_ASSIGN(const auto device, kernels::make_cpu_device({}));
-  TRY_ASSIGN(
-      const ReadTimes reads,
-      time_reads(*device, loaded.access().weights(),
-                 {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization},
-                 loaded.model().layer_map(), config.top_k, kReadSeconds, stop));
+  TRY_ASSIGN(const ReadTimes reads, time_reads(*device, loaded.access().weights(), expert_shape(config),
+                                               loaded.model().layer_map(), config.top_k, kReadSeconds, stop));
   return reads.rate();
 }
 

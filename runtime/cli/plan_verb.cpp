@@ -37,10 +37,6 @@ SpeedShape speed_shape(const ModelConfig& config, const format::LayerMap& layers
   return shape;
 }
 
-ExpertShape expert_shape(const ModelConfig& config) {
-  return {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization};
-}
-
 /// Measures one run's operations.
 class Measurement {
  public:

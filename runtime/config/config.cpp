@@ -9,8 +9,10 @@
 #include "format/config_fields.h"
 #include "format/json.h"
 #include "runtime/config/config_keys.h"
+#include "runtime/config/config_limits.h"
 #include "runtime/config/config_rope.h"
 #include "runtime/config/config_sparse.h"
+#include "runtime/config/config_window.h"
 
 namespace dspack::runtime {
 
@@ -22,20 +24,12 @@ using kernels::ScoreFunction;
 constexpr std::string_view kFile = "config.json";
 constexpr std::string_view kTied = "tie_word_embeddings";
 constexpr std::string_view kQuantization = "quantization_config";
-// Far above every released model, and low enough that a product of two sizes in bytes cannot overflow 64 bits.
-constexpr uint32_t kMaxWidth = 1U << 20;
-constexpr uint32_t kMaxVocab = 1U << 24;
-constexpr uint32_t kMaxLayers = 4096;
-constexpr uint32_t kMaxHeads = 1U << 14;
-constexpr uint32_t kMaxExperts = 1U << 16;
-constexpr uint32_t kMaxPositions = 1U << 26;
-// kernels::Rows counts in 32 bits.
-constexpr uint64_t kMaxRowValues = 1ULL << 31;
-
 // The architectures whose computation is the one graph of this folder.
 constexpr std::string_view kMistral = "mistral4";
-constexpr std::array<std::string_view, 7> kModelTypes = {"deepseek_v3",   "deepseek_v2", "deepseek_v32", "kimi_k2",
-                                                         "glm4_moe_lite", "glm_moe_dsa", kMistral};
+constexpr std::array<std::string_view, 8> kModelTypes = {"deepseek_v4", "deepseek_v3",   "deepseek_v2", "deepseek_v32",
+                                                         "kimi_k2",     "glm4_moe_lite", "glm_moe_dsa", kMistral};
+// Keys that DeepSeek-V4 gives another meaning.
+constexpr std::array<std::string_view, 2> kWindowKeys = {"sliding_window", "partial_rotary_factor"};
 // Models with pictures whose language model is one of those.
 constexpr std::array<std::string_view, 4> kWrapperTypes = {"kimi_k25", "kimi_vl", "kimi_k2", "mistral3"};
 
@@ -221,6 +215,22 @@ Result<format::Json> parse_object(std::string_view text, std::string_view file) 
   return parsed;
 }
 
+Result<void> read_latent_model(format::ConfigFields& fields, ModelConfig& config) {
+  read_attention(fields, config);
+  if (is_sparse_type(config.model_type)) read_sparse_attention(fields, config);
+  if (fields.error()) return *fields.error();
+  // transformers counts what is rotated as a share of a head; of Mistral's that is the part with position and the
+  // other.
+  const bool counts_head = config.model_type == kMistral;
+  const double rotated_share = counts_head ? static_cast<double>(config.rope_dim) / config.query_dim() : 1.0;
+  TRY_ASSIGN(config.rope, read_rope(fields, config.max_positions, rotated_share));
+  if (config.rope.query_beta != 0 && config.query_dim() % 2 != 0)
+    fields.fail(ErrorKind::unsupported, "qk_nope_head_dim", "must be even where queries are scaled by position");
+  read_moe(fields, config);
+  check_other_names(fields, config);
+  return {};
+}
+
 // What says how weights are stored, and where it stands; no object: nothing does.
 struct Described {
   const format::Json* object = nullptr;
@@ -238,20 +248,11 @@ Result<ModelConfig> parse_language_model(const format::Json& json, const std::st
                 fmt::format("this program runs {}{}", fmt::join(kModelTypes, ", "),
                             is_wrapper ? R"(, and this one with a "text_config", which is missing)" : ""));
   }
-  refuse_other_values(fields);
+  const bool has_window = is_window_type(config.model_type);
+  refuse_other_values(fields, has_window ? kWindowKeys : std::span<const std::string_view>());
   read_sizes(fields, config);
-  read_attention(fields, config);
-  if (is_sparse_type(config.model_type)) read_sparse_attention(fields, config);
   if (fields.error()) return *fields.error();
-  // transformers counts what is rotated as a share of a head; of Mistral's that is the part with position and the
-  // other.
-  const bool counts_head = config.model_type == kMistral;
-  const double rotated_share = counts_head ? static_cast<double>(config.rope_dim) / config.query_dim() : 1.0;
-  TRY_ASSIGN(config.rope, read_rope(fields, config.max_positions, rotated_share));
-  if (config.rope.query_beta != 0 && config.query_dim() % 2 != 0)
-    fields.fail(ErrorKind::unsupported, "qk_nope_head_dim", "must be even where queries are scaled by position");
-  read_moe(fields, config);
-  check_other_names(fields, config);
+  TRY(has_window ? read_window_model(fields, config) : read_latent_model(fields, config));
   (void)fields.object(kQuantization);
   fields.refuse_others(keys_without_effect());
   if (fields.error()) return *fields.error();
@@ -273,7 +274,7 @@ Result<ModelConfig> parse_wrapper(const format::Json& json, Described quantizati
     fields.fail(ErrorKind::unsupported, "model_type",
                 fmt::format("with a \"text_config\" this program runs {}", fmt::join(kWrapperTypes, ", ")));
   }
-  refuse_other_values(fields);
+  refuse_other_values(fields, {});
   const format::Json* text = fields.object("text_config");
   (void)fields.object(kQuantization);
   (void)fields.flag(kTied, false);

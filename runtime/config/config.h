@@ -19,27 +19,9 @@
 #include "format/base/result.h"
 #include "format/weights/quantization_config.h"
 #include "kernels/ops.h"
+#include "runtime/config/tensor_names.h"
 
 namespace dspack::runtime {
-
-/// Names of the tensors that the model asks for. Source: the released indexes of the DeepSeek-V3 family.
-namespace names {
-
-inline constexpr char kEmbedding[] = "model.embed_tokens.weight";
-inline constexpr char kFinalNorm[] = "model.norm.weight";
-inline constexpr char kHead[] = "lm_head.weight";
-
-/// "model.layers.3"
-[[nodiscard]] inline std::string layer(LayerId layer) {
-  return fmt::format("model.layers.{}", layer.value);
-}
-
-/// "model.layers.3.mlp.experts.17"
-[[nodiscard]] inline std::string expert(ExpertKey key) {
-  return fmt::format("model.layers.{}.mlp.experts.{}", key.layer.value, key.expert.value);
-}
-
-}  // namespace names
 
 /// Rotary embedding. With `yarn` unset the frequencies are the plain theta^(-2k/dim).
 struct RopeConfig {
@@ -75,8 +57,28 @@ struct IndexerConfig {
   bool operator==(const IndexerConfig&) const = default;
 };
 
+/// DeepSeek-V4's attention: to a window of positions, and to entries that positions are compressed to
+/// (runtime/model/window_attention.h).
+struct WindowConfig {
+  uint32_t positions = 0;       // of the window, a row's own among them (sliding_window)
+  std::vector<uint32_t> every;  // [layers]: positions that an entry stands for; 0: the layer has none (compress_ratios)
+  RopeConfig rope;              // of layers with entries; ModelConfig::rope is of the others
+  uint32_t out_groups = 0;      // of heads, whose outputs are projected together (o_groups)
+  uint32_t out_rank = 0;        // values that a group's are projected to (o_lora_rank)
+  bool operator==(const WindowConfig&) const = default;
+};
+
+/// Residual streams that are mixed before and after each block (manifold-constrained hyper-connections).
+struct StreamsConfig {
+  uint32_t count = 0;   // hc_mult
+  uint32_t rounds = 0;  // of Sinkhorn's algorithm (hc_sinkhorn_iters)
+  float epsilon = 0;    // hc_eps
+  bool operator==(const StreamsConfig&) const = default;
+};
+
 struct ModelConfig {
   std::string model_type;
+  const TensorNames* names = &kTransformersNames;
   uint32_t vocab = 0;
   bool ties_head = false;  // the output head is the token embedding (tie_word_embeddings)
   uint32_t hidden = 0;
@@ -93,6 +95,8 @@ struct ModelConfig {
   uint32_t value_dim = 0;
   RopeConfig rope;
   std::optional<IndexerConfig> indexer;  // absent: attention is to all positions
+  std::optional<WindowConfig> window;    // absent: attention is latent attention
+  std::optional<StreamsConfig> streams;  // absent: there is one, to which outputs are added
 
   uint32_t dense_inner = 0;  // width of a dense layer's MLP
   uint32_t first_moe_layer = 0;
@@ -109,6 +113,8 @@ struct ModelConfig {
   bool selection_bias = true;  // e_score_correction_bias
   bool normalise = true;
   float routed_scale = 1;
+  uint32_t layers_by_token = 0;          // first layers, whose experts a table gives for each token (num_hash_layers)
+  float gate_limit = kernels::kNoLimit;  // of routed and shared experts (swiglu_limit)
 
   bool is_quantised = false;  // it has a "quantization_config", or hf_quant_config.json stands beside it
   format::Quantization quantization;
@@ -120,12 +126,21 @@ struct ModelConfig {
     if (layer.value < moe_layers.size()) return moe_layers[layer.value];
     return layer.value >= first_moe_layer && layer.value % moe_layer_step == 0;
   }
-  /// Whether the layer chooses positions itself; a layer behind the last, the MTP module's, does.
+  /// Positions that one of the layer's compressed entries stands for; 0: it has none, as a draft module's layer.
+  [[nodiscard]] uint32_t entry_positions(LayerId layer) const {
+    return window && layer.value < window->every.size() ? window->every[layer.value] : 0;
+  }
+  /// Whether the layer chooses positions itself, or entries; a layer behind the last, the MTP module's, does.
   [[nodiscard]] bool has_indexer(LayerId layer) const {
+    if (window) return entry_positions(layer) == kChosenEntryPositions;
     return indexer && (layer.value >= indexer->shared.size() || !indexer->shared[layer.value]);
   }
   /// The tensor of the output head.
-  [[nodiscard]] const char* head_name() const { return ties_head ? names::kEmbedding : names::kHead; }
+  [[nodiscard]] std::string_view head_name() const { return ties_head ? names->embedding : names->head; }
+  /// Entries of so many positions overlap and are chosen by an indexer; others are not, and all of them are seen
+  /// (DeepSeek-V4 inference/model.py, class Attention).
+  static constexpr uint32_t kChosenEntryPositions = 4;
+  [[nodiscard]] bool is_by_token(LayerId layer) const { return layer.value < layers_by_token; }
   [[nodiscard]] uint32_t query_dim() const { return nope_dim + rope_dim; }
   /// Numbers that the cache holds for a token and layer: latent, then rotary key.
   [[nodiscard]] uint32_t cache_dim() const { return kv_rank + rope_dim; }

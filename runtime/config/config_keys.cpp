@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace dspack::runtime {
@@ -138,8 +139,9 @@ constexpr std::string_view kWrapperWithoutEffect[] = {
 
 }  // namespace
 
-void refuse_other_values(format::ConfigFields& fields) {
+void refuse_other_values(format::ConfigFields& fields, std::span<const std::string_view> elsewhere) {
   for (const OnlyValue& only : kOnlyValues) {
+    if (std::ranges::find(elsewhere, only.key) != elsewhere.end()) continue;
     const format::Json* value = fields.find(only.key);
     if (value != nullptr && *value != format::Json::parse(only.json)) {
       fields.fail(ErrorKind::unsupported, only.key, only.reason);

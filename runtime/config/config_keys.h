@@ -11,8 +11,9 @@
 
 namespace dspack::runtime {
 
-/// Fails (unsupported) where a key changes the computation into one that this program does not do.
-void refuse_other_values(format::ConfigFields& fields);
+/// Fails (unsupported) where a key changes the computation into one that this program does not do. `elsewhere`: keys
+/// that the model has a use for.
+void refuse_other_values(format::ConfigFields& fields, std::span<const std::string_view> elsewhere);
 
 /// Keys of a language model's configuration that do not change its logits.
 [[nodiscard]] std::span<const std::string_view> keys_without_effect();

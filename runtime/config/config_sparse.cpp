@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "format/json.h"
+#include "runtime/config/config_limits.h"
 
 namespace dspack::runtime {
 
@@ -16,10 +17,6 @@ namespace {
 constexpr std::string_view kDeepseek = "deepseek_v32";
 constexpr std::string_view kGlm = "glm_moe_dsa";
 
-// Far above every released model; heads times their width stay below 2^31 values a row.
-constexpr uint32_t kMaxIndexHeads = 1024;
-constexpr uint32_t kMaxIndexDim = 1U << 16;
-constexpr uint32_t kMaxChosen = 1U << 20;
 constexpr uint32_t kMaxFrequency = 1U << 20;
 
 using Shared = std::optional<std::vector<bool>>;  // [layers]; nullopt: that key says nothing, or is wrong

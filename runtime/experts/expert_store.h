@@ -24,10 +24,11 @@ struct ExpertWeights {
   Linear gate;  // [expert_inner, hidden]
   Linear up;    // [expert_inner, hidden]
   Linear down;  // [hidden, expert_inner]
+  float limit = kernels::kNoLimit;
 
   /// As kernels take them.
   [[nodiscard]] kernels::ExpertMatrices matrices() const {
-    return {.gate = gate.weight(), .up = up.weight(), .down = down.weight()};
+    return {.gate = gate.weight(), .up = up.weight(), .down = down.weight(), .limit = limit};
   }
 };
 

@@ -57,7 +57,7 @@ void ExpertTracer::compute(const ExpertWave& wave, const RoutedGroup& group, con
     scope.input(input);
     apply(weights.gate, queue_, input, gate, scope, "gate_proj");
     apply(weights.up, queue_, input, up, scope, "up_proj");
-    queue_.silu_multiply(gate, up);
+    queue_.silu_multiply(gate, up, weights.limit);
     apply(weights.down, queue_, gate, output, scope, "down_proj");
     scope.output(output);
     queue_.scatter_rows(wave.parts, output, parts);

@@ -33,8 +33,8 @@ class SlotPlanner {
     }
   }
 
-  Result<void> add_matrix(size_t index, const char* projection, uint32_t out, uint32_t in, const ExpertShape& shape) {
-    const std::string name = names::expert(key_) + "." + projection + ".weight";
+  Result<void> add_matrix(size_t index, uint32_t out, uint32_t in, const ExpertShape& shape) {
+    const std::string name = fmt::format("{}.{}.weight", shape.names->expert(key_), shape.names->projections[index]);
     TRY_ASSIGN(const format::StoredMatrix stored, format::find_matrix(checkpoint_, name, out, in, shape.quantization));
     SlotPlan::Matrix& matrix = plan_.matrices[index];
     matrix.form = stored.form;
@@ -44,6 +44,8 @@ class SlotPlanner {
     }
     return {};
   }
+
+  void set_limit(float limit) { plan_.limit = limit; }
 
   SlotPlan finish() {
     plan_.slot_bytes = round_up(end_, kPageBytes);
@@ -84,13 +86,22 @@ class SlotPlanner {
 
 }  // namespace
 
+ExpertShape expert_shape(const ModelConfig& config) {
+  return {.hidden = config.hidden,
+          .expert_inner = config.expert_inner,
+          .quantization = config.quantization,
+          .names = config.names,
+          .limit = config.gate_limit};
+}
+
 Result<SlotPlan> plan_slot(const format::Checkpoint& checkpoint, ExpertKey key, const ExpertShape& shape,
                            uint64_t grid) {
   SlotPlanner planner(checkpoint, key, grid);
   planner.place_parts();
-  TRY(planner.add_matrix(0, "gate_proj", shape.expert_inner, shape.hidden, shape));
-  TRY(planner.add_matrix(1, "up_proj", shape.expert_inner, shape.hidden, shape));
-  TRY(planner.add_matrix(2, "down_proj", shape.hidden, shape.expert_inner, shape));
+  planner.set_limit(shape.limit);
+  TRY(planner.add_matrix(0, shape.expert_inner, shape.hidden, shape));
+  TRY(planner.add_matrix(1, shape.expert_inner, shape.hidden, shape));
+  TRY(planner.add_matrix(2, shape.hidden, shape.expert_inner, shape));
   return planner.finish();
 }
 
@@ -121,7 +132,10 @@ Result<void> finish_slot(const format::Checkpoint& checkpoint, const SlotPlan& p
 
 ExpertWeights weights_in(const SlotPlan& plan, kernels::Buffer& slot) {
   const kernels::Slice begin{.buffer = &slot};
-  return {.gate = plan.matrices[0].at(begin), .up = plan.matrices[1].at(begin), .down = plan.matrices[2].at(begin)};
+  return {.gate = plan.matrices[0].at(begin),
+          .up = plan.matrices[1].at(begin),
+          .down = plan.matrices[2].at(begin),
+          .limit = plan.limit};
 }
 
 }  // namespace dspack::runtime

@@ -13,6 +13,7 @@
 #include "format/base/page_buffer.h"
 #include "format/checkpoint.h"
 #include "format/weights/weight_format.h"
+#include "runtime/config/config.h"
 #include "runtime/experts/expert_store.h"
 
 namespace dspack::runtime {
@@ -22,7 +23,10 @@ struct ExpertShape {
   uint32_t hidden = 0;
   uint32_t expert_inner = 0;
   format::Quantization quantization;  // as config.json says it
+  const TensorNames* names = &kTransformersNames;
+  float limit = kernels::kNoLimit;  // kernels::ExpertMatrices
 };
+[[nodiscard]] ExpertShape expert_shape(const ModelConfig& config);
 
 struct SlotPlan {
   /// Adjacent bytes of one file and where they go.
@@ -57,6 +61,7 @@ struct SlotPlan {
   std::array<Matrix, 3> matrices;  // gate, up, down
   uint64_t stored_bytes = 0;       // of all parts
   uint64_t slot_bytes = 0;
+  float limit = kernels::kNoLimit;  // of the gated values
 };
 
 /// `grid`: what parts keep their place modulo: kPageBytes, or kMapGrid where files are mapped. Errors: not_found for an

@@ -51,7 +51,7 @@ uint32_t AnswerPlaces::begin_with_common(AnswerPlace& place) {
 uint32_t AnswerPlaces::take_from_others(AnswerPlace& place, std::span<const uint32_t> prompt) {
   const uint32_t before = place.sequence.length();
   for (const AnswerPlace& other : places_) {
-    const uint32_t common = kept_tokens(other.sequence.tokens(), prompt);
+    const uint32_t common = other.sequence.cut_point(kept_tokens(other.sequence.tokens(), prompt));
     if (&other != &place && common > place.sequence.length()) place.sequence.extend_from(other.sequence, common);
   }
   return place.sequence.length() - before;

@@ -16,13 +16,16 @@ namespace {
 
 constexpr char kVersionKey[] = "dspack_kv";
 constexpr char kKvVersion[] = "1";
+constexpr char kGoesOnKey[] = "goes_on";
 constexpr char kTokensName[] = "tokens";
 constexpr char kTextName[] = "text";
 
 using Metadata = std::map<std::string, std::string>;
 
 /// The tensors that the header of a file must list, one behind the other.
-std::vector<format::TensorInfo> kv_tensors(const KvShape& shape, uint64_t positions, uint64_t text_bytes) {
+std::vector<format::TensorInfo> kv_tensors(const KvShape& shape, const KvHeader& header) {
+  const uint64_t positions = header.positions;
+  const uint64_t text_bytes = header.text_bytes;
   std::vector<format::TensorInfo> tensors;
   uint64_t end = 0;
   const auto add = [&](std::string name, Dtype dtype, std::vector<uint64_t> sizes, uint64_t bytes) {
@@ -32,8 +35,8 @@ std::vector<format::TensorInfo> kv_tensors(const KvShape& shape, uint64_t positi
   add(kTokensName, Dtype::u32, {positions}, positions * sizeof(uint32_t));
   for (const CachePlane& plane : shape.planes) {
     const uint64_t layers = plane.layers_of(shape.layers);
-    add(fmt::format("kv.{}", plane.name), Dtype::u8, {layers, positions, plane.row_bytes},
-        layers * positions * plane.row_bytes);
+    const uint64_t rows = plane.block_rows(header.extent());
+    add(fmt::format("kv.{}", plane.name), Dtype::u8, {layers, rows, plane.row_bytes}, layers * rows * plane.row_bytes);
   }
   if (text_bytes > 0) add(kTextName, Dtype::u8, {text_bytes}, text_bytes);
   return tensors;
@@ -80,12 +83,18 @@ format::Digest digest_of(const KvBlock& block, std::string_view text) {
 }
 
 std::string kv_header_text(const KvBlock& block, const KvFileNotes& notes, const KvIdentity& identity) {
-  return format::write_header(kv_tensors(identity.shape, block.tokens.size(), notes.text.size()),
-                              {{kVersionKey, kKvVersion},
-                               {"model", to_hex(identity.digest)},
-                               {"parent", to_hex(notes.parent)},
-                               {"first", fmt::format("{}", block.first)},
-                               {"sha256", to_hex(digest_of(block, notes.text))}});
+  std::map<std::string, std::string> metadata = {{kVersionKey, kKvVersion},
+                                                 {"model", to_hex(identity.digest)},
+                                                 {"parent", to_hex(notes.parent)},
+                                                 {"first", fmt::format("{}", block.first)},
+                                                 {"sha256", to_hex(digest_of(block, notes.text))}};
+  if (!block.goes_on) metadata.emplace(kGoesOnKey, "false");
+  KvHeader header;
+  header.first = block.first;
+  header.positions = static_cast<uint32_t>(block.tokens.size());
+  header.goes_on = block.goes_on;
+  header.text_bytes = notes.text.size();
+  return format::write_header(kv_tensors(identity.shape, header), metadata);
 }
 
 /// The JSON.
@@ -132,7 +141,11 @@ Result<KvHeader> parse_kv_header(std::string_view json, uint64_t file_bytes, con
   result.positions = static_cast<uint32_t>(positions);
   result.text_bytes = length_of(header, kTextName);
   if (result.text_bytes > kMostKvTextBytes) return does_not_fit();
-  if (!std::ranges::equal(header.tensors, kv_tensors(identity.shape, positions, result.text_bytes), is_same_tensor)) {
+  if (const auto goes_on = metadata.find(kGoesOnKey); goes_on != metadata.end()) {
+    if (goes_on->second != "false" || !identity.shape.has_rings()) return does_not_fit();
+    result.goes_on = false;
+  }
+  if (!std::ranges::equal(header.tensors, kv_tensors(identity.shape, result), is_same_tensor)) {
     return does_not_fit();
   }
   return result;
@@ -150,10 +163,11 @@ Result<KvContents> read_kv_contents(const format::ReadFile& file, const KvIdenti
 Result<KvFile> read_kv_file(const format::ReadFile& file, const KvIdentity& identity) {
   TRY_ASSIGN(KvContents contents, read_kv_contents(file, identity));
   const KvHeader& header = contents.header;
-  KvFile content{.block = {.first = header.first, .tokens = std::move(contents.tokens), .rows = {}},
-                 .notes = {.parent = header.parent, .text = {}}};
+  KvFile content{
+      .block = {.first = header.first, .tokens = std::move(contents.tokens), .rows = {}, .goes_on = header.goes_on},
+      .notes = {.parent = header.parent, .text = {}}};
   uint64_t at = header.data_start + content.block.tokens.size() * sizeof(uint32_t);
-  content.block.rows.resize(header.positions * identity.shape.position_bytes());
+  content.block.rows.resize(identity.shape.block_bytes(header.extent()));
   TRY(file.read(at, content.block.rows));
   at += content.block.rows.size();
   content.notes.text.resize(header.text_bytes);
@@ -171,8 +185,8 @@ bool is_kv_file(const format::ReadFile& file) {
   return header && header->metadata.contains(kVersionKey);
 }
 
-uint64_t kv_file_bytes(const KvIdentity& identity, uint32_t positions) {
-  return kPageBytes + positions * (sizeof(uint32_t) + identity.shape.position_bytes());
+uint64_t kv_file_bytes(const KvIdentity& identity, const KvExtent& extent) {
+  return kPageBytes + (extent.end - extent.first) * sizeof(uint32_t) + identity.shape.block_bytes(extent);
 }
 
 Result<void> write_kv_file(format::FileSystem& files, const format::Path& path, const KvBlock& block,

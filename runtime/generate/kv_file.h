@@ -2,9 +2,10 @@
 // file. A prefix cache on disk is a folder of them; a saved chat is one, and has the messages beside.
 //
 //   __metadata__  "dspack_kv": "1", the version; "model": KvIdentity::digest; "first": the first position;
-//                 "parent": what comes before it; "sha256": of all that follows the header
+//                 "parent": what comes before it; "sha256": of all that follows the header; "goes_on": "false" where
+//                 no sequence can go on behind it (KvBlock)
 //   tokens        U32 [positions]
-//   kv.PLANE      U8 [layers, positions, row bytes], for each plane
+//   kv.PLANE      U8 [layers, rows, row bytes], for each plane (CachePlane::block_rows)
 //   text          U8 [bytes], if there is one
 //
 // A file is what a stranger may have put there: nothing of it decides memory before it was checked against the shape
@@ -50,8 +51,10 @@ struct KvHeader {
   format::Digest sha256;
   uint32_t first = 0;
   uint32_t positions = 0;
+  bool goes_on = true;
   uint64_t text_bytes = 0;
   uint64_t data_start = 0;  // of the file
+  [[nodiscard]] KvExtent extent() const { return {.first = first, .end = first + positions, .goes_on = goes_on}; }
 };
 
 /// Of a header's JSON, in a file of so many bytes.
@@ -68,8 +71,8 @@ struct KvContents {
 /// Whether it says that it is one, of whatever model.
 [[nodiscard]] bool is_kv_file(const format::ReadFile& file);
 
-/// Bytes of a file with so many positions and no text.
-[[nodiscard]] uint64_t kv_file_bytes(const KvIdentity& identity, uint32_t positions);
+/// Bytes of a file with such a block and no text.
+[[nodiscard]] uint64_t kv_file_bytes(const KvIdentity& identity, const KvExtent& extent);
 /// Replaces what is there once all of it is on the disk. Nobody but its owner may read it: it says what was said.
 [[nodiscard]] Result<void> write_kv_file(format::FileSystem& files, const format::Path& path, const KvBlock& block,
                                          const KvFileNotes& notes, const KvIdentity& identity);

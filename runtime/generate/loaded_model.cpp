@@ -128,15 +128,14 @@ uint64_t LoadedModel::scratch_bytes() const {
 
 Result<void> LoadedModel::make_experts(const LoadContext& context, const ModelConfig& config, const LoadPlan& plan,
                                        const LoadOptions& options, PolicyFactory policy, const std::stop_token& stop) {
-  const StreamedStoreOptions store{
-      .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization},
-      .layers = plan.expert_layers,
-      .slots = plan.memory.slot_count,
-      .least_slots = least_slots(config.top_k),
-      .policy = std::move(policy),
-      .prefetch = options.prefetch,
-      .max_fetch = options.max_fetch,
-      .in_place = context.in_place};
+  const StreamedStoreOptions store{.shape = expert_shape(config),
+                                   .layers = plan.expert_layers,
+                                   .slots = plan.memory.slot_count,
+                                   .least_slots = least_slots(config.top_k),
+                                   .policy = std::move(policy),
+                                   .prefetch = options.prefetch,
+                                   .max_fetch = options.max_fetch,
+                                   .in_place = context.in_place};
   const ExecutorShape shape{.hidden = config.hidden,
                             .expert_inner = config.expert_inner,
                             .experts = config.experts,
@@ -184,7 +183,7 @@ Result<void> LoadedModel::load_mtp(const LoadContext& context, const Speculation
         ErrorKind::not_found,
         fmt::format("{} lacks the MTP module (the tensors of {}), though config.json announces it; fetch them, "
                     "or leave out --mtp",
-                    access_->files().description(), names::layer(LayerId(config.layers)))};
+                    access_->files().description(), config.names->layer(LayerId(config.layers)))};
   }
   TRY_ASSIGN(mtp_, MtpModule::load(context, *model_, stop));
   speculation_ = options;

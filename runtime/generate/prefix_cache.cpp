@@ -16,7 +16,7 @@ uint32_t shared_length(std::span<const uint32_t> a, std::span<const uint32_t> b)
 }  // namespace
 
 PrefixCache::PrefixCache(const KvIdentity& identity, Options options, PrefixFolder::Log log)
-    : position_bytes_(identity.shape.position_bytes()),
+    : shape_(identity.shape),
       memory_limit_(options.memory_bytes),
       folder_(std::move(options.folder)),
       log_(std::move(log)) {
@@ -50,7 +50,7 @@ void PrefixCache::index_folder() {
                          (parent->second == &root_ || parent->second->positions() == kBlockPositions) &&
                          parent->second->first + parent->second->positions() == entry.first;
     if (!follows) {
-      folder_->remove(entry.id, positions);
+      folder_->remove(entry.id, {entry.first, entry.first + positions, entry.goes_on});
       continue;
     }
     auto node = std::make_unique<Node>();
@@ -58,6 +58,7 @@ void PrefixCache::index_folder() {
     node->id = entry.id;
     node->first = entry.first;
     node->tokens = std::move(entry.tokens);
+    node->goes_on = entry.goes_on;
     put_on_disk(*node);
     known[entry.id] = node.get();
     parent->second->children.push_back(std::move(node));
@@ -102,10 +103,12 @@ void PrefixCache::keep(const Sequence& sequence) {
 /// could not be read.
 PrefixCache::Node* PrefixCache::add(Node& parent, const Sequence& sequence, uint32_t count, uint64_t path_bytes) {
   touch(parent);
-  const bool goes_to_disk = folder_ && (&parent == &root_ || parent.is_on_disk) && make_disk_room(count, parent);
+  const uint32_t first = parent.first + parent.positions();
+  const KvExtent extent{.first = first, .end = first + count, .goes_on = sequence.cut_point(first + count) != 0};
+  const bool goes_to_disk = folder_ && (&parent == &root_ || parent.is_on_disk) && make_disk_room(extent, parent);
   // A conversation that is too long for the memory is kept as far as it goes, not by its own end alone.
-  if (!goes_to_disk && path_bytes + count * position_bytes_ > memory_limit_) return nullptr;
-  auto block = sequence.read_block(parent.first + parent.positions(), count);
+  if (!goes_to_disk && path_bytes + shape_.block_bytes(extent) > memory_limit_) return nullptr;
+  auto block = sequence.read_block(first, count);
   if (!block) {
     log_(block.error());
     return nullptr;
@@ -116,6 +119,7 @@ PrefixCache::Node* PrefixCache::add(Node& parent, const Sequence& sequence, uint
   node->id = block_id(parent.id, block->tokens);
   node->first = block->first;
   node->tokens = block->tokens;
+  node->goes_on = block->goes_on;
   parent.children.push_back(std::move(made));
   const auto kept = std::make_shared<const KvBlock>(*std::move(block));
   if (goes_to_disk) {
@@ -124,10 +128,12 @@ PrefixCache::Node* PrefixCache::add(Node& parent, const Sequence& sequence, uint
   }
   put_in_memory(*node, kept);
   touch(*node);
-  // A block that this one begins with says nothing more.
+  // A block that this one begins with says nothing more, unless sequences go on behind it that cannot behind this one's
+  // first positions.
   for (size_t i = 0; i < parent.children.size();) {
     Node& other = *parent.children[i];
-    const bool is_covered = &other != node && shared_length(other.tokens, node->tokens) == other.tokens.size();
+    const bool is_covered = &other != node && shared_length(other.tokens, node->tokens) == other.tokens.size() &&
+                            !(shape_.has_rings() && other.goes_on);
     is_covered ? drop(other) : void(++i);
   }
   trim_memory();
@@ -135,8 +141,8 @@ PrefixCache::Node* PrefixCache::add(Node& parent, const Sequence& sequence, uint
 }
 
 /// What comes before the new block stays, and has just been used.
-bool PrefixCache::make_disk_room(uint32_t positions, const Node& parent) {
-  while (!folder_->has_room(positions)) {
+bool PrefixCache::make_disk_room(const KvExtent& extent, const Node& parent) {
+  while (!folder_->has_room(extent)) {
     if (on_disk_.empty() || on_disk_.back() == &parent) return false;
     leave_disk(*on_disk_.back());
   }
@@ -156,7 +162,9 @@ uint32_t PrefixCache::restore(Sequence& sequence, std::span<const uint32_t> toke
     node = child;
   }
   const uint32_t before = sequence.length();
+  if (shape_.has_rings()) found = cut_to_resumable(path, tokens);
   if (found <= before) return 0;
+  if (shape_.has_rings()) sequence.truncate(0);  // only whole blocks are appended
   touch(*path.back());
   for (Node* node : path) {
     const uint32_t end = std::min(node->first + node->positions(), found);
@@ -174,8 +182,26 @@ uint32_t PrefixCache::restore(Sequence& sequence, std::span<const uint32_t> toke
     }
     (is_in_memory ? now_.memory_tokens : now_.disk_tokens) += end - begin;
   }
+  // It may have come no further than a block behind which nothing goes on.
+  if (sequence.cut_point(sequence.length()) != sequence.length()) sequence.truncate(0);
   publish();
-  return sequence.length() - before;
+  return sequence.length() - std::min(before, sequence.length());
+}
+
+uint32_t PrefixCache::cut_to_resumable(std::vector<Node*>& path, std::span<const uint32_t> tokens) {
+  while (!path.empty()) {
+    Node* longest = nullptr;
+    for (const auto& node : path.back()->parent->children) {
+      const auto here = tokens.subspan(node->first);
+      const bool has_all = node->goes_on && shared_length(node->tokens, here) == node->positions();
+      if (has_all && (longest == nullptr || longest->positions() < node->positions())) longest = node.get();
+    }
+    path.pop_back();
+    if (longest == nullptr) continue;
+    path.push_back(longest);
+    return longest->extent().end;
+  }
+  return 0;
 }
 
 void PrefixCache::forget(std::span<const uint32_t> tokens) {
@@ -237,7 +263,7 @@ void PrefixCache::leave_memory(Node& node) {
 }
 
 void PrefixCache::leave_disk(Node& node) {
-  folder_->remove(node.id, node.positions());
+  folder_->remove(node.id, node.extent());
   --now_.disk_blocks;
   on_disk_.erase(node.disk_use);
   node.is_on_disk = false;
@@ -254,7 +280,7 @@ void PrefixCache::drop(Node& node) {
     in_memory_.erase(node.memory_use);
   }
   if (node.is_on_disk) {
-    folder_->remove(node.id, node.positions());
+    folder_->remove(node.id, node.extent());
     --now_.disk_blocks;
     on_disk_.erase(node.disk_use);
   }

@@ -6,7 +6,8 @@
 // A block is found by comparing token ids, not digests. The last block of a conversation may be shorter, and gives way
 // to a longer one; of a block that begins like a prompt the common part is used. Where memory or disk are full the
 // block goes that was unused for longest; since a use counts for all that comes before it, that is always the end of a
-// conversation.
+// conversation. Where a cache has rings (KvExtent), a prompt goes on only behind a block that was the end of a
+// conversation, or near it, when it was kept, and has all of that block.
 //
 // Every block is in memory, on disk, or both. What is kept goes to the disk at once where there is one, so that it
 // outlives the process whatever ends it.
@@ -68,18 +69,23 @@ class PrefixCache {
     format::Digest id;
     uint32_t first = 0;
     std::vector<uint32_t> tokens = {};
+    bool goes_on = true;                        // KvExtent
     std::shared_ptr<const KvBlock> block = {};  // null: not in memory
     bool is_on_disk = false;                    // or on its way there
     Use::iterator memory_use = {};              // if it is in memory
     Use::iterator disk_use = {};                // if it is on disk
 
     [[nodiscard]] uint32_t positions() const { return static_cast<uint32_t>(tokens.size()); }
+    [[nodiscard]] KvExtent extent() const { return {.first = first, .end = first + positions(), .goes_on = goes_on}; }
   };
 
   void index_folder();
   [[nodiscard]] static Node* closest_child(const Node& node, std::span<const uint32_t> tokens);
   [[nodiscard]] Node* add(Node& parent, const Sequence& sequence, uint32_t count, uint64_t path_bytes);
-  [[nodiscard]] bool make_disk_room(uint32_t positions, const Node& parent);
+  [[nodiscard]] bool make_disk_room(const KvExtent& extent, const Node& parent);
+  /// Where the cache has rings: cuts a path of nodes that have these tokens so that a sequence can go on behind its
+  /// last node, which may be one beside the path. Returns that node's end.
+  [[nodiscard]] static uint32_t cut_to_resumable(std::vector<Node*>& path, std::span<const uint32_t> tokens);
   void put_in_memory(Node& node, std::shared_ptr<const KvBlock> block);
   void put_on_disk(Node& node);
   [[nodiscard]] std::shared_ptr<const KvBlock> load(Node& node, uint64_t& path_bytes);
@@ -88,10 +94,10 @@ class PrefixCache {
   void leave_memory(Node& node);
   void leave_disk(Node& node);
   void drop(Node& node);
-  [[nodiscard]] uint64_t bytes_of(const Node& node) const { return node.positions() * position_bytes_; }
+  [[nodiscard]] uint64_t bytes_of(const Node& node) const { return shape_.block_bytes(node.extent()); }
   void publish();
 
-  uint64_t position_bytes_;
+  KvShape shape_;
   uint64_t memory_limit_;
   std::unique_ptr<PrefixFolder> folder_;
   PrefixFolder::Log log_;

@@ -97,7 +97,8 @@ Result<PrefixFolder::Stored> PrefixFolder::read_stored(const std::string& name) 
   Stored stored{.id = *parse_block_name(name),
                 .parent = contents.header.parent,
                 .first = contents.header.first,
-                .tokens = std::move(contents.tokens)};
+                .tokens = std::move(contents.tokens),
+                .goes_on = contents.header.goes_on};
   if (block_id(stored.parent, stored.tokens) != stored.id) {
     return Error{ErrorKind::corrupt, "its tokens are not those that its name says"};
   }
@@ -172,8 +173,8 @@ bool PrefixFolder::fits(uint64_t more_bytes) const {
   return format::leave_disk_room(files_, folder_, stay_free_bytes_, size).has_value();
 }
 
-bool PrefixFolder::has_room(uint32_t positions) {
-  const uint64_t bytes = kv_file_bytes(identity_, positions);
+bool PrefixFolder::has_room(const KvExtent& extent) {
+  const uint64_t bytes = kv_file_bytes(identity_, extent);
   while (!fits(bytes)) {
     if (foreign_.empty()) return false;
     const Foreign oldest = std::move(foreign_.back());
@@ -185,7 +186,7 @@ bool PrefixFolder::has_room(uint32_t positions) {
 }
 
 void PrefixFolder::write(const format::Digest& id, const format::Digest& parent, std::shared_ptr<const KvBlock> block) {
-  bytes_ += kv_file_bytes(identity_, static_cast<uint32_t>(block->tokens.size()));
+  bytes_ += kv_file_bytes(identity_, block->extent());
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return unwritten_bytes_ <= kMostUnwrittenBytes; });
   unwritten_bytes_ += block->rows.size();
@@ -193,8 +194,8 @@ void PrefixFolder::write(const format::Digest& id, const format::Digest& parent,
   changed_.notify_all();
 }
 
-void PrefixFolder::remove(const format::Digest& id, uint32_t positions) {
-  const uint64_t bytes = kv_file_bytes(identity_, positions);
+void PrefixFolder::remove(const format::Digest& id, const KvExtent& extent) {
+  const uint64_t bytes = kv_file_bytes(identity_, extent);
   bytes_ -= std::min(bytes, bytes_);
   const std::lock_guard lock(mutex_);
   jobs_.push_back({.id = id, .parent = {}, .block = nullptr});

@@ -36,6 +36,7 @@ class PrefixFolder {
     format::Digest parent;
     uint32_t first = 0;
     std::vector<uint32_t> tokens;
+    bool goes_on = true;  // KvExtent
     int64_t modified_ns = 0;
   };
   /// What was there when it was opened, the longest unused first: in the order of remember_use, then, where a process
@@ -43,11 +44,11 @@ class PrefixFolder {
   /// whose header shows damage.
   [[nodiscard]] std::vector<Stored> take_stored() { return std::move(stored_); }
 
-  /// Whether a file of so many positions may come. Files of other models make room, oldest first.
-  [[nodiscard]] bool has_room(uint32_t positions);
+  /// Whether a file with such a block may come. Files of other models make room, oldest first.
+  [[nodiscard]] bool has_room(const KvExtent& extent);
   /// Waits where more than kMostUnwrittenBytes are.
   void write(const format::Digest& id, const format::Digest& parent, std::shared_ptr<const KvBlock> block);
-  void remove(const format::Digest& id, uint32_t positions);
+  void remove(const format::Digest& id, const KvExtent& extent);
   [[nodiscard]] Result<std::shared_ptr<const KvBlock>> read(const format::Digest& id);
   /// For the next process: names of blocks, the longest unused first.
   void remember_use(std::span<const format::Digest> ids);

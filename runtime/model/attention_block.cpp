@@ -1,13 +1,22 @@
 #include "runtime/model/attention_block.h"
 
 #include "runtime/model/mla_attention.h"
+#include "runtime/model/window_attention.h"
 #include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
 
 std::unique_ptr<AttentionBlock> make_attention(const ModelConfig& config, const AttentionOptions& options,
                                                LayerId layer) {
+  if (config.window) return std::make_unique<WindowAttention>(config, options, layer);
   return std::make_unique<MlaAttention>(config, options, layer);
+}
+
+uint64_t attention_scratch_bytes(const ModelConfig& config, const AttentionOptions& options) {
+  uint64_t bytes = 0;
+  for (uint32_t layer = 0; layer < config.layers; ++layer)
+    bytes = std::max(bytes, make_attention(config, options, LayerId(layer))->scratch_bytes());
+  return bytes;
 }
 
 KvShape kv_shape(const ModelConfig& config, const AttentionOptions& options, std::span<const LayerId> pass) {
@@ -23,11 +32,6 @@ KvShape kv_shape(const ModelConfig& config, const AttentionOptions& options, std
     if (plane.layers.size() == pass.size()) plane.layers.clear();
   }
   return shape;
-}
-
-bool needs_choice(const ModelConfig& config, const AttentionBlock::Input& input, const PassPart& part) {
-  return input.use != ChoiceUse::as_needed || !part.position.live.empty() ||
-         uint64_t{part.position.first} + part.rows > config.indexer->most;
 }
 
 kernels::RopeArgs rope_args(const AttentionBlock::Input& input, const PassPart& part, const kernels::Rows& rows,

@@ -49,6 +49,7 @@ struct AttentionOptions {
   Dtype cache_dtype = Dtype::f32;  // f32 (exact), bf16, f16 or f8_e4m3
   Dtype index_dtype = Dtype::f32;  // of the keys of sparse attention's indexer, likewise
   uint32_t wave_rows = 1;          // rows of one run at most
+  uint32_t max_rows = 1;           // rows of one pass at most
 };
 
 /// How a run of sparse attention comes to its choice of positions.
@@ -64,13 +65,14 @@ class AttentionBlock {
 
   /// What the layer keeps of each position.
   [[nodiscard]] virtual std::vector<CachePlane> cache_planes() const = 0;
-  /// Memory for a run; runs of all layers can share it.
+  /// Memory for a run. Runs of all layers share it, and find there what layers of one pass share: what a layer before
+  /// has chosen (sparse attention).
   [[nodiscard]] virtual uint64_t scratch_bytes() const = 0;
   /// The largest calls of a run over caches of so many positions.
   [[nodiscard]] virtual kernels::WorkspaceShape workspace(uint32_t positions) const = 0;
-  /// Adds the weights of layer "model.layers.3" to its group. The block stays where it is until the group is loaded or
-  /// bound.
-  [[nodiscard]] virtual Result<void> add_weights(WeightGroup& group, const std::string& layer_name) = 0;
+  /// Adds the weights of the block "model.layers.3.self_attn" to its layer's group. The block stays where it is until
+  /// the group is loaded or bound.
+  [[nodiscard]] virtual Result<void> add_weights(WeightGroup& group, const std::string& block_name) = 0;
 
   /// Weights that take the block's normalised input.
   [[nodiscard]] virtual std::vector<kernels::Weight> readers() const = 0;
@@ -82,28 +84,31 @@ class AttentionBlock {
     uint32_t layer = 0;               // in the pass, as the caches count
     PositionTables tables;
     kernels::Slice scratch;  // scratch_bytes()
-    /// Of the rows of x; empty: attention is not sparse. A layer with an indexer fills it, and others attend to what
-    /// the last one of those has chosen.
-    kernels::Choice choice = {};
     ChoiceUse use = ChoiceUse::as_needed;
   };
-  /// Stores the rows in their sequences' caches and attends: residual += what comes of it. y: where that goes first if
-  /// somebody listens; else scratch. Both [rows, hidden]. At a live position: at most kMostRecordedRows rows.
+  /// Stores the rows in their sequences' caches and attends: residual += what comes of it, by way of y where somebody
+  /// listens; no rows of residual: y is what comes of it. Both [rows, hidden]. At a live position: at most
+  /// kMostRecordedRows rows.
   virtual void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
                    const TraceScope& trace = {}) const = 0;
+
+  /// Makes what row `row` of a pass has left for other passes (ChoiceUse::kept) that of the first row of the next.
+  virtual void pass_on(kernels::Queue& /*queue*/, kernels::Slice /*scratch*/, uint32_t /*row*/) const {}
+  /// As if a layer before had chosen the first of so many positions for the first rows: for who runs a layer by itself.
+  virtual void choose_first(kernels::Queue& /*queue*/, kernels::Slice /*scratch*/, uint32_t /*rows*/,
+                            uint32_t /*positions*/) const {}
 };
 
-/// The attention of a layer, without weights yet. Borrows `config`. That of layer 0 has the most planes and the largest
-/// scratch memory and calls.
+/// The attention of a layer, without weights yet. Borrows `config`.
 [[nodiscard]] std::unique_ptr<AttentionBlock> make_attention(const ModelConfig& config, const AttentionOptions& options,
                                                              LayerId layer);
+
+/// Memory for runs of any layer's attention (AttentionBlock::scratch_bytes).
+[[nodiscard]] uint64_t attention_scratch_bytes(const ModelConfig& config, const AttentionOptions& options);
 
 /// What a pass through these layers keeps of a position.
 [[nodiscard]] KvShape kv_shape(const ModelConfig& config, const AttentionOptions& options,
                                std::span<const LayerId> pass);
-
-/// Whether rows of this part, which is cut to those of `input`, attend to a choice. Precondition: attention is sparse.
-[[nodiscard]] bool needs_choice(const ModelConfig& config, const AttentionBlock::Input& input, const PassPart& part);
 
 /// The choice of the rows from `first` on.
 [[nodiscard]] inline kernels::Choice choice_of_rows(const kernels::Choice& choice, uint32_t first) {

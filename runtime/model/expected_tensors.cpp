@@ -78,8 +78,8 @@ class Expected {
     add("model.embed_tokens.weight", Dtype::bf16, {config_.vocab, config_.hidden});
     for (uint32_t layer = 0; layer < config_.layers; ++layer)
       add_layer(LayerId(layer));
-    add(names::kFinalNorm, Dtype::bf16, {config_.hidden});
-    if (!config_.ties_head) add(names::kHead, Dtype::bf16, {config_.vocab, config_.hidden});
+    add(std::string(kTransformersNames.final_norm), Dtype::bf16, {config_.hidden});
+    if (!config_.ties_head) add(std::string(kTransformersNames.head), Dtype::bf16, {config_.vocab, config_.hidden});
   }
   /// Errors: invalid (a pattern of config.json that takes too long).
   [[nodiscard]] Result<std::vector<format::TensorEntry>> take() {
@@ -162,7 +162,7 @@ class Expected {
   }
 
   void add_layer(LayerId layer) {
-    const std::string prefix = names::layer(layer) + ".";
+    const std::string prefix = kTransformersNames.layer(layer) + ".";
     add(prefix + "input_layernorm.weight", Dtype::bf16, {config_.hidden});
     add_attention(prefix + "self_attn.");
     if (config_.has_indexer(layer)) add_indexer(prefix + "self_attn.indexer.");
@@ -173,7 +173,7 @@ class Expected {
     if (config_.shared_experts > 0)
       add_mlp(prefix + "mlp.shared_experts", uint64_t{config_.shared_experts} * config_.expert_inner);
     for (uint32_t expert = 0; expert < config_.experts; ++expert)
-      add_mlp(names::expert({layer, ExpertId(expert)}), config_.expert_inner);
+      add_mlp(kTransformersNames.expert({layer, ExpertId(expert)}), config_.expert_inner);
   }
 
   const ModelConfig& config_;

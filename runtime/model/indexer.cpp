@@ -8,6 +8,11 @@ constexpr float kKeyEpsilon = 1e-6F;  // of k_norm, whatever rms_norm_eps says
 
 }  // namespace
 
+bool Indexer::needs_choice(const ModelConfig& config, const AttentionBlock::Input& input, const PassPart& part) {
+  return input.use != ChoiceUse::as_needed || !part.position.live.empty() ||
+         uint64_t{part.position.first} + part.rows > config.indexer->most;
+}
+
 Indexer::Indexer(const ModelConfig& config, const AttentionOptions& options, ScratchPlan& plan)
     : config_(config), dtype_(options.index_dtype) {
   const uint64_t rows = options.wave_rows;
@@ -70,7 +75,7 @@ kernels::Weight Indexer::stored_keys(const KvCache& cache, uint32_t layer) const
   const CacheRows keys = cache.rows(layer, kKeys);
   kernels::Weight weight;
   weight.coding = *kernels::coding_of(dtype_);
-  weight.out = keys.capacity;
+  weight.out = keys.rows;
   weight.in = config_.indexer->dim;
   weight.planes[kernels::kCodes] = keys.data;
   if (dtype_ == Dtype::f8_e4m3) {
@@ -82,7 +87,7 @@ kernels::Weight Indexer::stored_keys(const KvCache& cache, uint32_t layer) const
 }
 
 void Indexer::choose(kernels::Queue& queue, const AttentionBlock::Input& input, const kernels::Rows& q_latent,
-                     const TraceScope& trace) const {
+                     const kernels::Choice& choice, const TraceScope& trace) const {
   const IndexerConfig& indexer = *config_.indexer;
   const uint32_t width = indexer.heads * indexer.dim;
   const kernels::Rows queries = dense_rows(input.scratch.at(queries_at_), input.x.rows, width);
@@ -95,7 +100,7 @@ void Indexer::choose(kernels::Queue& queue, const AttentionBlock::Input& input, 
     queue.choose({.queries = rows_of(queries, at, part.rows).data,
                   .weights = rows_of(weights, at, part.rows).data,
                   .keys = stored_keys(*part.cache, input.layer),
-                  .choice = choice_of_rows(input.choice, at),
+                  .choice = choice_of_rows(choice, at),
                   .rows = part.rows,
                   .heads = indexer.heads,
                   .first_position = part.position.first,

@@ -17,6 +17,11 @@ class Indexer {
   static constexpr std::string_view kKeys = "index keys";
   static constexpr std::string_view kScales = "index scales";
 
+  /// Whether rows of this part, which is cut to those of `input`, attend to a choice. Precondition: attention is
+  /// sparse.
+  [[nodiscard]] static bool needs_choice(const ModelConfig& config, const AttentionBlock::Input& input,
+                                         const PassPart& part);
+
   /// Reserves its places in the scratch memory of the block. Precondition: the model has indexers.
   Indexer(const ModelConfig& config, const AttentionOptions& options, ScratchPlan& plan);
 
@@ -29,10 +34,10 @@ class Indexer {
   /// Stores the keys of the rows in their sequences' caches; computes them first if somebody listens, else key_product
   /// has run.
   void store_keys(kernels::Queue& queue, const AttentionBlock::Input& input, const TraceScope& trace) const;
-  /// Fills input.choice for all parts of the rows that need one (AttentionBlock::needs_choice). `q_latent`: [rows,
-  /// q_rank], normalised. The keys of the rows have been stored.
+  /// Fills `choice`, of the rows of `input`, for all parts that need one. `q_latent`: [rows, q_rank], normalised. The
+  /// keys of the rows have been stored.
   void choose(kernels::Queue& queue, const AttentionBlock::Input& input, const kernels::Rows& q_latent,
-              const TraceScope& trace) const;
+              const kernels::Choice& choice, const TraceScope& trace) const;
 
  private:
   [[nodiscard]] kernels::Weight stored_keys(const KvCache& cache, uint32_t layer) const;

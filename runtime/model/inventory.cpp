@@ -56,6 +56,29 @@ constexpr std::string_view kFusedProjections[] = {"gate_up_proj", "down_proj"};
 // Scales of activations are not used, as those of FP8 matrices.
 constexpr std::string_view kFusedSuffixes[] = {"", "_scale_inv", "_scale", "_activation_scale", "_input_scale"};
 
+// DeepSeek-V4's names.
+constexpr std::string_view kWindowTop[] = {"embed.weight", "norm.weight", "hc_head_fn", "hc_head_base",
+                                           "hc_head_scale"};
+constexpr std::string_view kWindowTopLinears[] = {"head"};
+constexpr std::string_view kWindowLayerTemplate = "layers.{layer}.";
+constexpr std::string_view kWindowVectors[] = {
+    "attn_norm.weight", "ffn_norm.weight", "hc_attn_fn",         "hc_attn_base",        "hc_attn_scale", "hc_ffn_fn",
+    "hc_ffn_base",      "hc_ffn_scale",    "attn.q_norm.weight", "attn.kv_norm.weight", "attn.attn_sink"};
+constexpr std::string_view kWindowLinears[] = {"attn.wq_a", "attn.wq_b", "attn.wkv",
+                                               "attn.wo_a", "attn.wo_b", "ffn.gate"};
+constexpr std::string_view kCompressorLinears[] = {"attn.compressor.wkv", "attn.compressor.wgate"};
+constexpr std::string_view kCompressorVectors[] = {"attn.compressor.norm.weight", "attn.compressor.ape"};
+constexpr std::string_view kEntryIndexerLinears[] = {"attn.indexer.wq_b", "attn.indexer.weights_proj",
+                                                     "attn.indexer.compressor.wkv", "attn.indexer.compressor.wgate"};
+constexpr std::string_view kEntryIndexerVectors[] = {"attn.indexer.compressor.norm.weight",
+                                                     "attn.indexer.compressor.ape"};
+constexpr std::string_view kRouterTable = "ffn.gate.tid2eid";
+constexpr std::string_view kWindowRouterBias = "ffn.gate.bias";
+constexpr std::string_view kWindowShared[] = {"ffn.shared_experts.w1", "ffn.shared_experts.w3",
+                                              "ffn.shared_experts.w2"};
+constexpr std::string_view kWindowExpert[] = {"ffn.experts.{expert}.w1", "ffn.experts.{expert}.w3",
+                                              "ffn.experts.{expert}.w2"};
+
 bool has(Names names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -112,10 +135,36 @@ bool known_moe(const ModelConfig& config, const Named& name, const std::optional
 // lost the count.
 bool is_mtp(const format::Checkpoint& checkpoint, const ModelConfig& config, LayerId layer) {
   return layer.value < config.layers + config.mtp_layers ||
-         format::find_tensor(checkpoint, names::layer(layer) + ".eh_proj.weight").has_value();
+         format::find_tensor(checkpoint, kTransformersNames.layer(layer) + ".eh_proj.weight").has_value();
+}
+
+bool known_window_layer(const ModelConfig& config, const Named& name, const format::TensorEntry& tensor) {
+  const LayerId layer = *tensor.place.layer;
+  if (tensor.place.expert) return tensor.place.expert->value < config.experts && of_linear(kWindowExpert, name);
+  if (has(kWindowVectors, name.part) || of_linear(kWindowLinears, name)) return true;
+  if (name.part == (config.is_by_token(layer) ? kRouterTable : kWindowRouterBias)) return true;
+  if (config.shared_experts > 0 && of_linear(kWindowShared, name)) return true;
+  if (config.entry_positions(layer) > 0 && (has(kCompressorVectors, name.part) || of_linear(kCompressorLinears, name)))
+    return true;
+  return config.has_indexer(layer) && (has(kEntryIndexerVectors, name.part) || of_linear(kEntryIndexerLinears, name));
+}
+
+// Draft modules are numbered apart; they are not run.
+bool known_of_window(const format::Checkpoint& checkpoint, const ModelConfig& config,
+                     const format::TensorEntry& tensor) {
+  const std::string_view name = tensor.name;
+  if (!tensor.place.layer) return has(kWindowTop, name) || of_linear(kWindowTopLinears, {checkpoint, name, name});
+  if (format::is_numbered_apart(*tensor.place.layer)) return true;
+  if (tensor.place.layer->value >= config.layers) return false;
+  const std::string text = format::name_template(name);
+  if (!text.starts_with(kWindowLayerTemplate)) return false;
+  const Named part{
+      .checkpoint = checkpoint, .whole = name, .part = std::string_view(text).substr(kWindowLayerTemplate.size())};
+  return known_window_layer(config, part, tensor);
 }
 
 bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, const format::TensorEntry& tensor) {
+  if (config.window) return known_of_window(checkpoint, config, tensor);
   const std::string_view name = format::without_wrapper(tensor.name);
   if (!tensor.place.layer) {
     return has(kTopVectors, name) || of_linear(kTopLinears, {checkpoint, name, name}) ||
@@ -147,7 +196,7 @@ constexpr std::string_view kModuleTensors[] = {"eh_proj.weight", "enorm.weight",
 
 // An MTP module is there as a whole, or not at all.
 Result<void> require_whole_module(const format::Checkpoint& checkpoint, const ModelConfig& config, LayerId layer) {
-  const std::string prefix = names::layer(layer) + ".";
+  const std::string prefix = config.names->layer(layer) + ".";
   const auto has_weight = [&](std::string_view linear) {
     return format::storing_format(checkpoint, prefix + std::string(linear) + ".weight") != nullptr;
   };
@@ -166,7 +215,7 @@ Result<void> require_whole_module(const format::Checkpoint& checkpoint, const Mo
 
 Result<void> require_whole_model(const format::Checkpoint& checkpoint, const ModelConfig& config) {
   if (format::is_part(checkpoint)) return {};
-  TRY(format::find_tensor(checkpoint, names::kEmbedding));
+  TRY(format::find_tensor(checkpoint, config.names->embedding));
   std::set<LayerId> layers;
   for (uint32_t layer = 0; layer < config.layers; ++layer) {
     if (config.is_moe(LayerId(layer))) layers.insert(LayerId(layer));
@@ -179,7 +228,8 @@ Result<void> require_whole_model(const format::Checkpoint& checkpoint, const Mod
   for (const LayerId layer : layers) {
     for (uint32_t expert = 0; expert < config.experts; ++expert) {
       if (!checkpoint.expert({layer, ExpertId(expert)}).empty()) continue;
-      return format::missing_tensor(checkpoint, names::expert({layer, ExpertId(expert)}) + ".gate_proj.weight")
+      const std::string name = config.names->expert({layer, ExpertId(expert)});
+      return format::missing_tensor(checkpoint, fmt::format("{}.{}.weight", name, config.names->projections.front()))
           .in(fmt::format("layer {}, expert {}", layer.value, expert));
     }
   }

@@ -18,7 +18,7 @@ constexpr uint64_t kPlaneAlignment = 64;
 std::optional<uint64_t> KvCache::bytes_of(uint64_t layers, uint64_t capacity, std::span<const CachePlane> planes) {
   uint64_t end = 0;
   for (const CachePlane& plane : planes) {
-    const auto rows = checked_mul(plane.layers_of(layers), capacity);
+    const auto rows = checked_mul(plane.layers_of(layers), plane.rows_for(capacity));
     if (!rows) return std::nullopt;
     const auto begin = checked_mul(ceil_div(end, kPlaneAlignment), kPlaneAlignment);
     const auto bytes = checked_mul(*rows, plane.row_bytes);
@@ -41,6 +41,7 @@ Result<KvCache> KvCache::make(kernels::Device& device, uint32_t layers, uint32_t
   KvCache cache;
   cache.buffer_ = std::move(*buffer);
   cache.planes_ = std::move(planes);
+  cache.kept_from_.resize(cache.planes_.size());
   cache.layers_ = layers;
   cache.capacity_ = capacity;
   return cache;
@@ -56,37 +57,63 @@ CacheRows KvCache::rows(uint32_t layer, std::string_view plane) const {
       DSPACK_CHECK(each.layers.empty() || (found != each.layers.end() && *found == layer),
                    "the layer does not have this plane");
       const uint64_t slot = each.layers.empty() ? layer : static_cast<uint64_t>(found - each.layers.begin());
-      const uint64_t offset = begin + slot * capacity_ * each.row_bytes;
-      return {.data = {.buffer = buffer_.get(), .offset_bytes = offset},
+      const uint64_t rows = each.rows_for(capacity_);
+      return {.data = {.buffer = buffer_.get(), .offset_bytes = begin + slot * rows * each.row_bytes},
               .dtype = each.dtype,
-              .capacity = capacity_,
+              .rows = static_cast<uint32_t>(rows),
               .row_bytes = each.row_bytes};
     }
-    begin += each.layers_of(layers_) * capacity_ * each.row_bytes;
+    begin += each.layers_of(layers_) * each.rows_for(capacity_) * each.row_bytes;
   }
   DSPACK_CHECK(false, "the cache has no such plane");
   return {};
 }
 
-void KvCache::for_each_rows(const std::function<void(const CacheRows&)>& take) const {
+void KvCache::for_each_rows(const std::function<void(const CachePlane&, const CacheRows&)>& take) const {
   for (const CachePlane& plane : planes_) {
     for (uint32_t slot = 0; slot < plane.layers_of(layers_); ++slot)
-      take(rows(plane.layers.empty() ? slot : plane.layers[slot], plane.name));
+      take(plane, rows(plane.layers.empty() ? slot : plane.layers[slot], plane.name));
   }
+}
+
+void KvCache::for_each_piece(const KvExtent& extent, const std::function<void(kernels::Slice, uint64_t)>& take) const {
+  for_each_rows([&](const CachePlane& plane, const CacheRows& rows) {
+    const uint64_t count = plane.block_rows(extent);
+    if (plane.ring == 0) return take(rows.at_row(extent.first / plane.every), count * rows.row_bytes);
+    // A ring ends somewhere in them, at most once.
+    const uint32_t row = plane.needed_from(extent.end) % plane.ring;
+    const uint64_t until_end = std::min<uint64_t>(count, plane.ring - row);
+    if (until_end > 0) take(rows.at_row(row), until_end * rows.row_bytes);
+    if (until_end < count) take(rows.at_row(0), (count - until_end) * rows.row_bytes);
+  });
 }
 
 void KvCache::advance(uint32_t positions) {
   DSPACK_CHECK(positions <= capacity_ - length_, "the cache is full");
+  DSPACK_CHECK(cut_point(length_) == length_, "a sequence that cannot go on");
   length_ += positions;
+  for (size_t i = 0; i < planes_.size(); ++i) {
+    if (planes_[i].ring != 0 && length_ > planes_[i].ring)
+      kept_from_[i] = std::max(kept_from_[i], length_ - planes_[i].ring);
+  }
+}
+
+void KvCache::append(uint32_t positions, bool goes_on) {
+  DSPACK_CHECK(positions <= capacity_ - length_, "the cache is full");
+  length_ += positions;
+  for (size_t i = 0; i < planes_.size(); ++i)
+    kept_from_[i] = goes_on ? planes_[i].needed_from(length_) : length_;
 }
 
 void KvCache::repeat(kernels::Queue& queue, uint32_t positions) {
   DSPACK_CHECK(length_ > 0 && positions <= capacity_ - length_, "nothing to repeat, or the cache is full");
-  for_each_rows([&](const CacheRows& rows) {
+  for_each_rows([&](const CachePlane& plane, const CacheRows& rows) {
+    if (plane.ring != 0) return;  // what is there serves any position
+    const uint32_t end = (length_ + positions) / plane.every;
     // What is there doubles each time.
-    for (uint32_t held = length_; held < length_ + positions;) {
-      const uint32_t count = std::min(held, length_ + positions - held);
-      queue.copy(rows.at(held), rows.at(0), count * rows.row_bytes);
+    for (uint32_t held = length_ / plane.every; held > 0 && held < end;) {
+      const uint32_t count = std::min(held, end - held);
+      queue.copy(rows.at_row(held), rows.at_row(0), count * rows.row_bytes);
       held += count;
     }
   });
@@ -96,19 +123,32 @@ void KvCache::repeat(kernels::Queue& queue, uint32_t positions) {
 void KvCache::extend_from(kernels::Queue& queue, const KvCache& other, uint32_t length) {
   DSPACK_CHECK(planes_ == other.planes_ && layers_ == other.layers_, "a cache of another kind");
   DSPACK_CHECK(length_ <= length && length <= other.length_ && length <= capacity_, "positions that are not there");
+  DSPACK_CHECK(other.cut_point(length) == length, "positions that nothing can go on from");
   std::vector<CacheRows> to;
-  for_each_rows([&](const CacheRows& rows) { to.push_back(rows); });
+  for_each_rows([&](const CachePlane&, const CacheRows& rows) { to.push_back(rows); });
   auto next = to.begin();
-  other.for_each_rows([&](const CacheRows& from) {
-    queue.copy(next->at(length_), from.at(length_), (length - length_) * from.row_bytes);
+  other.for_each_rows([&](const CachePlane& plane, const CacheRows& from) {
+    const uint32_t first = plane.ring != 0 ? 0 : length_ / plane.every;
+    const uint32_t end = plane.ring != 0 ? plane.ring : length / plane.every;
+    queue.copy(next->at_row(first), from.at_row(first), (end - first) * from.row_bytes);
     ++next;
   });
   length_ = length;
+  kept_from_ = other.kept_from_;
+}
+
+uint32_t KvCache::cut_point(uint32_t length) const {
+  for (size_t i = 0; i < planes_.size(); ++i) {
+    if (planes_[i].ring != 0 && planes_[i].needed_from(length) < kept_from_[i]) return 0;
+  }
+  return length;
 }
 
 void KvCache::truncate(uint32_t length) {
   DSPACK_CHECK(length <= length_, "the cache is shorter than that");
+  DSPACK_CHECK(cut_point(length) == length, "positions that nothing can go on from");
   length_ = length;
+  if (length == 0) std::ranges::fill(kept_from_, 0);
 }
 
 }  // namespace dspack::runtime

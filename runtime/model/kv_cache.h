@@ -17,15 +17,16 @@
 
 namespace dspack::runtime {
 
-/// One plane of one layer: `capacity` rows without gaps.
+/// One plane of one layer: rows without gaps.
 struct CacheRows {
   kernels::Slice data;
   Dtype dtype = Dtype::f32;
-  uint32_t capacity = 0;
+  uint32_t rows = 0;
   uint64_t row_bytes = 0;
 
-  /// Where a position's row begins.
-  [[nodiscard]] kernels::Slice at(uint32_t position) const { return data.at(position * row_bytes); }
+  [[nodiscard]] kernels::Slice at_row(uint32_t row) const { return data.at(row * row_bytes); }
+  /// Where a position's row begins. Precondition: there is one for each position.
+  [[nodiscard]] kernels::Slice at(uint32_t position) const { return at_row(position); }
 };
 
 class KvCache {
@@ -48,7 +49,9 @@ class KvCache {
 
   [[nodiscard]] KvShape shape() const { return {.layers = layers_, .planes = planes_}; }
   /// The rows of each plane and in it of each layer that has it, in order.
-  void for_each_rows(const std::function<void(const CacheRows&)>& take) const;
+  void for_each_rows(const std::function<void(const CachePlane&, const CacheRows&)>& take) const;
+  /// Those of a block, in pieces without gaps, in the order of KvBlock::rows.
+  void for_each_piece(const KvExtent& extent, const std::function<void(kernels::Slice, uint64_t bytes)>& take) const;
 
   /// Positions appended by a forward pass that went through all layers.
   void advance(uint32_t positions);
@@ -57,8 +60,12 @@ class KvCache {
   /// Holds the first `length` positions of `other`, a cache of the same planes and layers, as well: copies the rows
   /// that come after its own, which must be equal to those of `other`.
   void extend_from(kernels::Queue& queue, const KvCache& other, uint32_t length);
-  /// Forgets all positions from `length` on.
+  /// The length up to `length` that it can be cut to and go on: 0 where rows in a ring are gone that this would need.
+  [[nodiscard]] uint32_t cut_point(uint32_t length) const;
+  /// Forgets all positions from `length` on. Precondition: it is a cut_point.
   void truncate(uint32_t length);
+  /// Appends positions whose rows have been written: those of a block, which goes on or does not.
+  void append(uint32_t positions, bool goes_on);
 
  private:
   KvCache() = default;
@@ -68,6 +75,7 @@ class KvCache {
   uint32_t layers_ = 0;
   uint32_t capacity_ = 0;
   uint32_t length_ = 0;
+  std::vector<uint32_t> kept_from_;  // of each plane with a ring: the first position whose row is still there
 };
 
 }  // namespace dspack::runtime

@@ -7,6 +7,7 @@
 
 #include "runtime/model/attention_block.h"
 #include "runtime/model/moe.h"
+#include "runtime/model/residual.h"
 #include "runtime/model/stage_clock.h"
 
 namespace dspack::runtime {
@@ -16,14 +17,16 @@ struct LayerWeights {
   std::unique_ptr<kernels::Buffer> memory;
   kernels::Slice attention_norm;  // [hidden]
   kernels::Slice mlp_norm;        // [hidden]
+  MixWeights attention_mix;       // of a mixed residual, as the next one
+  MixWeights mlp_mix;
   std::unique_ptr<AttentionBlock> attention;
   MoeWeights moe;  // of a MoE layer, else empty
   MlpWeights mlp;  // of a dense layer, else empty
   WeightWork work;
 };
 
-/// Everything of a layer that every token needs, found but not read. `weights` stays where it is until the group is
-/// loaded or bound.
+/// Everything of a layer that every token needs, found but not read, but for a table of experts by token. `weights`
+/// stays where it is until the group is loaded or bound.
 [[nodiscard]] Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& config,
                                              const AttentionOptions& attention, LayerId id, LayerWeights& weights);
 
@@ -47,39 +50,41 @@ class LayerRunner {
     StageClock* stages = nullptr;  // absent: nobody asks where time goes
     /// Called in a MoE layer while its experts are on their way, with what is known of its output: the residual stream
     /// after attention, and the shared expert's output (no rows: none).
-    std::function<void(const kernels::Rows& residual, const kernels::Rows& shared)> meanwhile = {};
+    std::function<void(const kernels::Rows& stream, const kernels::Rows& shared)> meanwhile = {};
   };
   struct Input {
-    kernels::Rows hidden;             // [rows, hidden], the residual stream; changed in place
-    std::span<const PassPart> parts;  // the sequences that the rows belong to
-    uint32_t layer = 0;               // in the pass, as the caches count
+    kernels::Rows stream;                   // [rows, Residual::width]; changed in place
+    std::span<const PassPart> parts;        // the sequences that the rows belong to
+    std::span<const uint32_t> tokens = {};  // of the rows, where the layer finds its experts by them
+    uint32_t layer = 0;                     // in the pass, as the caches count
     PositionTables tables;
-    ChoiceUse choice = ChoiceUse::as_needed;  // of sparse attention
+    ChoiceUse choice = ChoiceUse::as_needed;
   };
   [[nodiscard]] Result<void> run(const Context& context, const LayerWeights& weights, const Input& input) const;
 
-  /// Fills the choice of the first rows as if a layer had chosen the first of so many positions: for who runs a layer
-  /// that has no indexer by itself.
-  void choose_first(kernels::Queue& queue, kernels::Buffer& scratch, uint32_t rows, uint32_t positions) const;
-  /// Makes the choice that row `row` of a pass has left (ChoiceUse::kept) that of the first row of the next.
-  void pass_on_choice(kernels::Queue& queue, kernels::Buffer& scratch, uint32_t row) const;
-
+  [[nodiscard]] const Residual& residual() const { return *residual_; }
+  /// AttentionBlock::Input::scratch.
+  [[nodiscard]] kernels::Slice attention_scratch(kernels::Buffer& scratch) const {
+    return {.buffer = &scratch, .offset_bytes = attention_at_};
+  }
   /// Place in the scratch buffer of [max_rows, hidden] that is free between two runs.
   [[nodiscard]] uint64_t idle_rows_at() const { return normalised_at_; }
 
  private:
-  /// Of sparse attention, for rows from `first` of the pass on.
-  [[nodiscard]] kernels::Choice choice_in(kernels::Buffer& scratch, uint32_t first) const;
   void attend(const Context& context, const LayerWeights& weights, const Input& input) const;
+  void join(const Residual::Context& mix, const kernels::Rows& stream, const kernels::Rows& output) const;
+  /// Of a dense layer: into y, or added to `sum`, if that has rows.
+  void run_mlp(const Context& context, const LayerWeights& weights, const kernels::Rows& x, const kernels::Rows& y,
+               const kernels::Rows& sum, const TraceScope& module) const;
+  [[nodiscard]] kernels::Rows rows_at(kernels::Buffer& scratch, uint64_t place, uint32_t rows) const;
 
   const ModelConfig& config_;
   uint32_t wave_rows_;
+  std::unique_ptr<Residual> residual_;
   uint64_t attention_at_;  // in the scratch buffer, as the next ones
   Mlp mlp_;
   Moe moe_;
   uint64_t normalised_at_, output_at_;  // [max_rows, hidden] each
-  // Of sparse attention: choices of all rows of a pass where layers or passes share them, else of one wave.
-  uint64_t chosen_at_, chosen_counts_at_;
 };
 
 }  // namespace dspack::runtime

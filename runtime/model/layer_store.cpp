@@ -91,6 +91,7 @@ Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context,
       if (streamed != nullptr) continue;  // a repetition
       streamed = std::make_unique<Streamed>();
       TRY_ASSIGN(WeightGroup group, find_layer(context, config, attention, layer, streamed->weights));
+      TRY(load_experts_by_token(context, config, layer, streamed->weights.moe.router, stop));
       streamed->group.emplace(std::move(group));
       if (context.progress != nullptr) context.progress->item_done();
     } else {
@@ -143,7 +144,7 @@ Result<void> LayerStore::keep(const std::set<LayerId>& layers, const std::stop_t
     const auto reading = start_reading(layer, kernels::host_bytes(*layer.kept));
     while (true) {
       const auto blocks = reading->next(stop);
-      if (!blocks) return blocks.error().in(names::layer(id));
+      if (!blocks) return blocks.error().in(layer_module(id));
       if (blocks->empty()) break;
     }
     context_.access.count(WeightPurpose::always_needed, reading->bytes());
@@ -213,7 +214,7 @@ Result<void> LayerStore::finish(Place& place, const std::stop_token& stop) {
       if (blocks.error().kind == ErrorKind::cancelled) return blocks.error();
       const LayerId layer = std::exchange(place.holds, nullptr)->weights.id;  // the next pass may have more luck
       place.reading = nullptr;
-      return blocks.error().in(names::layer(layer));
+      return blocks.error().in(layer_module(layer));
     }
     if (place.staging != nullptr) {
       for (const Reading::Block& block : *blocks)

@@ -1,5 +1,6 @@
 #include "runtime/model/mla_attention.h"
 
+#include <numeric>
 #include <vector>
 
 #include "runtime/model/rope.h"
@@ -16,6 +17,16 @@ uint32_t head_rows(const ModelConfig& config) {
   return config.nope_dim + config.value_dim;
 }
 
+bool keeps_choices(const ModelConfig& config) {
+  return config.indexer && (!config.indexer->shared.empty() || config.indexer->drafts_share);
+}
+
+// Rows whose choices of positions are kept at once.
+uint64_t choice_rows(const ModelConfig& config, const AttentionOptions& options) {
+  if (!config.indexer) return 0;
+  return keeps_choices(config) ? options.max_rows : options.wave_rows;
+}
+
 }  // namespace
 
 MlaAttention::MlaAttention(const ModelConfig& config, const AttentionOptions& options, LayerId layer)
@@ -23,6 +34,8 @@ MlaAttention::MlaAttention(const ModelConfig& config, const AttentionOptions& op
   ScratchPlan plan;
   const uint64_t rows = options.wave_rows;
   const uint64_t heads = rows * config.heads;
+  chosen_at_ = plan.add(choice_rows(config, options) * (config.indexer ? config.indexer->most : 0));
+  chosen_counts_at_ = plan.add(choice_rows(config, options));
   q_latent_at_ = plan.add(rows * config.q_rank);
   q_at_ = plan.add(heads * config.query_dim());
   absorbed_at_ = plan.add(heads * config.kv_rank);
@@ -61,8 +74,8 @@ kernels::WorkspaceShape MlaAttention::workspace(uint32_t positions) const {
   return shape;
 }
 
-Result<void> MlaAttention::add_weights(WeightGroup& group, const std::string& layer_name) {
-  const std::string prefix = layer_name + ".self_attn.";
+Result<void> MlaAttention::add_weights(WeightGroup& group, const std::string& block_name) {
+  const std::string prefix = block_name + ".";
   const uint32_t q_out = config_.heads * config_.query_dim();
   if (config_.q_rank == 0) {
     TRY(group.add_linear(&q_b_, prefix + "q_proj.weight", q_out, config_.hidden));
@@ -236,8 +249,9 @@ void MlaAttention::attend(kernels::Queue& queue, const Input& input) const {
                       .scale = scale_,
                       .cache_dtype = options_.cache_dtype,
                       .live = part.position.live,
-                      .choice = config_.indexer && needs_choice(config_, input, part) ? choice_of_rows(input.choice, at)
-                                                                                      : kernels::Choice()});
+                      .choice = config_.indexer && Indexer::needs_choice(config_, input, part)
+                                    ? choice_in(input.scratch, input.first_row + at)
+                                    : kernels::Choice()});
   });
 
   kernels::HeadLinearArgs values = heads_of_kv_b(input.x.rows);
@@ -257,7 +271,7 @@ bool MlaAttention::attend_expanded(kernels::Queue& queue, const Input& input) co
   bool is_done = false;
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t) {
     if (part.rows != input.x.rows || !part.position.live.empty()) return;
-    if (config_.indexer && needs_choice(config_, input, part)) return;
+    if (config_.indexer && Indexer::needs_choice(config_, input, part)) return;
     const kernels::Rows queries = query_rows(input);
     is_done = queue.attend_expanded(
         rope_args(input, part, queries, {.heads = config_.heads, .first = config_.nope_dim, .dim = config_.rope_dim}),
@@ -283,9 +297,9 @@ void MlaAttention::index(kernels::Queue& queue, const Input& input, const TraceS
   if (input.use == ChoiceUse::taken) return;
   bool is_needed = false;
   for_each_part(input.parts, input.first_row, input.x.rows,
-                [&](const PassPart& part, uint32_t) { is_needed |= needs_choice(config_, input, part); });
+                [&](const PassPart& part, uint32_t) { is_needed |= Indexer::needs_choice(config_, input, part); });
   if (!is_needed) return;
-  indexer_->choose(queue, input, query_latents(input), trace);
+  indexer_->choose(queue, input, query_latents(input), choice_in(input.scratch, input.first_row), trace);
 }
 
 void MlaAttention::run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
@@ -302,10 +316,39 @@ void MlaAttention::run(kernels::Queue& queue, const Input& input, const kernels:
     attend(queue, input);
   }
   const kernels::Rows heads = dense_rows(input.scratch.at(heads_at_), input.x.rows, config_.heads * config_.value_dim);
-  if (!trace.on()) return queue.add_linear(o_.weight(), heads, residual, y);
+  if (!trace.on() && residual.rows > 0) return queue.add_linear(o_.weight(), heads, residual, y);
   apply(o_, queue, heads, y, trace, "o_proj");
   trace.output(y);
-  queue.add(residual, y);
+  if (residual.rows > 0) queue.add(residual, y);
+}
+
+kernels::Choice MlaAttention::choice_in(kernels::Slice scratch, uint32_t first) const {
+  DSPACK_CHECK(config_.indexer.has_value(), "attention to all positions");
+  const kernels::Choice all{
+      .ids = scratch.at(chosen_at_), .counts = scratch.at(chosen_counts_at_), .most = config_.indexer->most};
+  return choice_of_rows(all, keeps_choices(config_) ? first : first % options_.wave_rows);
+}
+
+void MlaAttention::choose_first(kernels::Queue& queue, kernels::Slice scratch, uint32_t rows,
+                                uint32_t positions) const {
+  if (!config_.indexer) return;
+  std::vector<uint32_t> ids(config_.indexer->most);
+  std::iota(ids.begin(), ids.end(), 0U);
+  const uint32_t count = std::min(positions, config_.indexer->most);
+  for (uint32_t row = 0; row < rows; ++row) {
+    const kernels::Choice one = choice_in(scratch, row);
+    queue.upload(one.ids, std::as_bytes(std::span(ids)));
+    queue.upload(one.counts, std::as_bytes(std::span(&count, 1)));
+  }
+  queue.synchronize();
+}
+
+void MlaAttention::pass_on(kernels::Queue& queue, kernels::Slice scratch, uint32_t row) const {
+  DSPACK_CHECK(keeps_choices(config_), "this model's choices are not kept");
+  const kernels::Choice to = choice_in(scratch, 0);
+  const kernels::Choice from = choice_in(scratch, row);
+  queue.copy(to.ids, from.ids, uint64_t{to.most} * sizeof(uint32_t));
+  queue.copy(to.counts, from.counts, sizeof(uint32_t));
 }
 
 }  // namespace dspack::runtime

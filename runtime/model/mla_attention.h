@@ -23,12 +23,17 @@ class MlaAttention final : public AttentionBlock {
   [[nodiscard]] std::vector<CachePlane> cache_planes() const override;
   [[nodiscard]] uint64_t scratch_bytes() const override { return scratch_bytes_; }
   [[nodiscard]] kernels::WorkspaceShape workspace(uint32_t positions) const override;
-  [[nodiscard]] Result<void> add_weights(WeightGroup& group, const std::string& layer_name) override;
+  [[nodiscard]] Result<void> add_weights(WeightGroup& group, const std::string& block_name) override;
   [[nodiscard]] std::vector<kernels::Weight> readers() const override;
   void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
            const TraceScope& trace) const override;
+  void pass_on(kernels::Queue& queue, kernels::Slice scratch, uint32_t row) const override;
+  void choose_first(kernels::Queue& queue, kernels::Slice scratch, uint32_t rows, uint32_t positions) const override;
 
  private:
+  /// Of sparse attention, for rows from `first` of the pass on. A layer with an indexer fills it, and others attend to
+  /// what the last one of those has chosen.
+  [[nodiscard]] kernels::Choice choice_in(kernels::Slice scratch, uint32_t first) const;
   /// Where kv_a's output goes: kv_a's output is the cache's row as it is, latent, then rotary key, and it is finished
   /// in the cache itself where that is FP32 and all rows have one known place there; else before it is stored in it.
   struct NewRows {
@@ -55,7 +60,10 @@ class MlaAttention final : public AttentionBlock {
   const ModelConfig& config_;
   AttentionOptions options_;
   float scale_;
-  uint64_t q_latent_at_, q_at_, absorbed_at_, attended_at_, heads_at_, new_rows_at_;  // in the scratch memory
+  // In the scratch memory. Choices are of all rows of a pass where layers or passes share them, else of one wave;
+  // layers without an indexer have them in the same place.
+  uint64_t chosen_at_, chosen_counts_at_;
+  uint64_t q_latent_at_, q_at_, absorbed_at_, attended_at_, heads_at_, new_rows_at_;
   uint64_t scratch_bytes_;
 
   Linear q_a_;              // [q_rank, hidden]; empty where there is no q_rank

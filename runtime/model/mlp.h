@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "runtime/config/config.h"
 #include "runtime/weights/scratch.h"
 #include "runtime/weights/trace.h"
 #include "runtime/weights/weight_group.h"
@@ -11,14 +12,15 @@
 namespace dspack::runtime {
 
 struct MlpWeights {
-  Linear gate;  // [inner, hidden]
-  Linear up;    // [inner, hidden]
-  Linear down;  // [hidden, inner]
+  Linear gate;                      // [inner, hidden]
+  Linear up;                        // [inner, hidden]
+  Linear down;                      // [hidden, inner]
+  float limit = kernels::kNoLimit;  // kernels::ExpertMatrices
 };
 
 /// Adds "<prefix>.gate_proj.weight" and its two siblings to the group.
-[[nodiscard]] Result<void> add_mlp(WeightGroup& group, MlpWeights& weights, const std::string& prefix, uint32_t hidden,
-                                   uint32_t inner);
+[[nodiscard]] Result<void> add_mlp(WeightGroup& group, MlpWeights& weights, const ModelConfig& config,
+                                   const std::string& prefix, uint32_t inner);
 
 class Mlp {
  public:

@@ -18,16 +18,18 @@ static_assert(kLogitRows >= kMostRecordedRows);
 // Positions of the rotary table that are made at once, so that a long context needs no second copy of it.
 constexpr uint32_t kTableRows = 4096;
 
-Result<void> add_head(WeightGroup& group, const ModelConfig& config, kernels::Slice& norm, Linear& head) {
-  TRY(group.add_vector(&norm, names::kFinalNorm, config.hidden));
+Result<void> add_head(WeightGroup& group, const ModelConfig& config, MixWeights& mix, kernels::Slice& norm,
+                      Linear& head) {
+  TRY(Residual::add_weights(group, config, mix, "hc_head", Residual::Mixture::at_end));
+  TRY(group.add_vector(&norm, config.names->final_norm, config.hidden));
   return group.add_linear(&head, config.head_name(), config.vocab, config.hidden);
 }
 
 // A tied model that is stored with a head all the same: implementations disagree about which of two tables counts.
 Result<void> check_tied_head(const LoadContext& context, const ModelConfig& config, const std::stop_token& stop) {
   const format::Checkpoint& checkpoint = context.access.catalogue();
-  const format::TensorEntry* head = checkpoint.find(names::kHead);
-  const format::TensorEntry* embedding = checkpoint.find(names::kEmbedding);
+  const format::TensorEntry* head = checkpoint.find(config.names->head);
+  const format::TensorEntry* embedding = checkpoint.find(config.names->embedding);
   if (!config.ties_head || head == nullptr || embedding == nullptr) return {};
   const bool has_digests = head->digest && embedding->digest;
   // Of a distant place without digests only pieces would be compared.
@@ -37,7 +39,7 @@ Result<void> check_tied_head(const LoadContext& context, const ModelConfig& conf
   }
   return Error{ErrorKind::invalid,
                fmt::format("{}: config.json has \"tie_word_embeddings\": true, so the head is {}, but {}",
-                           place_of(checkpoint, *head), names::kEmbedding,
+                           place_of(checkpoint, *head), config.names->embedding,
                            has_digests || !context.access.weights().is_distant()
                                ? "it differs; correct config.json, or remove one of them"
                                : "they cannot be compared over the network; copy the model to this machine (reshard)")};
@@ -61,7 +63,7 @@ Model::Model(const LoadContext& context, const ModelConfig& config, const ModelO
       options_(options),
       at_(lay_out(config_, options, plan_)),
       runner_(config_, options.attention(), options.max_rows, plan_),
-      predictor_(config_, plan_) {
+      predictor_(config_, runner_.residual(), plan_) {
   if (!options_.layer_map.empty()) return;
   for (uint32_t layer = 0; layer < config.layers; ++layer)
     options_.layer_map.emplace_back(layer);
@@ -69,7 +71,7 @@ Model::Model(const LoadContext& context, const ModelConfig& config, const ModelO
 
 Model::Places Model::lay_out(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan) {
   Places places;
-  places.residual = plan.add(uint64_t{options.max_rows} * config.hidden);
+  places.residual = plan.add(uint64_t{options.max_rows} * Residual::width(config));
   places.logits = plan.add(uint64_t{kLogitRows} * config.vocab);
   places.position = plan.add(1);
   return places;
@@ -79,15 +81,16 @@ uint64_t Model::scratch_bytes_for(const ModelConfig& config, const ModelOptions&
   ScratchPlan plan;
   lay_out(config, options, plan);
   const LayerRunner runner(config, options.attention(), options.max_rows, plan);
-  const RoutePredictor predictor(config, plan);
+  const RoutePredictor predictor(config, runner.residual(), plan);
   return plan.size_bytes() + position_table_values(config, options.context) * sizeof(float);
 }
 
 Result<uint64_t> Model::head_bytes(const LoadContext& context, const ModelConfig& config) {
+  MixWeights mix;
   kernels::Slice norm;
   Linear head;
   WeightGroup group(context);
-  TRY(add_head(group, config, norm, head));
+  TRY(add_head(group, config, mix, norm, head));
   return group.size_bytes();
 }
 
@@ -109,6 +112,12 @@ Result<void> Model::make_position_tables() {
     const std::vector<float> rows = rope_table(config_.rope, config_.rope_dim, first, count);
     queue_.upload(tables.cos_sin.at(uint64_t{first} * config_.rope_dim * sizeof(float)),
                   std::as_bytes(std::span(rows)));
+    std::vector<float> entry_rows;
+    if (config_.window) {
+      entry_rows = rope_table(config_.window->rope, config_.rope_dim, first, count);
+      queue_.upload(tables.entry_cos_sin.at(uint64_t{first} * config_.rope_dim * sizeof(float)),
+                    std::as_bytes(std::span(entry_rows)));
+    }
     std::vector<float> scales;
     if (!tables.query_scale.empty()) {
       scales = query_scale_table(config_.rope, first, count);
@@ -124,13 +133,13 @@ PositionTables Model::tables() const {
 }
 
 Result<void> Model::load_weights(const LoadContext& context, const std::stop_token& stop) {
-  TRY_ASSIGN(Embedding embedding, Embedding::make(context, names::kEmbedding, config_.vocab, config_.hidden));
+  TRY_ASSIGN(Embedding embedding, Embedding::make(context, config_.names->embedding, config_.vocab, config_.hidden));
   embedding_.emplace(std::move(embedding));
   TRY(check_tied_head(context, config_, stop));
   TRY_ASSIGN(layers_,
              LayerStore::load(context, config_, options_.attention(), options_.layer_map, options_.streaming, stop));
   WeightGroup head(context);
-  TRY(add_head(head, config_, final_norm_, head_));
+  TRY(add_head(head, config_, end_mix_, final_norm_, head_));
   head_work_ = head.work();
   TRY_ASSIGN(head_memory_, head.load(WeightPurpose::always_needed, stop));
   if (context.progress != nullptr) context.progress->advanced(head_memory_->size_bytes());
@@ -192,19 +201,22 @@ uint32_t Model::begin_batch(std::span<const SequenceTokens> batch, Scratch& scra
 Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scratch& scratch,
                                     const std::stop_token& stop, const PassOptions& options) const {
   const uint32_t rows = begin_batch(batch, scratch);
-  const kernels::Rows hidden = residual_rows(scratch, rows);
+  const kernels::Rows stream = residual_rows(scratch, rows);
   const kernels::Rows final = final_rows(scratch, rows);
   {
     const StageScope stage(scratch.stages(), Stage::embedding);
-    TRY(embedding_->lookup(queue_, scratch.tokens_, hidden, stop));
+    kernels::Rows embedded = stream;
+    embedded.cols = config_.hidden;
+    TRY(embedding_->lookup(queue_, scratch.tokens_, embedded, stop));
+    TraceScope(options.trace, "model.embed_tokens").output(embedded);
+    runner_.residual().begin(queue_, stream);
   }
-  TraceScope(options.trace, "model.embed_tokens").output(hidden);
   if (stop.stop_requested()) return interrupted();  // a step asks no more
   DSPACK_CHECK(options.end == nullptr || rows <= kMostRecordedRows, "too many rows for what ends the pass");
   if (options.end != nullptr) options.end->prepare();
   const auto operations = [&](const PassPosition& first) -> Result<void> {
     scratch.parts_.front().position = first;
-    TRY(run_layers({.hidden = hidden, .parts = scratch.parts_, .scratch = scratch, .trace = options.trace}, stop));
+    TRY(run_layers({.stream = stream, .parts = scratch.parts_, .scratch = scratch, .trace = options.trace}, stop));
     if (options.end != nullptr) options.end->enqueue(final);
     return {};
   };
@@ -221,12 +233,12 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
   uint32_t row = 0;
   for (const SequenceTokens& part : batch) {
     const auto count = static_cast<uint32_t>(part.tokens.size());
-    part.sequence.append(part.tokens, rows_of(hidden, row, count));
+    part.sequence.append(part.tokens, rows_of(stream, row, count));
     row += count;
   }
   if (options.end != nullptr) options.end->collect();
   TRY(queue_.finish());
-  return HiddenStates{.residual = hidden, .final = final};
+  return HiddenStates{.residual = stream, .final = final};
 }
 
 // What it waits for is a layer that memory has no room for.
@@ -246,7 +258,7 @@ Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) co
     ++pass.scratch.state_->layers_begun;
     TRY_ASSIGN(const LayerWeights* weights, weights_at(index, pass.scratch, stop));
     const TraceScope scope =
-        pass.trace == nullptr ? TraceScope() : TraceScope(pass.trace, names::layer(LayerId(index)));
+        pass.trace == nullptr ? TraceScope() : TraceScope(pass.trace, layer_module(LayerId(index)));
     LayerRunner::Context context{.queue = queue_,
                                  .scratch = *pass.scratch.buffer_,
                                  .executor = executor_,
@@ -254,21 +266,27 @@ Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) co
                                  .trace = scope,
                                  .stages = pass.scratch.stages()};
     if (is_foreseen) {
-      context.meanwhile = [&](const kernels::Rows& residual, const kernels::Rows& shared) {
-        foresee(index, pass.scratch, residual, shared);
+      if (index == 0) announce(*weights, pass.scratch);
+      context.meanwhile = [&, weights](const kernels::Rows& stream, const kernels::Rows& shared) {
+        foresee(index, *weights, pass.scratch, stream, shared);
       };
     }
     TRY(runner_.run(context, *weights,
-                    {.hidden = pass.hidden,
+                    {.stream = pass.stream,
                      .parts = pass.parts,
+                     .tokens = pass.scratch.tokens_,
                      .layer = index,
                      .tables = tables(),
                      // So that a listener sees the indexer's modules for every row; attention has the same bits.
                      .choice = pass.trace != nullptr ? ChoiceUse::kept : ChoiceUse::as_needed}));
     if (pass.trace != nullptr) TRY(pass.trace->status());
   }
-  runtime::normalise(queue_, pass.hidden, final_norm_, config_.norm_epsilon, final_rows(pass.scratch, pass.hidden.rows),
-                     TraceScope(pass.trace, "model"), "norm", {&head_.weight(), 1});
+  const kernels::Rows final = final_rows(pass.scratch, pass.stream.rows);
+  const Residual& residual = runner_.residual();
+  const kernels::Rows end = residual.end(
+      {.queue = queue_, .mix = residual.mix_in(*pass.scratch.buffer_, 0), .weights = end_mix_}, pass.stream, final);
+  runtime::normalise(queue_, end, final_norm_, config_.norm_epsilon, final, TraceScope(pass.trace, "model"), "norm",
+                     {&head_.weight(), 1});
   return {};
 }
 
@@ -287,7 +305,7 @@ kernels::Slice Model::position_in(const Scratch& scratch) const {
 
 kernels::Rows Model::residual_rows(const Scratch& scratch, uint32_t rows) const {
   DSPACK_CHECK(rows <= options_.max_rows, "the scratch memory is smaller");
-  return rows_at(scratch, at_.residual, rows, config_.hidden);
+  return rows_at(scratch, at_.residual, rows, Residual::width(config_));
 }
 
 kernels::Rows Model::final_rows(const Scratch& scratch, uint32_t rows) const {
@@ -298,15 +316,25 @@ kernels::Rows Model::score_rows(const Scratch& scratch, uint32_t rows) const {
   return rows_at(scratch, at_.logits, rows, config_.vocab);
 }
 
-void Model::foresee(uint32_t index, Scratch& scratch, const kernels::Rows& residual,
+void Model::announce(const LayerWeights& weights, const Scratch& scratch) const {
+  if (weights.moe.router.by_token == nullptr) return;
+  executor_.expect(weights.id,
+                   {.computed = queue_.mark(),
+                    .experts = [known = Router(config_).known(weights.moe.router, scratch.tokens_)] { return known; }});
+}
+
+void Model::foresee(uint32_t index, const LayerWeights& weights, Scratch& scratch, const kernels::Rows& stream,
                     const kernels::Rows& shared) const {
   const auto next = std::find_if(options_.layer_map.begin() + index + 1, options_.layer_map.end(),
                                  [&](LayerId layer) { return config_.is_moe(layer); });
   if (next == options_.layer_map.end()) return;
-  const LayerWeights* weights = layers_->at_hand(*next);
-  if (weights == nullptr) return;  // its router may not have arrived
-  executor_.expect(*next, predictor_.predict(queue_, {.scratch = *scratch.buffer_, .forecast = *scratch.forecast_},
-                                             *weights, residual, shared));
+  const LayerWeights* following = layers_->at_hand(*next);
+  if (following == nullptr) return;  // its router may not have arrived
+  if (following->moe.router.by_token != nullptr) return announce(*following, scratch);
+  const kernels::Slice mix = runner_.residual().mix_in(*scratch.buffer_, 0);
+  executor_.expect(*next, predictor_.predict(
+                              queue_, {.scratch = *scratch.buffer_, .forecast = *scratch.forecast_}, runner_.residual(),
+                              {.layer = weights, .stream = stream, .mix = mix, .shared = shared}, *following));
 }
 
 void Model::normalise(const kernels::Rows& residual, const kernels::Rows& final) const {
@@ -326,7 +354,7 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
     return runner_.run(
         {.queue = queue_, .scratch = *scratch.buffer_, .executor = executor_, .stop = stop, .stages = scratch.stages()},
         layer.weights,
-        {.hidden = hidden, .parts = std::span(&part, 1), .layer = 0, .tables = tables(), .choice = layer.choice});
+        {.stream = hidden, .parts = std::span(&part, 1), .layer = 0, .tables = tables(), .choice = layer.choice});
   };
   if (!can_record()) return run({.first = cache.length()});
   if (stop.stop_requested()) return interrupted();
@@ -335,10 +363,6 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
                              .end = static_cast<uint32_t>(layer.choice),
                              .position = position_in(scratch)},
                             run);
-}
-
-void Model::pass_on_choice(Scratch& scratch, uint32_t row) const {
-  runner_.pass_on_choice(queue_, *scratch.buffer_, row);
 }
 
 void Model::score(const kernels::Rows& final, const Linear& head, const Scratch& scratch) const {

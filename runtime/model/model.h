@@ -31,15 +31,15 @@ struct ModelOptions {
   LayerStreaming streaming = {};  // layers that memory has no room for
 
   [[nodiscard]] AttentionOptions attention() const {
-    return {.cache_dtype = kv_dtype, .index_dtype = index_dtype, .wave_rows = wave_rows};
+    return {.cache_dtype = kv_dtype, .index_dtype = index_dtype, .wave_rows = wave_rows, .max_rows = max_rows};
   }
 };
 
-/// What a pass leaves of its tokens, FP32 [tokens, hidden] each, in the order of the batch. It lies in the scratch
-/// memory until the next pass in that memory.
+/// What a pass leaves of its tokens, FP32, in the order of the batch. It lies in the scratch memory until the next pass
+/// in that memory.
 struct HiddenStates {
-  kernels::Rows residual;  // after the last layer, before the final norm
-  kernels::Rows final;     // after the final norm: what the output head reads
+  kernels::Rows residual;  // [tokens, Residual::width], after the last layer
+  kernels::Rows final;     // [tokens, hidden], after the final norm: what the output head reads
 };
 
 /// Where the pass under way is, for who looks on from another thread. Nothing of passes that a device has recorded.
@@ -146,7 +146,7 @@ class Model {
 
   /// For a module that follows the last layer (mtp.h).
   [[nodiscard]] const Embedding& embedding() const { return *embedding_; }
-  /// The residual stream of a pass, FP32 [rows, hidden], rows up to max_rows.
+  /// The residual stream of a pass, FP32 [rows, Residual::width], rows up to max_rows.
   [[nodiscard]] kernels::Rows residual_rows(const Scratch& scratch, uint32_t rows) const;
   /// The final norm: residual -> final. They may be the same rows.
   void normalise(const kernels::Rows& residual, const kernels::Rows& final) const;
@@ -162,8 +162,10 @@ class Model {
   [[nodiscard]] Result<void> run_further_layer(const FurtherLayer& layer, const kernels::Rows& hidden, Scratch& scratch,
                                                const std::stop_token& stop) const;
 
-  /// LayerRunner::pass_on_choice.
-  void pass_on_choice(Scratch& scratch, uint32_t row) const;
+  /// AttentionBlock::Input::scratch of passes in that memory.
+  [[nodiscard]] kernels::Slice attention_scratch(Scratch& scratch) const {
+    return runner_.attention_scratch(*scratch.buffer_);
+  }
 
   [[nodiscard]] uint64_t weight_bytes() const;  // always-needed weights
   /// Of a pass: its layers without routed experts; and of the head. The embedding is read by rows.
@@ -187,7 +189,7 @@ class Model {
   /// What a pass over the batch works on: its tokens and parts, in `scratch`. Returns the number of rows.
   uint32_t begin_batch(std::span<const SequenceTokens> batch, Scratch& scratch) const;
   struct Pass {
-    kernels::Rows hidden;
+    kernels::Rows stream;
     std::span<const PassPart> parts;
     Scratch& scratch;
     Trace* trace = nullptr;
@@ -199,8 +201,12 @@ class Model {
   [[nodiscard]] bool can_record() const;
   [[nodiscard]] kernels::Rows rows_at(const Scratch& scratch, uint64_t offset, uint32_t rows, uint32_t cols) const;
   [[nodiscard]] kernels::Slice position_in(const Scratch& scratch) const;
-  /// Tells the executor what the MoE layer that follows place `index` of the pass is likely to want.
-  void foresee(uint32_t index, Scratch& scratch, const kernels::Rows& residual, const kernels::Rows& shared) const;
+  /// Tells the executor what the MoE layer that follows place `index` of the pass, whose weights these are, is likely
+  /// to want.
+  void foresee(uint32_t index, const LayerWeights& weights, Scratch& scratch, const kernels::Rows& stream,
+               const kernels::Rows& shared) const;
+  /// Tells it what a layer that finds its experts by token will want.
+  void announce(const LayerWeights& weights, const Scratch& scratch) const;
 
   kernels::Device& device_;
   kernels::Queue& queue_;
@@ -220,6 +226,7 @@ class Model {
   std::unique_ptr<LayerStore> layers_;
   std::unique_ptr<kernels::Buffer> head_memory_;
   kernels::Slice final_norm_;  // [hidden]
+  MixWeights end_mix_;         // of a mixed residual
   Linear head_;                // [vocab, hidden]
   WeightWork head_work_;
   std::unique_ptr<kernels::Buffer> position_memory_;  // of tables()

@@ -1,45 +1,26 @@
 #include "runtime/model/moe.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace dspack::runtime {
 
-Result<void> add_moe(WeightGroup& group, MoeWeights& weights, const ModelConfig& config,
-                     const std::string& layer_name) {
-  const std::string prefix = layer_name + ".mlp.";
-  TRY(group.add_linear(&weights.router, prefix + "gate.weight", config.experts, config.hidden));
-  if (config.selection_bias) {
-    TRY(group.add_vector(&weights.bias, prefix + "gate.e_score_correction_bias", config.experts));
-  }
+Result<void> add_moe(WeightGroup& group, MoeWeights& weights, const ModelConfig& config, LayerId layer) {
+  const std::string mlp = fmt::format("{}.{}", config.names->layer(layer), config.names->mlp);
+  TRY(add_router(group, weights.router, config, layer, mlp));
   if (config.shared_experts == 0) return {};
-  return add_mlp(group, weights.shared, prefix + "shared_experts", config.hidden,
-                 config.shared_experts * config.expert_inner);
+  return add_mlp(group, weights.shared, config, mlp + ".shared_experts", config.shared_experts * config.expert_inner);
 }
 
 Moe::Moe(const ModelConfig& config, uint32_t max_rows, uint32_t wave_rows, ScratchPlan& plan)
     : config_(config),
+      router_(config),
       wave_rows_(wave_rows),
       logits_at_(plan.add(uint64_t{wave_rows} * config.experts)),
       ids_at_(plan.add(uint64_t{max_rows} * config.top_k)),
       weights_at_(plan.add(uint64_t{max_rows} * config.top_k)),
       shared_at_(plan.add(uint64_t{config.shared_experts == 0 ? 0 : max_rows} * config.hidden)) {}
-
-kernels::RouterArgs router_args(const ModelConfig& config, const MoeWeights& weights, const RouterPlaces& places,
-                                uint32_t rows) {
-  return {.logits = places.logits,
-          .bias = weights.bias,
-          .ids = places.ids,
-          .weights = places.weights,
-          .rows = rows,
-          .experts = config.experts,
-          .top_k = config.top_k,
-          .groups = config.groups,
-          .groups_kept = config.groups_kept,
-          .score = config.score,
-          .group_score = config.group_score,
-          .normalise = config.normalise,
-          .scale = config.routed_scale};
-}
 
 void Moe::route(const Context& context, const MoeWeights& weights, const kernels::Rows& x) const {
   const StageScope stage(context.stages, Stage::router);
@@ -49,18 +30,10 @@ void Moe::route(const Context& context, const MoeWeights& weights, const kernels
   for (uint32_t first = 0; first < x.rows; first += wave_rows_) {
     const uint32_t count = std::min(wave_rows_, x.rows - first);
     const uint64_t chosen = uint64_t{first} * config_.top_k * sizeof(float);
-    const kernels::RouterArgs args = router_args(
-        config_, weights,
-        {.logits = place(logits_at_), .ids = place(ids_at_ + chosen), .weights = place(weights_at_ + chosen)}, count);
-    if (!context.trace.on()) {
-      context.queue.route_rows(weights.router.weight(), rows_of(x, first, count), args);
-      continue;
-    }
-    apply(weights.router, context.queue, rows_of(x, first, count),
-          {.data = place(logits_at_), .rows = count, .cols = config_.experts, .stride = config_.experts}, context.trace,
-          "gate");
-    context.queue.route(args);
-    context.trace.child("gate").routing({.ids = args.ids, .weights = args.weights, .rows = count, .top_k = args.top_k});
+    router_.route(context.queue, weights.router, rows_of(x, first, count),
+                  context.tokens.empty() ? context.tokens : context.tokens.subspan(first, count),
+                  {.logits = place(logits_at_), .ids = place(ids_at_ + chosen), .weights = place(weights_at_ + chosen)},
+                  context.trace);
   }
 }
 
@@ -103,7 +76,7 @@ Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& w
   const StageScope stage(context.stages, Stage::experts);
   // Who watches a pass hears of one module after the other.
   const bool is_watched = context.trace.on();
-  if (!is_watched && !context.meanwhile && context.executor.takes_rest() && x.rows <= wave_rows_)
+  if (!is_watched && !context.meanwhile && context.executor.takes_rest() && x.rows <= wave_rows_ && residual.rows > 0)
     return run_whole(context, layer, weights, x, y, residual);
   const bool has_shared = !weights.shared.gate.empty();
   const kernels::Rows shared = shared_rows(context, x.rows);
@@ -125,7 +98,7 @@ Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& w
   if (is_watched) other_work();
   if (has_shared) context.queue.add(y, shared);
   context.trace.output(y);
-  context.queue.add(residual, y);
+  if (residual.rows > 0) context.queue.add(residual, y);
   return {};
 }
 

@@ -9,26 +9,18 @@
 #include "runtime/config/config.h"
 #include "runtime/experts/executor.h"
 #include "runtime/model/mlp.h"
+#include "runtime/model/router.h"
 #include "runtime/model/stage_clock.h"
 
 namespace dspack::runtime {
 
 struct MoeWeights {
-  Linear router;        // [experts, hidden]
-  kernels::Slice bias;  // [experts]; empty where the model has none
-  MlpWeights shared;    // empty where the model has none
+  RouterWeights router;
+  MlpWeights shared;  // empty where the model has none
 };
 
 /// Adds the always-needed weights of a MoE block to the layer's group.
-[[nodiscard]] Result<void> add_moe(WeightGroup& group, MoeWeights& weights, const ModelConfig& config,
-                                   const std::string& layer_name);
-
-/// Places for what a router makes of some rows; see kernels::RouterArgs.
-struct RouterPlaces {
-  kernels::Slice logits, ids, weights;
-};
-[[nodiscard]] kernels::RouterArgs router_args(const ModelConfig& config, const MoeWeights& weights,
-                                              const RouterPlaces& places, uint32_t rows);
+[[nodiscard]] Result<void> add_moe(WeightGroup& group, MoeWeights& weights, const ModelConfig& config, LayerId layer);
 
 class Moe {
  public:
@@ -43,11 +35,12 @@ class Moe {
     const std::stop_token& stop;
     TraceScope trace = {};  // of the block, "model.layers.3.mlp"
     StageClock* stages = nullptr;
+    std::span<const uint32_t> tokens = {};  // of the rows, where experts may be found by them
     /// Work while experts are on their way, after the shared expert; gets its output, or no rows.
     std::function<void(const kernels::Rows& shared)> meanwhile = {};
   };
-  /// residual += what the block makes of x. y: where that goes first if somebody listens; else scratch. All of them
-  /// [rows, hidden], rows up to max_rows.
+  /// residual += what the block makes of x, by way of y where somebody listens; no rows of residual: y is what it
+  /// makes. All of them [rows, hidden], rows up to max_rows.
   [[nodiscard]] Result<void> run(const Context& context, LayerId layer, const MoeWeights& weights,
                                  const kernels::Rows& x, const kernels::Rows& y, const kernels::Rows& residual) const;
 
@@ -62,6 +55,7 @@ class Moe {
                   const kernels::Rows& y) const;
 
   const ModelConfig& config_;
+  Router router_;
   uint32_t wave_rows_;
   uint64_t logits_at_, ids_at_, weights_at_, shared_at_;  // in the scratch buffer
 };

@@ -25,7 +25,7 @@ bool drafts_share(const ModelConfig& config) {
 }
 
 std::string name_of(const ModelConfig& config, std::string_view part) {
-  return fmt::format("{}.{}", names::layer(LayerId(config.layers)), part);
+  return fmt::format("{}.{}", config.names->layer(LayerId(config.layers)), part);
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ Result<void> MtpModule::choose_embedding(const LoadContext& context) {
   const format::Checkpoint& checkpoint = context.access.catalogue();
   const std::string name = name_of(model_.config(), "embed_tokens.weight");
   const format::TensorEntry* copy = checkpoint.find(name);
-  const format::TensorEntry* original = checkpoint.find(names::kEmbedding);
+  const format::TensorEntry* original = checkpoint.find(kTransformersNames.embedding);
   if (copy == nullptr) return {};
   if (original != nullptr && copy->digest && copy->digest == original->digest) return {};
   TRY_ASSIGN(Embedding embedding, Embedding::make(context, name, model_.config().vocab, model_.config().hidden));
@@ -161,7 +161,7 @@ Result<kernels::Rows> MtpModule::catch_up(Sequence& sequence, Scratch& scratch, 
     const ChoiceUse choice = drafts_share(model_.config()) ? ChoiceUse::kept : ChoiceUse::as_needed;
     TRY(model_.run_further_layer(
         {.weights = *layer_, .cache = state.cache_, .recorded = state.recorded_, .choice = choice}, z, scratch, stop));
-    if (choice == ChoiceUse::kept) model_.pass_on_choice(scratch, count - 1);
+    if (choice == ChoiceUse::kept) layer_->attention->pass_on(queue_, model_.attention_scratch(scratch), count - 1);
     TRY(queue_.finish());
     state.cache_.advance(count);
     last = rows_of(z, count - 1, 1);

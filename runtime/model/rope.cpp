@@ -95,13 +95,15 @@ std::vector<float> query_scale_table(const RopeConfig& rope, uint32_t first, uin
 }
 
 uint64_t position_table_values(const ModelConfig& config, uint32_t positions) {
-  return uint64_t{positions} * (config.rope_dim + (config.rope.query_beta == 0 ? 0 : 2));
+  const uint64_t tables = config.window ? 2 : 1;
+  return uint64_t{positions} * (tables * config.rope_dim + (config.rope.query_beta == 0 ? 0 : 2));
 }
 
 PositionTables position_tables(const ModelConfig& config, kernels::Slice memory, uint32_t positions) {
-  PositionTables tables{.cos_sin = memory, .query_scale = {}};
-  if (config.rope.query_beta != 0)
-    tables.query_scale = memory.at(uint64_t{positions} * config.rope_dim * sizeof(float));
+  PositionTables tables{.cos_sin = memory, .query_scale = {}, .entry_cos_sin = {}};
+  const kernels::Slice second = memory.at(uint64_t{positions} * config.rope_dim * sizeof(float));
+  if (config.rope.query_beta != 0) tables.query_scale = second;
+  if (config.window) tables.entry_cos_sin = second;
   return tables;
 }
 

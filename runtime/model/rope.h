@@ -24,8 +24,9 @@ namespace dspack::runtime {
 
 /// What a device keeps of each position, in one piece.
 struct PositionTables {
-  kernels::Slice cos_sin;      // [positions, rope_dim / 2, 2], see kernels::RopeArgs
-  kernels::Slice query_scale;  // [positions, 1, 2], likewise; empty: queries are not scaled
+  kernels::Slice cos_sin;        // [positions, rope_dim / 2, 2], see kernels::RopeArgs
+  kernels::Slice query_scale;    // [positions, 1, 2], likewise; empty: queries are not scaled
+  kernels::Slice entry_cos_sin;  // as cos_sin, of layers with compressed entries; empty: there are none
 };
 /// FP32 values that they take.
 [[nodiscard]] uint64_t position_table_values(const ModelConfig& config, uint32_t positions);

@@ -31,8 +31,11 @@ std::vector<ExpertId> likely_ones(std::span<const uint32_t> ids, uint32_t top_k)
 
 }  // namespace
 
-RoutePredictor::RoutePredictor(const ModelConfig& config, ScratchPlan& plan)
+RoutePredictor::RoutePredictor(const ModelConfig& config, const Residual& residual, ScratchPlan& plan)
     : config_(config),
+      router_(config),
+      stream_at_(plan.add(uint64_t{kMostRows} * Residual::width(config))),
+      mix_at_(plan.add(residual.mix_values(kMostRows))),
       hidden_at_(plan.add(uint64_t{kMostRows} * config.hidden)),
       logits_at_(plan.add(uint64_t{kMostRows} * config.experts)),
       ids_at_(plan.add(uint64_t{kMostRows} * config.top_k)),
@@ -42,18 +45,23 @@ uint64_t RoutePredictor::forecast_bytes() const {
   return uint64_t{kMostRows} * config_.top_k * sizeof(uint32_t);
 }
 
-ExpertForecast RoutePredictor::predict(kernels::Queue& queue, const Memory& memory, const LayerWeights& next,
-                                       const kernels::Rows& residual, const kernels::Rows& shared) const {
-  const uint32_t rows = std::min(residual.rows, kMostRows);
+ExpertForecast RoutePredictor::predict(kernels::Queue& queue, const Memory& memory, const Residual& residual,
+                                       const Known& known, const LayerWeights& next) const {
+  const uint32_t rows = std::min(known.stream.rows, kMostRows);
   const auto place = [&](uint64_t offset) { return kernels::Slice{.buffer = &memory.scratch, .offset_bytes = offset}; };
   const kernels::Rows hidden{.data = place(hidden_at_), .rows = rows, .cols = config_.hidden, .stride = config_.hidden};
-  queue.copy(hidden.data, residual.data, uint64_t{rows} * config_.hidden * sizeof(float));
-  if (shared.rows > 0) queue.add(hidden, rows_of(shared, 0, rows));
-  queue.rms_norm(hidden, next.mlp_norm, config_.norm_epsilon, hidden);
-  next.moe.router.apply(queue, hidden,
-                        {.data = place(logits_at_), .rows = rows, .cols = config_.experts, .stride = config_.experts});
-  queue.route(router_args(config_, next.moe,
-                          {.logits = place(logits_at_), .ids = place(ids_at_), .weights = place(weights_at_)}, rows));
+  const uint32_t width = Residual::width(config_);
+  const kernels::Rows stream{.data = place(stream_at_), .rows = rows, .cols = width, .stride = width};
+  queue.copy(stream.data, known.stream.data, uint64_t{rows} * width * sizeof(float));
+  if (known.shared.rows > 0) {
+    residual.join({.queue = queue, .mix = known.mix, .weights = known.layer.mlp_mix}, stream,
+                  rows_of(known.shared, 0, rows));
+  }
+  const kernels::Rows read =
+      residual.read({.queue = queue, .mix = place(mix_at_), .weights = next.mlp_mix}, stream, hidden);
+  queue.rms_norm(read, next.mlp_norm, config_.norm_epsilon, hidden);
+  router_.route(queue, next.moe.router, hidden, {},
+                {.logits = place(logits_at_), .ids = place(ids_at_), .weights = place(weights_at_)});
   const size_t count = size_t{rows} * config_.top_k;
   queue.copy({.buffer = &memory.forecast, .offset_bytes = 0}, place(ids_at_), count * sizeof(uint32_t));
   const auto* ids = reinterpret_cast<const uint32_t*>(kernels::host_bytes(memory.forecast).data());

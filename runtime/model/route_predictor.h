@@ -8,6 +8,8 @@
 #include "kernels/ops.h"
 #include "runtime/config/config.h"
 #include "runtime/experts/executor.h"
+#include "runtime/model/residual.h"
+#include "runtime/model/router.h"
 #include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
@@ -17,7 +19,7 @@ struct LayerWeights;
 class RoutePredictor {
  public:
   /// Reserves scratch for a few rows.
-  RoutePredictor(const ModelConfig& config, ScratchPlan& plan);
+  RoutePredictor(const ModelConfig& config, const Residual& residual, ScratchPlan& plan);
 
   /// Memory of the host that a prediction is written to.
   [[nodiscard]] uint64_t forecast_bytes() const;
@@ -27,15 +29,22 @@ class RoutePredictor {
     kernels::Buffer& scratch;
     kernels::Buffer& forecast;
   };
-  /// `residual` and `shared` (the shared expert's output; no rows: none) are FP32 [rows, hidden] of the layer before;
+  /// What is known while a layer's experts are on their way.
+  struct Known {
+    const LayerWeights& layer;
+    kernels::Rows stream;  // [rows, Residual::width], after its attention
+    kernels::Slice mix;    // by which its experts' output will join (Residual::mix_in)
+    kernels::Rows shared;  // [rows, hidden], of the shared expert; no rows: there is none
+  };
   /// `next`: the MoE layer in question. Its experts, which the device is yet to find. Of a pass with many rows only the
   /// first few are looked at.
-  [[nodiscard]] ExpertForecast predict(kernels::Queue& queue, const Memory& memory, const LayerWeights& next,
-                                       const kernels::Rows& residual, const kernels::Rows& shared) const;
+  [[nodiscard]] ExpertForecast predict(kernels::Queue& queue, const Memory& memory, const Residual& residual,
+                                       const Known& known, const LayerWeights& next) const;
 
  private:
   const ModelConfig& config_;
-  uint64_t hidden_at_, logits_at_, ids_at_, weights_at_;  // in the scratch buffer
+  Router router_;
+  uint64_t stream_at_, mix_at_, hidden_at_, logits_at_, ids_at_, weights_at_;  // in the scratch buffer
 };
 
 }  // namespace dspack::runtime

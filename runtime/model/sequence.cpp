@@ -59,6 +59,7 @@ void MtpState::undo_catch_up() {
 }
 
 void Sequence::truncate(uint32_t length) {
+  length = cut_point(length);
   cache_.truncate(length);
   tokens_.resize(length);
   if (mtp_) mtp_->truncate(length);
@@ -81,14 +82,14 @@ void Sequence::repeat(uint32_t positions) {
 
 Result<KvBlock> Sequence::read_block(uint32_t first, uint32_t count) const {
   DSPACK_CHECK(first <= length() && count <= length() - first, "positions that hold no token");
-  KvBlock block{.first = first, .tokens = {}, .rows = {}};
+  const uint32_t end = first + count;
+  KvBlock block{.first = first, .tokens = {}, .rows = {}, .goes_on = cut_point(end) == end};
   const auto tokens = std::span(tokens_).subspan(first, count);
   block.tokens.assign(tokens.begin(), tokens.end());
-  block.rows.resize(count * cache_.shape().position_bytes());
+  block.rows.resize(cache_.shape().block_bytes(block.extent()));
   uint64_t at = 0;
-  cache_.for_each_rows([&](const CacheRows& rows) {
-    const uint64_t bytes = count * rows.row_bytes;
-    queue_->download(std::span(block.rows).subspan(at, bytes), rows.at(first));
+  cache_.for_each_piece(block.extent(), [&](kernels::Slice from, uint64_t bytes) {
+    queue_->download(std::span(block.rows).subspan(at, bytes), from);
     at += bytes;
   });
   TRY(queue_->finish());
@@ -98,17 +99,27 @@ Result<KvBlock> Sequence::read_block(uint32_t first, uint32_t count) const {
 Result<void> Sequence::append(const KvBlock& block, uint32_t end) {
   const uint32_t begin = length();
   const auto positions = static_cast<uint32_t>(block.tokens.size());
+  const KvShape shape = cache_.shape();
   DSPACK_CHECK(block.first <= begin && begin <= end && end <= block.end() && end <= capacity(),
                "the block does not continue the sequence, or has no room in it");
-  DSPACK_CHECK(block.rows.size() == positions * cache_.shape().position_bytes(), "a block of another shape");
-  uint64_t at = 0;
-  cache_.for_each_rows([&](const CacheRows& rows) {
-    const auto from = std::span(block.rows).subspan(at + (begin - block.first) * rows.row_bytes);
-    queue_->upload(rows.at(begin), from.first((end - begin) * rows.row_bytes));
-    at += positions * rows.row_bytes;
-  });
+  DSPACK_CHECK(!shape.has_rings() || (begin == block.first && end == block.end()), "a part of a block with rings");
+  DSPACK_CHECK(block.rows.size() == shape.block_bytes(block.extent()), "a block of another shape");
+  if (shape.has_rings()) {
+    uint64_t at = 0;
+    cache_.for_each_piece(block.extent(), [&](kernels::Slice to, uint64_t bytes) {
+      queue_->upload(to, std::span(block.rows).subspan(at, bytes));
+      at += bytes;
+    });
+  } else {
+    uint64_t at = 0;
+    cache_.for_each_rows([&](const CachePlane&, const CacheRows& rows) {
+      const auto from = std::span(block.rows).subspan(at + (begin - block.first) * rows.row_bytes);
+      queue_->upload(rows.at(begin), from.first((end - begin) * rows.row_bytes));
+      at += positions * rows.row_bytes;
+    });
+  }
   TRY(queue_->finish());
-  cache_.advance(end - begin);
+  cache_.append(end - begin, block.goes_on);
   const auto tokens = std::span(block.tokens).subspan(begin - block.first, end - begin);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   if (mtp_) mtp_->begin_at(end);

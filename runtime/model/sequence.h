@@ -76,10 +76,12 @@ class Sequence {
   /// Positions that hold a token.
   [[nodiscard]] uint32_t length() const { return cache_.length(); }
   [[nodiscard]] std::span<const uint32_t> tokens() const { return tokens_; }
-  /// Forgets all positions from `length` on.
+  /// The length up to `length` that it can be cut to (KvCache::cut_point): 0, or `length` itself.
+  [[nodiscard]] uint32_t cut_point(uint32_t length) const { return cache_.cut_point(length); }
+  /// Forgets all positions from cut_point(length) on.
   void truncate(uint32_t length);
   /// Takes over the first `length` positions of `other`, a sequence of the same model with or without MTP like this
-  /// one. What this one holds must be their beginning.
+  /// one. What this one holds must be their beginning; `length` is a cut_point of the other.
   void extend_from(const Sequence& other, uint32_t length);
   /// Appends positions as if the tokens from position 0 on came again and again, with copies of their rows: what a
   /// pass costs after so many positions, without the time of computing them. Not with MTP.
@@ -88,7 +90,8 @@ class Sequence {
   /// A copy of `count` positions from `first` on, which must hold tokens. Errors: the device's failure.
   [[nodiscard]] Result<KvBlock> read_block(uint32_t first, uint32_t count) const;
   /// Appends positions of a block of this shape, from the present length to `end`, both within the block: with the bits
-  /// that a pass would leave. Errors: the device's failure; the sequence is then as before.
+  /// that a pass would leave. Where the cache has rings, whole blocks alone, and behind one that does not go on only
+  /// blocks are appended. Errors: the device's failure; the sequence is then as before.
   [[nodiscard]] Result<void> append(const KvBlock& block, uint32_t end);
 
   [[nodiscard]] const KvCache& cache() const { return cache_; }

@@ -52,7 +52,7 @@ void add_moe(Names& names, const ModelConfig& config, const std::string& module)
 Names module_names(const ModelConfig& config, std::span<const LayerId> layer_map) {
   Names names = {"model.embed_tokens"};
   for (uint32_t index = 0; index < layer_map.size(); ++index) {
-    const std::string layer = names::layer(LayerId(index));
+    const std::string layer = layer_module(LayerId(index));
     names.push_back(layer + ".input_layernorm");
     add_attention(names, config, layer_map[index], layer + ".self_attn");
     names.push_back(layer + ".post_attention_layernorm");

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "format/base/page_range.h"
 #include "format/base/size.h"
@@ -47,8 +49,17 @@ Result<void> WeightGroup::add_linear(Linear* into, std::string_view name, uint32
 }
 
 Result<void> WeightGroup::add_vector(kernels::Slice* into, std::string_view name, uint32_t length) {
+  return add_values(into, name, {length});
+}
+
+Result<void> WeightGroup::add_table(kernels::Slice* into, std::string_view name, uint32_t rows, uint32_t cols) {
+  return add_values(into, name, {rows, cols});
+}
+
+Result<void> WeightGroup::add_values(kernels::Slice* into, std::string_view name, const std::vector<uint64_t>& shape) {
   const format::Checkpoint& checkpoint = context_.access.catalogue();
-  TRY_ASSIGN(const auto* tensor, format::find_tensor(checkpoint, name, {length}));
+  TRY_ASSIGN(const auto* tensor, format::find_tensor(checkpoint, name, shape));
+  const uint64_t length = std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies());
   if (tensor->dtype != Dtype::f32 && tensor->dtype != Dtype::bf16 && tensor->dtype != Dtype::f16) {
     return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; it can be F32, BF16 or F16",
                                                      place_of(checkpoint, *tensor), to_string(tensor->dtype))};

@@ -69,6 +69,8 @@ class WeightGroup {
   [[nodiscard]] Result<void> add_linear(Linear* into, std::string_view name, uint32_t out, uint32_t in);
   /// `*into` becomes the values of the tensor `name` [length], as FP32.
   [[nodiscard]] Result<void> add_vector(kernels::Slice* into, std::string_view name, uint32_t length);
+  /// Likewise of a tensor [rows, cols].
+  [[nodiscard]] Result<void> add_table(kernels::Slice* into, std::string_view name, uint32_t rows, uint32_t cols);
 
   /// Device memory that `load` takes.
   [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
@@ -99,6 +101,7 @@ class WeightGroup {
     uint64_t data = 0;
   };
 
+  Result<void> add_values(kernels::Slice* into, std::string_view name, const std::vector<uint64_t>& shape);
   uint64_t place(const format::StoredPlane& plane);
   [[nodiscard]] bool is_mapped(const format::StoredPlane& plane) const;
   struct Staging {

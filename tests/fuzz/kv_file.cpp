@@ -37,7 +37,7 @@ runtime::KvIdentity identity() {
 
 void check_file(const runtime::KvFile& file, std::string_view bytes) {
   DSPACK_CHECK(!file.block.tokens.empty() && file.block.end() <= 64, "positions that the model does not have");
-  DSPACK_CHECK(file.block.rows.size() == file.block.tokens.size() * identity().shape.position_bytes(), "other rows");
+  DSPACK_CHECK(file.block.rows.size() == identity().shape.block_bytes(file.block.extent()), "other rows");
   DSPACK_CHECK(file.notes.text.size() <= runtime::kMostKvTextBytes && bytes.ends_with(file.notes.text), "another text");
 }
 
@@ -71,7 +71,7 @@ void check_header(std::string_view json) {
   DSPACK_CHECK(header->positions > 0 && header->positions <= 64 && header->first <= 64 - header->positions,
                "positions that the model does not have");
   DSPACK_CHECK(header->text_bytes <= runtime::kMostKvTextBytes, "a text that is too long");
-  const uint64_t bytes = header->positions * (4 + identity().shape.position_bytes()) + header->text_bytes;
+  const uint64_t bytes = header->positions * 4 + identity().shape.block_bytes(header->extent()) + header->text_bytes;
   DSPACK_CHECK(header->data_start == 8 + json.size() && header->data_start + bytes == file_bytes,
                "the file has more than what it says");
   if (file_bytes <= kMostMadeBytes && json.size() <= runtime::kMostKvHeaderBytes)

@@ -106,7 +106,7 @@ TEST_CASE("KV cache: planes have their own rows, which begin where vectors can b
   const CacheRows keys = cache->rows(1, "index keys");
   CHECK(keys.at(0).offset_bytes == 192 + 7 * 10);
   CHECK(keys.dtype == Dtype::bf16);
-  CHECK(keys.capacity == 7);
+  CHECK(keys.rows == 7);
 }
 
 }  // namespace

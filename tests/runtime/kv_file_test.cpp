@@ -124,7 +124,7 @@ TEST_CASE("KV files: they read as they were written") {
   CHECK(read->notes.parent == lab.notes().parent);
   CHECK(read->notes.text == "some text");
   REQUIRE(write_kv_file(format::posix_file_system(), lab.path, lab.block, {.parent = {}, .text = {}}, lab.identity));
-  CHECK(lab.folder.read("a.safetensors").size() == kv_file_bytes(lab.identity, 8));
+  CHECK(lab.folder.read("a.safetensors").size() == kv_file_bytes(lab.identity, {0, 8}));
 }
 
 TEST_CASE("KV files: those of another model, of another version, longer than the context, are refused by name") {
@@ -217,7 +217,7 @@ TEST_CASE("KV files: header and text have bounds, and reading asks for no more")
          {"parent", to_hex(lab.identity.digest)},
          {"first", "0"},
          {"sha256", to_hex(lab.identity.digest)}});
-    const uint64_t data = 32 + 8 * lab.identity.shape.position_bytes() + text_bytes;
+    const uint64_t data = 32 + lab.identity.shape.block_bytes({0, 8}) + text_bytes;
     return parse_kv_header(std::string_view(header).substr(8), header.size() + data, lab.identity);
   };
   CHECK(with_text(kMostKvTextBytes).value().text_bytes == kMostKvTextBytes);

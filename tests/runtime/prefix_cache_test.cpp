@@ -90,7 +90,7 @@ TEST_CASE("prefix cache: on disk it outlives the process, and memory is filled f
   }
   CHECK(lab.files() == 4);
   PrefixCache cache = lab.on_disk(128);
-  CHECK(cache.counts().disk_bytes == 4 * kv_file_bytes(lab.identity, 0) + lab.bytes(160) + 160 * 4);
+  CHECK(cache.counts().disk_bytes == 4 * kv_file_bytes(lab.identity, {0, 0}) + lab.bytes(160) + 160 * 4);
   CHECK(lab.restored(cache, a) == 150);
   CHECK(cache.counts().memory_bytes == lab.bytes(128));
   CHECK(cache.counts().disk_tokens == 150);
@@ -104,7 +104,7 @@ TEST_CASE("prefix cache: on disk it outlives the process, and memory is filled f
 
 TEST_CASE("prefix cache: the folder keeps to its bound") {
   Lab lab;
-  const uint64_t most = 4 * kv_file_bytes(lab.identity, 64);
+  const uint64_t most = 4 * kv_file_bytes(lab.identity, {0, 64});
   {
     PrefixCache cache = lab.on_disk(0, most);
     for (uint32_t i = 0; i < 4; ++i)
@@ -124,7 +124,7 @@ TEST_CASE("prefix cache: the folder keeps to its bound") {
 
 TEST_CASE("prefix cache: what was used last stays after a restart, too") {
   Lab lab;
-  const uint64_t most = 4 * kv_file_bytes(lab.identity, 64);
+  const uint64_t most = 4 * kv_file_bytes(lab.identity, {0, 64});
   {
     PrefixCache cache = lab.on_disk(0, most);
     for (uint32_t i = 0; i < 4; ++i)
@@ -205,7 +205,7 @@ TEST_CASE("prefix cache: files of another model are not used, stay while there i
   KvIdentity other = lab.identity;
   other.digest = format::sha256("another model");
   {
-    PrefixCache cache(other, {.folder = lab.open(other, 4 * kv_file_bytes(lab.identity, 64))}, lab.logging());
+    PrefixCache cache(other, {.folder = lab.open(other, 4 * kv_file_bytes(lab.identity, {0, 64}))}, lab.logging());
     REQUIRE(lab.log.size() == 1);
     CHECK(lab.log[0].find("another model") != std::string::npos);
     CHECK(lab.restored(cache, numbers(128)) == 0);
@@ -217,7 +217,7 @@ TEST_CASE("prefix cache: files of another model are not used, stay while there i
     CHECK(lab.restored(cache, numbers(128)) == 128);
   }
   {
-    PrefixCache cache(other, {.folder = lab.open(other, 4 * kv_file_bytes(lab.identity, 64))}, lab.logging());
+    PrefixCache cache(other, {.folder = lab.open(other, 4 * kv_file_bytes(lab.identity, {0, 64}))}, lab.logging());
     cache.keep(lab.computed(numbers(64, 200)));
     CHECK(lab.restored(cache, numbers(64, 200)) == 64);
     CHECK(lab.restored(cache, numbers(64)) == 64);

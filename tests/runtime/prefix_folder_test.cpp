@@ -50,7 +50,7 @@ TEST_CASE("prefix cache: room is made by removing files, never a folder of that 
   Lab lab;
   const std::string folder = "kv-" + to_hex(format::sha256("x")) + ".safetensors";
   lab.folder.write(folder + "/precious", "mine");
-  const uint64_t most = 2 * kv_file_bytes(lab.identity, 64);
+  const uint64_t most = 2 * kv_file_bytes(lab.identity, {0, 64});
   {
     PrefixCache cache = lab.on_disk(0, most);
     for (uint32_t i = 0; i < 4; ++i)
@@ -117,7 +117,7 @@ TEST_CASE("prefix cache: links are not followed, at the start or later") {
     link();
     PrefixCache cache = lab.on_disk();
     CHECK(cache.counts().disk_blocks == 1);
-    CHECK(cache.counts().disk_bytes == kv_file_bytes(lab.identity, 64));
+    CHECK(cache.counts().disk_bytes == kv_file_bytes(lab.identity, {0, 64}));
     CHECK(lab.log.empty());  // it is no file of ours, and what follows it is gone with it
     CHECK(lab.restored(cache, numbers(150)) == 64);
     CHECK(fs::is_symlink(second));

@@ -120,7 +120,7 @@ SchedulerCounts check_way(const Way& way, const std::vector<Turn>& turns) {
   const auto log = [](const Error& error) { FAIL(error.message); };
   const KvIdentity identity{.digest = format::sha256("tiny"), .shape = rig.model().kv_shape(), .context = kContext};
   PrefixCache::Options room{.memory_bytes =
-                                way.memory_blocks * PrefixCache::kBlockPositions * identity.shape.position_bytes()};
+                                way.memory_blocks * identity.shape.block_bytes({0, PrefixCache::kBlockPositions})};
   if (way.folder != nullptr) {
     auto folder = PrefixFolder::open(format::posix_file_system(), *way.folder, identity, 100'000'000, log);
     REQUIRE(folder);

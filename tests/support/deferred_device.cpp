@@ -232,9 +232,9 @@ class DeferredQueue final : public Queue {
     below.choice = inner(args.choice);
     enqueue(inner, [below](Queue& queue) { queue.mla_attend(below); });
   }
-  void silu_multiply(const Rows& gate, const Rows& up) override {
+  void silu_multiply(const Rows& gate, const Rows& up, float limit) override {
     Translation inner(device_);
-    enqueue(inner, [gate = inner(gate), up = inner(up)](Queue& queue) { queue.silu_multiply(gate, up); });
+    enqueue(inner, [gate = inner(gate), up = inner(up), limit](Queue& queue) { queue.silu_multiply(gate, up, limit); });
   }
   void add(const Rows& y, const Rows& x) override {
     Translation inner(device_);

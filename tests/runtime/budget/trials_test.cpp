@@ -31,7 +31,7 @@ class Tiny {
       options.layer_map.emplace_back(layer);
     for (const auto& [key, tensors] : checkpoint().experts())
       experts.layers.insert(key.layer);
-    experts.shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization};
+    experts.shape = expert_shape(config);
     experts.experts = config.experts;
   }
 

@@ -47,8 +47,8 @@ class ListeningQueue final : public kernels::Queue {
   void wait(const kernels::Event& event) override { inner_->wait(event); }
   void linear(const kernels::Weight& weight, const Rows& x, const Rows& y) override { inner_->linear(weight, x, y); }
   void gated_linear(const kernels::Weight& gate, const kernels::Weight& up, const Rows& x, const Rows& y,
-                    const Rows& scratch) override {
-    inner_->gated_linear(gate, up, x, y, scratch);
+                    const Rows& scratch, float limit) override {
+    inner_->gated_linear(gate, up, x, y, scratch, limit);
   }
   void head_linear_transposed(const kernels::HeadLinearArgs& args) override { inner_->head_linear_transposed(args); }
   void head_linear(const kernels::HeadLinearArgs& args) override { inner_->head_linear(args); }
@@ -60,7 +60,7 @@ class ListeningQueue final : public kernels::Queue {
   }
   void rope(const kernels::RopeArgs& args) override { inner_->rope(args); }
   void mla_attend(const kernels::MlaAttendArgs& args) override { inner_->mla_attend(args); }
-  void silu_multiply(const Rows& gate, const Rows& up) override { inner_->silu_multiply(gate, up); }
+  void silu_multiply(const Rows& gate, const Rows& up, float limit) override { inner_->silu_multiply(gate, up, limit); }
   void add(const Rows& y, const Rows& x) override { inner_->add(y, x); }
   void route(const kernels::RouterArgs& args) override { inner_->route(args); }
   void run_experts(const kernels::ExpertsArgs& args) override { inner_->run_experts(args); }

@@ -106,13 +106,13 @@ ExpandedAttention::ExpandedAttention(const runtime::LoadContext& context, const 
     auto layer = std::make_unique<Layer>();
     layer->index = index;
     runtime::WeightGroup group(context);
-    const std::string name = runtime::names::layer(model.layer_map()[index]) + ".self_attn.kv_b_proj.weight";
+    const std::string name = runtime::layer_module(model.layer_map()[index]) + ".self_attn.kv_b_proj.weight";
     REQUIRE(
         group.add_linear(&layer->kv_b, name, config_.heads * (config_.nope_dim + config_.value_dim), config_.kv_rank));
     auto memory = group.load(runtime::WeightPurpose::always_needed, {});
     REQUIRE(memory);
     layer->memory = std::move(*memory);
-    layers_[runtime::names::layer(LayerId(index))] = std::move(layer);
+    layers_[runtime::layer_module(LayerId(index))] = std::move(layer);
   }
 }
 

@@ -41,7 +41,7 @@ struct PrefixLab {
       .digest = format::sha256("this model"), .shape = rig.model().kv_shape(), .context = kPrefixContext};
   std::vector<std::string> log;
 
-  [[nodiscard]] uint64_t bytes(uint64_t positions) const { return positions * identity.shape.position_bytes(); }
+  [[nodiscard]] uint64_t bytes(uint64_t positions) const { return positions * identity.shape.block_bytes({0, 1}); }
   runtime::PrefixFolder::Log logging() {
     return [this](const Error& error) { log.push_back(error.message); };
   }

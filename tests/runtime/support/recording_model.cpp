@@ -60,7 +60,7 @@ void RecordingModel::assemble(const RigOptions& options) {
   const runtime::LoadContext context{
       .device = *device_, .queue = *queue_, .access = *opened_.access, .quantization = config.quantization};
   runtime::StreamedStoreOptions store{
-      .shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization},
+      .shape = runtime::expert_shape(config),
       .slots = options.slots,
       .policy = [](uint64_t, uint64_t) { return std::make_unique<runtime::LruPolicy>(); }};
   for (const auto& [key, tensors] : opened_.checkpoint().experts())

@@ -1,0 +1,12 @@
+// Compressed entries of a sequence's positions (kernels::CompressArgs).
+// Threads: an operation runs on all workers. Errors: none; shapes have been checked.
+#pragma once
+
+#include "kernels/cpu/workers.h"
+#include "kernels/ops.h"
+
+namespace dspack::kernels {
+
+void compress_positions(Workers& workers, const CompressArgs& args);
+
+}  // namespace dspack::kernels

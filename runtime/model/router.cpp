@@ -1,0 +1,97 @@
+#include "runtime/model/router.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "format/weights/find_tensor.h"
+
+namespace dspack::runtime {
+
+namespace {
+
+std::string table_name(const ModelConfig& config, LayerId layer) {
+  return fmt::format("{}.{}.gate.tid2eid", config.names->layer(layer), config.names->mlp);
+}
+
+}  // namespace
+
+Result<void> add_router(WeightGroup& group, RouterWeights& weights, const ModelConfig& config, LayerId layer,
+                        const std::string& mlp) {
+  TRY(group.add_linear(&weights.scores, mlp + ".gate.weight", config.experts, config.hidden));
+  if (!config.selection_bias || config.is_by_token(layer)) return {};
+  return group.add_vector(&weights.bias, fmt::format("{}.{}", mlp, config.names->router_bias), config.experts);
+}
+
+Result<void> load_experts_by_token(const LoadContext& context, const ModelConfig& config, LayerId layer,
+                                   RouterWeights& weights, const std::stop_token& stop) {
+  if (!config.is_by_token(layer)) return {};
+  const format::Checkpoint& checkpoint = context.access.catalogue();
+  TRY_ASSIGN(const format::TensorEntry* table,
+             format::find_tensor(checkpoint, table_name(config, layer), {config.vocab, config.top_k}));
+  if (table->dtype != Dtype::i64) {
+    return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; it can be I64", place_of(checkpoint, *table),
+                                                     to_string(table->dtype))};
+  }
+  std::vector<int64_t> stored(uint64_t{config.vocab} * config.top_k);
+  TRY(context.access.read(*table, 0, std::as_writable_bytes(std::span(stored)), WeightPurpose::always_needed, stop));
+  auto ids = std::make_shared<ExpertsByToken>();
+  ids->reserve(stored.size());
+  for (const int64_t id : stored) {
+    if (id < 0 || id >= config.experts) {
+      return Error{ErrorKind::invalid,
+                   fmt::format("{} sends token {} to expert {}, of {}", place_of(checkpoint, *table),
+                               ids->size() / config.top_k, id, config.experts)};
+    }
+    ids->push_back(static_cast<uint32_t>(id));
+  }
+  weights.by_token = std::move(ids);
+  return {};
+}
+
+void Router::route(kernels::Queue& queue, const RouterWeights& weights, const kernels::Rows& x,
+                   std::span<const uint32_t> tokens, const Places& places, const TraceScope& trace) const {
+  kernels::RouterArgs args{.logits = places.logits,
+                           .bias = weights.bias,
+                           .ids = places.ids,
+                           .weights = places.weights,
+                           .rows = x.rows,
+                           .experts = config_.experts,
+                           .top_k = config_.top_k,
+                           .groups = config_.groups,
+                           .groups_kept = config_.groups_kept,
+                           .score = config_.score,
+                           .group_score = config_.group_score,
+                           .normalise = config_.normalise,
+                           .scale = config_.routed_scale};
+  if (weights.by_token != nullptr) {
+    DSPACK_CHECK(tokens.size() == x.rows, "a layer that finds experts by token needs the rows' tokens");
+    args.ids_are_given = true;
+    const uint64_t token_bytes = config_.top_k * sizeof(uint32_t);
+    for (uint32_t row = 0; row < x.rows; ++row) {
+      const auto ids = std::span(*weights.by_token).subspan(uint64_t{tokens[row]} * config_.top_k, config_.top_k);
+      queue.upload(places.ids.at(row * token_bytes), std::as_bytes(ids));
+    }
+  }
+  if (!trace.on()) return queue.route_rows(weights.scores.weight(), x, args);
+  apply(weights.scores, queue, x,
+        {.data = places.logits, .rows = x.rows, .cols = config_.experts, .stride = config_.experts}, trace, "gate");
+  queue.route(args);
+  trace.child("gate").routing({.ids = args.ids, .weights = args.weights, .rows = x.rows, .top_k = args.top_k});
+}
+
+std::vector<ExpertId> Router::known(const RouterWeights& weights, std::span<const uint32_t> tokens) const {
+  DSPACK_CHECK(weights.by_token != nullptr, "a router that chooses by what it reads");
+  std::vector<ExpertId> experts;
+  std::vector<bool> seen(config_.experts, false);
+  for (const uint32_t token : tokens) {
+    for (const uint32_t id : std::span(*weights.by_token).subspan(uint64_t{token} * config_.top_k, config_.top_k)) {
+      if (seen[id]) continue;
+      seen[id] = true;
+      experts.emplace_back(id);
+    }
+  }
+  return experts;
+}
+
+}  // namespace dspack::runtime

@@ -1,0 +1,66 @@
+// DeepSeek-V4's attention: one key, which is the value as well, for all heads; a row sees those of the last positions
+// and, in most layers, entries that older positions are compressed to: all of them, or those that an indexer chooses.
+// Threads, lifetime, errors: attention_block.h. Source: DeepSeek-V4 inference/model.py, classes Attention and Indexer.
+// That code rounds keys and entries to FP8 and the indexer's values to FP4 as training did; here nothing is rounded but
+// to the cache's type.
+#pragma once
+
+#include <optional>
+
+#include "runtime/model/attention_block.h"
+#include "runtime/model/compressor.h"
+
+namespace dspack::runtime {
+
+class WindowAttention final : public AttentionBlock {
+ public:
+  WindowAttention(const ModelConfig& config, const AttentionOptions& options, LayerId layer);
+
+  [[nodiscard]] std::vector<CachePlane> cache_planes() const override;
+  [[nodiscard]] uint64_t scratch_bytes() const override { return scratch_bytes_; }
+  [[nodiscard]] kernels::WorkspaceShape workspace(uint32_t /*positions*/) const override { return {}; }
+  [[nodiscard]] Result<void> add_weights(WeightGroup& group, const std::string& block_name) override;
+  [[nodiscard]] std::vector<kernels::Weight> readers() const override;
+  void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
+           const TraceScope& trace) const override;
+
+ private:
+  /// Of layers whose entries are chosen: the keys to choose by are entries too, smaller ones.
+  struct Indexer {
+    Compressor keys;
+    uint64_t queries_at, weights_at, chosen_at, counts_at;  // in the scratch memory
+    Linear queries;                                         // wq_b [heads * dim, q_rank]
+    Linear weights;                                         // weights_proj [heads, hidden]
+  };
+  void project(kernels::Queue& queue, const Input& input, const TraceScope& trace) const;
+  void rotate(kernels::Queue& queue, const Input& input, const kernels::Rows& rows, uint32_t heads,
+              kernels::RopePairs pairs, bool inverse) const;
+  [[nodiscard]] bool needs_choice(const PassPart& part) const;
+  [[nodiscard]] kernels::Choice choice(const Input& input, uint32_t first) const;
+  void choose(kernels::Queue& queue, const Input& input, const PassPart& part, uint32_t at) const;
+  /// Some rows of one part at a time, as many as the ring has room for besides what they see.
+  void attend(kernels::Queue& queue, const Input& input, const PassPart& part, uint32_t at) const;
+  void store(kernels::Queue& queue, const kernels::Rows& keys, const CacheRows& ring, uint32_t position) const;
+  [[nodiscard]] kernels::Rows query_rows(const Input& input) const;
+  [[nodiscard]] kernels::Rows key_rows(const Input& input) const;
+  [[nodiscard]] uint32_t head_dim() const { return config_.query_dim(); }
+
+  const ModelConfig& config_;
+  AttentionOptions options_;
+  uint32_t every_;  // positions that an entry stands for; 0: the layer has none
+  uint64_t q_latent_at_, q_at_, keys_at_, heads_at_, groups_at_;  // in the scratch memory
+  std::optional<Compressor> compressor_;
+  std::optional<Indexer> indexer_;
+  uint64_t scratch_bytes_;
+
+  Linear q_a_;              // wq_a [q_rank, hidden]
+  kernels::Slice q_norm_;   // [q_rank]
+  Linear q_b_;              // wq_b [heads * head_dim, q_rank]
+  Linear kv_;               // wkv [head_dim, hidden]
+  kernels::Slice kv_norm_;  // [head_dim]
+  kernels::Slice sinks_;    // attn_sink [heads]
+  Linear o_a_;              // wo_a [groups * rank, heads * head_dim / groups]
+  Linear o_b_;              // wo_b [hidden, groups * rank]
+};
+
+}  // namespace dspack::runtime
