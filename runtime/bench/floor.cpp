@@ -54,6 +54,8 @@ ModelWork model_work(LoadedModel& loaded) {
   if (stats.resident_experts > 0) work.expert.bytes = stats.resident_bytes / stats.resident_experts;
   if (loaded.mtp() != nullptr) work.module = loaded.mtp()->work();
   work.experts_a_token = moe_layers(model) * config.top_k;
+  // Of attention to a window and entries nothing is counted: what it takes hardly grows with the position.
+  if (config.window) return work;
   const KvShape shape = model.kv_shape();
   for (const CachePlane& plane : shape.planes) {
     uint64_t& bytes = plane.name == MlaAttention::kLatents ? work.cache_bytes : work.index_bytes;

@@ -57,13 +57,14 @@ ExecutorShape executor_shape(const ModelConfig& config, uint32_t rows) {
 uint64_t reserve(const ModelConfig& config, const NeedsOptions& options, uint64_t largest_tensor, uint64_t experts) {
   return kHeapBytes + kThreadBytes * options.threads + std::min(2 * largest_tensor, kLoadBytes) +
          kTextFactor * options.text_bytes + kExpertBytes * experts +
+         uint64_t{config.layers_by_token} * config.vocab * config.top_k * sizeof(uint32_t) +
          uint64_t{config.vocab} * (kLogitRows * sizeof(float) + kSamplerBytes);
 }
 
 // The longest row that a product reads.
 uint32_t widest_row(const ModelConfig& config) {
   return std::max({config.hidden, config.dense_inner, config.shared_experts * config.expert_inner, config.expert_inner,
-                   config.heads * config.value_dim, config.q_rank, config.kv_rank});
+                   config.heads * config.value_dim, config.q_rank, config.kv_rank, Residual::width(config)});
 }
 
 }  // namespace

@@ -118,7 +118,8 @@ struct ModelConfig {
 
   bool is_quantised = false;  // it has a "quantization_config", or hf_quant_config.json stands beside it
   format::Quantization quantization;
-  format::ExpectedForm expected;   // where nobody has seen the tensors
+  format::ExpectedForm expected;   // where nobody has seen the tensors, as the next one
+  bool expects_fp4 = false;        // of routed experts (expert_dtype); what they are is said by their tensors
   std::vector<std::string> notes;  // for people: what was passed over, a sentence each
   std::vector<uint32_t> eos_tokens;
 

@@ -250,8 +250,10 @@ void read_clamped_experts(format::ConfigFields& fields, ModelConfig& config) {
   if (uint64_t{config.shared_experts} * config.expert_inner > kMaxRowValues)
     fields.fail(ErrorKind::invalid, "n_shared_experts", "times moe_intermediate_size exceeds 2^31");
   read_layers_by_token(fields, config);
-  // What transformers writes besides. The type of the experts is that of their tensors, whatever this says.
-  for (const std::string_view key : {"expert_dtype", "num_local_experts", "intermediate_size"})
+  // The type of the experts is that of their tensors; this is what to expect where nobody has seen them.
+  config.expects_fp4 = fields.text("expert_dtype", "") == "fp4";
+  // What transformers writes besides.
+  for (const std::string_view key : {"num_local_experts", "intermediate_size"})
     (void)fields.find(key);
 }
 

@@ -19,8 +19,11 @@ namespace {
 /// `model` has its layer map and the cache's type.
 uint32_t default_context(const ModelConfig& config, const ModelOptions& model) {
   const KvShape shape = kv_shape(config, model.attention(), model.layer_map);
-  const uint64_t position = KvCache::bytes_of(shape.layers, 1, shape.planes).value_or(kDefaultCacheBytes);
-  const uint64_t most = std::max<uint64_t>(1, kDefaultCacheBytes / std::max<uint64_t>(position, 1));
+  // Rings take the same whatever the context.
+  const uint64_t fixed = KvCache::bytes_of(shape.layers, 0, shape.planes).value_or(kDefaultCacheBytes);
+  const uint64_t all = KvCache::bytes_of(shape.layers, kDefaultContext, shape.planes).value_or(UINT64_MAX);
+  const uint64_t room = kDefaultCacheBytes - std::min(kDefaultCacheBytes, fixed);
+  const uint64_t most = std::max<uint64_t>(1, room / std::max<uint64_t>((all - fixed) / kDefaultContext, 1));
   return static_cast<uint32_t>(std::min<uint64_t>({config.max_positions, kDefaultContext, most}));
 }
 
@@ -35,7 +38,8 @@ Result<uint32_t> context_length(const ModelConfig& config, const ModelOptions& m
 
 // Where layers share what another has chosen, the first must choose itself; any other has one before it that does.
 Result<format::LayerMap> with_choices(const ModelConfig& config, format::LayerMap map) {
-  if (map.empty() || !config.indexer || config.has_indexer(map.front())) return map;
+  const bool shares = config.indexer && !config.indexer->shared.empty();
+  if (map.empty() || !shares || config.has_indexer(map.front())) return map;
   return Error{ErrorKind::invalid,
                fmt::format("layer {} cannot come first: it attends to the positions that a layer before it has chosen "
                            "(\"shared\" in config.json); begin with a layer that has an indexer",
@@ -116,6 +120,19 @@ LayerStreaming layer_streaming(const MemoryPlan& plan) {
   return streaming;
 }
 
+/// Attention to a window has rows of its own, for which not every device and type has kernels.
+Result<void> check_window(const kernels::Device& device, const ModelConfig& config, const MemoryOptions& memory) {
+  if (!config.window) return {};
+  if (!device.has_compressed_attention())
+    return Error{ErrorKind::unsupported, "DeepSeek-V4's attention is computed on the CPU alone so far (--device cpu)"};
+  for (const auto& [asked, option] :
+       {std::pair{memory.kv_dtype, "--kv-dtype"}, {memory.index_dtype, "--index-dtype"}}) {
+    if (asked == Dtype::f8_e4m3)
+      return Error{ErrorKind::unsupported, fmt::format("{} fp8: DeepSeek-V4's cache can be f32, bf16 or f16", option)};
+  }
+  return {};
+}
+
 /// Type of the latent cache where none is asked for.
 Dtype usual_cache(kernels::Precision precision) {
   if (precision == kernels::Precision::fp8) return Dtype::f8_e4m3;
@@ -125,6 +142,7 @@ Dtype usual_cache(kernels::Precision precision) {
 Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, const ModelConfig& config,
                           const LoadOptions& options, const std::stop_token& stop) {
   const format::Checkpoint& checkpoint = context.access.catalogue();
+  TRY(check_window(context.device, config, options.memory));
   LoadPlan plan;
   ModelOptions& model = plan.model;
   TRY_ASSIGN(model.layer_map, layer_map(config, options.layers, checkpoint));

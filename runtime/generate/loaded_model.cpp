@@ -174,6 +174,11 @@ Result<void> LoadedModel::load_mtp(const LoadContext& context, const Speculation
   const ModelConfig& config = model_->config();
   if (!MtpModule::is_present(checkpoint(), config)) {
     if (!options.drafts) return {};
+    if (config.window) {
+      return Error{ErrorKind::unsupported,
+                   "DeepSeek-V4's modules for drafts (tensors mtp.N) are not run yet; leave out --mtp, or use --mtp "
+                   "auto"};
+    }
     if (config.mtp_layers == 0) {
       return Error{ErrorKind::unsupported,
                    "this model has no MTP module for drafts (num_nextn_predict_layers in config.json); leave out "

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <set>
 #include <string>
@@ -75,6 +76,7 @@ class Expected {
       : config_(config), unquantised_(std::move(unquantised)) {}
 
   void add_all() {
+    if (config_.window) return add_window_model();
     add("model.embed_tokens.weight", Dtype::bf16, {config_.vocab, config_.hidden});
     for (uint32_t layer = 0; layer < config_.layers; ++layer)
       add_layer(LayerId(layer));
@@ -126,6 +128,92 @@ class Expected {
         add(name + ".weight_scale", Dtype::bf16, {out, ceil_div(in, *stored.group)});
         return add(name + ".weight_shape", Dtype::i64, {2});
     }
+  }
+
+  // DeepSeek-V4 as released: FP8 with scales of E8M0, and experts in FP4 where config.json says so.
+  void add_fp8(const std::string& name, uint64_t out, uint64_t in) {
+    if (config_.expected.kind != Kind::fp8_blocks) return add(name + ".weight", Dtype::bf16, {out, in});
+    add(name + ".weight", Dtype::f8_e4m3, {out, in});
+    add(name + ".scale", Dtype::f8_e8m0,
+        {ceil_div(out, config_.quantization.block->out), ceil_div(in, config_.quantization.block->in)});
+  }
+  void add_expert(const std::string& name, uint64_t out, uint64_t in) {
+    if (!config_.expects_fp4) return add_fp8(name, out, in);
+    add(name + ".weight", Dtype::i8, {out, ceil_div(in, 2)});
+    add(name + ".scale", Dtype::f8_e8m0, {out, ceil_div(in, 32)});
+  }
+
+  void add_mixture(const std::string& name, uint64_t values, uint64_t scales) {
+    add(name + "_fn", Dtype::f32, {values, uint64_t{config_.streams->count} * config_.hidden});
+    add(name + "_base", Dtype::f32, {values});
+    add(name + "_scale", Dtype::f32, {scales});
+  }
+
+  void add_compressor(const std::string& prefix, uint64_t dim, uint64_t every) {
+    const uint64_t width = every == ModelConfig::kChosenEntryPositions ? 2 * dim : dim;
+    add(prefix + "wkv.weight", Dtype::bf16, {width, config_.hidden});
+    add(prefix + "wgate.weight", Dtype::bf16, {width, config_.hidden});
+    add(prefix + "norm.weight", Dtype::bf16, {dim});
+    add(prefix + "ape", Dtype::f32, {every, width});
+  }
+
+  void add_window_attention(LayerId layer, const std::string& prefix) {
+    const WindowConfig& window = *config_.window;
+    const uint64_t dim = config_.query_dim();
+    const uint64_t heads = config_.heads;
+    const uint64_t projected = uint64_t{window.out_groups} * window.out_rank;
+    add_fp8(prefix + "wq_a", config_.q_rank, config_.hidden);
+    add(prefix + "q_norm.weight", Dtype::bf16, {config_.q_rank});
+    add_fp8(prefix + "wq_b", heads * dim, config_.q_rank);
+    add_fp8(prefix + "wkv", dim, config_.hidden);
+    add(prefix + "kv_norm.weight", Dtype::bf16, {dim});
+    add_fp8(prefix + "wo_a", projected, heads * dim / window.out_groups);
+    add_fp8(prefix + "wo_b", config_.hidden, projected);
+    add(prefix + "attn_sink", Dtype::f32, {heads});
+    const uint64_t every = config_.entry_positions(layer);
+    if (every > 0) add_compressor(prefix + "compressor.", dim, every);
+    if (!config_.has_indexer(layer)) return;
+    const IndexerConfig& indexer = *config_.indexer;
+    add_fp8(prefix + "indexer.wq_b", uint64_t{indexer.heads} * indexer.dim, config_.q_rank);
+    add(prefix + "indexer.weights_proj.weight", Dtype::bf16, {indexer.heads, config_.hidden});
+    add_compressor(prefix + "indexer.compressor.", indexer.dim, every);
+  }
+
+  void add_window_layer(LayerId layer) {
+    const std::string prefix = kDeepseekNames.layer(layer) + ".";
+    const uint64_t count = config_.streams->count;
+    add(prefix + "attn_norm.weight", Dtype::bf16, {config_.hidden});
+    add(prefix + "ffn_norm.weight", Dtype::bf16, {config_.hidden});
+    add_mixture(prefix + "hc_attn", count * (2 + count), 3);
+    add_mixture(prefix + "hc_ffn", count * (2 + count), 3);
+    add_window_attention(layer, prefix + "attn.");
+    add(prefix + "ffn.gate.weight", Dtype::bf16, {config_.experts, config_.hidden});
+    if (config_.is_by_token(layer)) {
+      add(prefix + "ffn.gate.tid2eid", Dtype::i64, {config_.vocab, config_.top_k});
+    } else {
+      add(prefix + "ffn.gate.bias", Dtype::f32, {config_.experts});
+    }
+    const uint64_t shared = uint64_t{config_.shared_experts} * config_.expert_inner;
+    const std::array<std::array<uint64_t, 2>, 3> sides = {{{0, 1}, {0, 1}, {1, 0}}};
+    for (size_t i = 0; i < sides.size(); ++i) {
+      const auto side = [&](uint64_t which, uint64_t inner) { return which == 0 ? inner : uint64_t{config_.hidden}; };
+      const std::string word(kDeepseekNames.projections[i]);
+      if (shared > 0)
+        add_fp8(prefix + "ffn.shared_experts." + word, side(sides[i][0], shared), side(sides[i][1], shared));
+      for (uint32_t expert = 0; expert < config_.experts; ++expert) {
+        add_expert(kDeepseekNames.expert({layer, ExpertId(expert)}) + "." + word,
+                   side(sides[i][0], config_.expert_inner), side(sides[i][1], config_.expert_inner));
+      }
+    }
+  }
+
+  void add_window_model() {
+    add("embed.weight", Dtype::bf16, {config_.vocab, config_.hidden});
+    for (uint32_t layer = 0; layer < config_.layers; ++layer)
+      add_window_layer(LayerId(layer));
+    add_mixture("hc_head", config_.streams->count, 1);
+    add("norm.weight", Dtype::bf16, {config_.hidden});
+    add("head.weight", Dtype::bf16, {config_.vocab, config_.hidden});
   }
 
   void add_mlp(const std::string& name, uint64_t inner) {

@@ -19,7 +19,14 @@ void add_mlp(Names& names, const std::string& module) {
   names.push_back(module);
 }
 
+void add_window_attention(Names& names, const std::string& module) {
+  for (const char* part : {"q_a_proj", "kv_proj", "q_a_norm", "kv_norm", "q_b_proj", "o_b_proj"})
+    names.push_back(fmt::format("{}.{}", module, part));
+  names.push_back(module);
+}
+
 void add_attention(Names& names, const ModelConfig& config, LayerId layer, const std::string& module) {
+  if (config.window) return add_window_attention(names, module);
   const auto add = [&](std::string_view part) { names.push_back(fmt::format("{}.{}", module, part)); };
   add("kv_a_proj_with_mqa");
   add("kv_a_layernorm");

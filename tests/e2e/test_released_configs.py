@@ -11,21 +11,18 @@ from common import EndToEnd, main
 # Files of tests/data/family/configs.
 ACCEPTED = (
     "deepseek-r1", "deepseek-v2-lite-chat", "deepseek-v2.5-236b", "deepseek-v3", "deepseek-v3-bf16", "deepseek-v3.1",
-    "deepseek-v3.2", "deepseek-v3.2-exp", "glm-4.7-flash", "glm-5", "glm-5.1", "glm-5.2", "glm-5.2-fp8",
+    "deepseek-v3.2", "deepseek-v3.2-exp", "deepseek-v4-flash", "deepseek-v4-flash-0731", "deepseek-v4-pro",
+    "deepseek-v4-pro-0813", "glm-4.7-flash", "glm-5", "glm-5.1", "glm-5.2", "glm-5.2-fp8",
     "kimi-k2-instruct",
     "kimi-k2.5", "kimi-k2.6", "kimi-k2.7-code", "moonlight-16b-a3b")
 UNRELEASED = ("glm-5.2-by-frequency", "glm-5.2-by-pattern", "mistral-small-4")
 
-FAMILY = "this program runs deepseek_v3, deepseek_v2, deepseek_v32, kimi_k2, glm4_moe_lite, glm_moe_dsa, mistral4"
+FAMILY = "this program runs deepseek_v4, deepseek_v3, deepseek_v2, deepseek_v32, kimi_k2, glm4_moe_lite, glm_moe_dsa, mistral4"
 WRAPPERS = 'with a "text_config" this program runs kimi_k25, kimi_vl, kimi_k2, mistral3'
 
 # Files of tests/data/family/configs-refused: the model_type that is named, and what the program offers instead.
 REFUSED = {
     "deepseek-ocr": ("deepseek_vl_v2", FAMILY),
-    "deepseek-v4-flash": ("deepseek_v4", FAMILY),
-    "deepseek-v4-flash-0731": ("deepseek_v4", FAMILY),
-    "deepseek-v4-pro": ("deepseek_v4", FAMILY),
-    "deepseek-v4-pro-0813": ("deepseek_v4", FAMILY),
     "gpt-oss-20b": ("gpt_oss", FAMILY),
     "kimi-k3": ("kimi_k3", WRAPPERS),
     "kimi-linear-48b-a3b": ("kimi_linear", FAMILY),
