@@ -98,6 +98,15 @@ void KvCache::advance(uint32_t positions) {
   }
 }
 
+void KvCache::give_up(uint32_t positions) {
+  for (size_t i = 0; i < planes_.size(); ++i) {
+    const uint32_t reached = length_ + positions;
+    if (planes_[i].ring != 0 && reached > planes_[i].ring)
+      kept_from_[i] = std::max(kept_from_[i], reached - planes_[i].ring);
+  }
+  truncate(cut_point(length_));
+}
+
 void KvCache::append(uint32_t positions, bool goes_on) {
   DSPACK_CHECK(positions <= capacity_ - length_, "the cache is full");
   length_ += positions;

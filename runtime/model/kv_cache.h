@@ -64,6 +64,9 @@ class KvCache {
   [[nodiscard]] uint32_t cut_point(uint32_t length) const;
   /// Forgets all positions from `length` on. Precondition: it is a cut_point.
   void truncate(uint32_t length);
+  /// A pass of so many positions has not come to its end, and may have written over what rings held. Where nothing can
+  /// go on any more, all positions are forgotten.
+  void give_up(uint32_t positions);
   /// Appends positions whose rows have been written: those of a block, which goes on or does not.
   void append(uint32_t positions, bool goes_on);
 

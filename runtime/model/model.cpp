@@ -187,6 +187,7 @@ uint32_t Model::begin_batch(std::span<const SequenceTokens> batch, Scratch& scra
     DSPACK_CHECK(!part.tokens.empty() && part.tokens.size() <= sequence.capacity() - sequence.length(),
                  "the cache is full");
     DSPACK_CHECK(std::ranges::max(part.tokens) < config_.vocab, "a token outside the vocabulary");
+    DSPACK_CHECK(sequence.cut_point(sequence.length()) == sequence.length(), "a sequence that cannot go on");
     DSPACK_CHECK(std::ranges::find(scratch.parts_, &sequence.cache(), &PassPart::cache) == scratch.parts_.end(),
                  "a sequence twice in one pass");
     scratch.tokens_.insert(scratch.tokens_.end(), part.tokens.begin(), part.tokens.end());
@@ -201,6 +202,20 @@ uint32_t Model::begin_batch(std::span<const SequenceTokens> batch, Scratch& scra
 Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scratch& scratch,
                                     const std::stop_token& stop, const PassOptions& options) const {
   const uint32_t rows = begin_batch(batch, scratch);
+  class Pending {
+   public:
+    explicit Pending(std::span<const SequenceTokens> parts) : parts_(parts) {}
+    ~Pending() {
+      for (const SequenceTokens& part : parts_)
+        part.sequence.give_up(static_cast<uint32_t>(part.tokens.size()));
+    }
+    Pending(const Pending&) = delete;
+    Pending& operator=(const Pending&) = delete;
+    void finish() { parts_ = {}; }
+
+   private:
+    std::span<const SequenceTokens> parts_;
+  } pending(batch);
   const kernels::Rows stream = residual_rows(scratch, rows);
   const kernels::Rows final = final_rows(scratch, rows);
   {
@@ -230,6 +245,7 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
   } else {
     TRY(operations({.first = first.length()}));
   }
+  pending.finish();
   uint32_t row = 0;
   for (const SequenceTokens& part : batch) {
     const auto count = static_cast<uint32_t>(part.tokens.size());

@@ -126,7 +126,7 @@ class Model {
   [[nodiscard]] Result<Sequence> make_sequence(Drafting drafting = Drafting::none) const;
 
   /// Appends tokens to sequences, each of which occurs once; in all at most max_rows. After an error the sequences are
-  /// as before.
+  /// as before, or empty where their caches have rings that the pass may have written over.
   [[nodiscard]] Result<HiddenStates> forward(std::span<const SequenceTokens> batch, Scratch& scratch,
                                              const std::stop_token& stop, const PassOptions& options = {}) const;
   [[nodiscard]] Result<HiddenStates> forward(const SequenceTokens& part, Scratch& scratch, const std::stop_token& stop,

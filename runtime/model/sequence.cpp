@@ -126,6 +126,11 @@ Result<void> Sequence::append(const KvBlock& block, uint32_t end) {
   return {};
 }
 
+void Sequence::give_up(uint32_t tokens) {
+  cache_.give_up(tokens);
+  if (length() < tokens_.size()) truncate(length());
+}
+
 void Sequence::append(std::span<const uint32_t> tokens, const kernels::Rows& residual) {
   cache_.advance(static_cast<uint32_t>(tokens.size()));
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());

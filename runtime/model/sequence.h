@@ -105,6 +105,8 @@ class Sequence {
       : queue_(&queue), cache_(std::move(cache)), recorded_(queue, cache_.capacity()) {}
   /// A pass has gone through all layers and left `residual` [tokens, hidden].
   void append(std::span<const uint32_t> tokens, const kernels::Rows& residual);
+  /// A pass over so many tokens has not come to its end.
+  void give_up(uint32_t tokens);
 
   kernels::Queue* queue_;
   KvCache cache_;

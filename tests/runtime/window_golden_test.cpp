@@ -206,6 +206,28 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("window: after a pass that was given up a sequence goes on with the same bits, or begins anew") {
+  for (const std::string& name : kVariants) {
+    CAPTURE(name);
+    Rig rig(name);
+    std::stop_source stopped;
+    stopped.request_stop();
+    // Of few tokens, and of more than rings have room for besides what is needed.
+    for (const auto& [tokens, is_kept] : {std::pair{60U, true}, {220U, false}}) {
+      CAPTURE(tokens);
+      Sequence sequence = rig.model.sequence();
+      (void)rig.go_on(sequence, 70);
+      const SequenceTokens part{.sequence = sequence, .tokens = std::span(rig.golden.tokens).first(tokens)};
+      const auto refused = rig.model.model().forward(part, rig.model.scratch(), stopped.get_token());
+      REQUIRE_FALSE(refused);
+      CHECK(refused.error().kind == ErrorKind::cancelled);
+      CHECK(sequence.length() == (is_kept ? 70 : 0));
+      CHECK(sequence.tokens().size() == sequence.length());
+      REQUIRE(rig.are_same(rig.go_on(sequence, rig.golden.tokens.size()), rig.golden.tokens.size()));
+    }
+  }
+}
+
 TEST_CASE("window: a block goes on where it was read at the end, and takes what the cache says") {
   for (const std::string& name : kVariants) {
     CAPTURE(name);
