@@ -74,6 +74,9 @@ class AttentionBlock {
   /// the group is loaded or bound.
   [[nodiscard]] virtual Result<void> add_weights(WeightGroup& group, const std::string& block_name) = 0;
 
+  /// Modules that a trace hears of, in order, by their names within the block: "q_a_proj".
+  [[nodiscard]] virtual std::vector<std::string> modules() const = 0;
+
   /// Weights that take the block's normalised input.
   [[nodiscard]] virtual std::vector<kernels::Weight> readers() const = 0;
 

@@ -91,6 +91,20 @@ Result<void> MlaAttention::add_weights(WeightGroup& group, const std::string& bl
   return group.add_linear(&o_, prefix + "o_proj.weight", config_.hidden, config_.heads * config_.value_dim);
 }
 
+std::vector<std::string> MlaAttention::modules() const {
+  std::vector<std::string> names = {"kv_a_proj_with_mqa", "kv_a_layernorm"};
+  const std::vector<std::string> queries = config_.q_rank == 0
+                                               ? std::vector<std::string>{"q_proj"}
+                                               : std::vector<std::string>{"q_a_proj", "q_a_layernorm", "q_b_proj"};
+  names.insert(names.end(), queries.begin(), queries.end());
+  if (indexer_) {
+    for (const char* part : {"wk", "k_norm", "wq_b", "weights_proj"})
+      names.push_back(std::string("indexer.") + part);
+  }
+  names.emplace_back("o_proj");
+  return names;
+}
+
 std::vector<kernels::Weight> MlaAttention::readers() const {
   std::vector<kernels::Weight> readers = {kv_a_.weight(), config_.q_rank == 0 ? q_b_.weight() : q_a_.weight()};
   return readers;

@@ -93,6 +93,10 @@ Result<void> WindowAttention::add_weights(WeightGroup& group, const std::string&
   return group.add_linear(&o_b_, prefix + "wo_b.weight", config_.hidden, projected);
 }
 
+std::vector<std::string> WindowAttention::modules() const {
+  return {"q_a_proj", "kv_proj", "q_a_norm", "kv_norm", "q_b_proj", "o_b_proj"};
+}
+
 std::vector<kernels::Weight> WindowAttention::readers() const {
   return {q_a_.weight(), kv_.weight()};
 }

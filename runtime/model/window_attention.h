@@ -20,6 +20,7 @@ class WindowAttention final : public AttentionBlock {
   [[nodiscard]] uint64_t scratch_bytes() const override { return scratch_bytes_; }
   [[nodiscard]] kernels::WorkspaceShape workspace(uint32_t /*positions*/) const override { return {}; }
   [[nodiscard]] Result<void> add_weights(WeightGroup& group, const std::string& block_name) override;
+  [[nodiscard]] std::vector<std::string> modules() const override;
   [[nodiscard]] std::vector<kernels::Weight> readers() const override;
   void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
            const TraceScope& trace) const override;

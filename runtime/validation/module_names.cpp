@@ -6,6 +6,7 @@
 #include <array>
 
 #include "runtime/config/config.h"
+#include "runtime/model/attention_block.h"
 
 namespace dspack::runtime {
 
@@ -19,29 +20,9 @@ void add_mlp(Names& names, const std::string& module) {
   names.push_back(module);
 }
 
-void add_window_attention(Names& names, const std::string& module) {
-  for (const char* part : {"q_a_proj", "kv_proj", "q_a_norm", "kv_norm", "q_b_proj", "o_b_proj"})
-    names.push_back(fmt::format("{}.{}", module, part));
-  names.push_back(module);
-}
-
 void add_attention(Names& names, const ModelConfig& config, LayerId layer, const std::string& module) {
-  if (config.window) return add_window_attention(names, module);
-  const auto add = [&](std::string_view part) { names.push_back(fmt::format("{}.{}", module, part)); };
-  add("kv_a_proj_with_mqa");
-  add("kv_a_layernorm");
-  if (config.q_rank == 0) {
-    add("q_proj");
-  } else {
-    add("q_a_proj");
-    add("q_a_layernorm");
-    add("q_b_proj");
-  }
-  if (config.has_indexer(layer)) {
-    for (const char* part : {"wk", "k_norm", "wq_b", "weights_proj"})
-      add(fmt::format("indexer.{}", part));
-  }
-  add("o_proj");
+  for (const std::string& part : make_attention(config, {}, layer)->modules())
+    names.push_back(fmt::format("{}.{}", module, part));
   names.push_back(module);
 }
 
