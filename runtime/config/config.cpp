@@ -28,6 +28,8 @@ constexpr std::string_view kQuantization = "quantization_config";
 constexpr std::string_view kMistral = "mistral4";
 constexpr std::array<std::string_view, 8> kModelTypes = {"deepseek_v4", "deepseek_v3",   "deepseek_v2", "deepseek_v32",
                                                          "kimi_k2",     "glm4_moe_lite", "glm_moe_dsa", kMistral};
+// Another graph than DeepSeek-V4's.
+constexpr std::string_view kNextWindowType = "deepseek_v41";
 // Keys that DeepSeek-V4 gives another meaning.
 constexpr std::array<std::string_view, 2> kWindowKeys = {"sliding_window", "partial_rotary_factor"};
 // Models with pictures whose language model is one of those.
@@ -312,6 +314,11 @@ Result<ModelConfig> parse_model_config(std::string_view text, std::string_view h
     quantization = {
         .object = &*found,
         .place = is_own ? place_of_quantization() : fmt::format("{}: in \"quantization\"", format::kHfQuantConfigPath)};
+  }
+  if (fields.text("model_type", "") == kNextWindowType) {
+    fields.fail(ErrorKind::unsupported, "model_type",
+                "of DeepSeek-V4.1 this program lacks keys and choices that layers share, and tables of n-grams (Engram)");
+    return *fields.error();
   }
   const bool is_wrapper = text_config(json) != nullptr;
   TRY_ASSIGN(ModelConfig config, is_wrapper ? parse_wrapper(json, std::move(quantization))

@@ -51,9 +51,9 @@ TEST_CASE("released configs: R1 and both forms of V3 are one model, V3.1 as well
   CHECK(unquantised == v3);
 }
 
-TEST_CASE("released configs: saved again by transformers 5.23.0 they mean the same") {
-  for (const std::string name :
-       {"deepseek-v3", "deepseek-v2-lite-chat", "deepseek-v3.2-exp", "glm-4.7-flash", "glm-5", "glm-5.2"}) {
+TEST_CASE("released configs: saved again by transformers 5.23.0, V4 by 5.24.0, they mean the same") {
+  for (const std::string name : {"deepseek-v3", "deepseek-v2-lite-chat", "deepseek-v3.2-exp", "deepseek-v4-flash-0731",
+                                 "deepseek-v4-pro-0813", "glm-4.7-flash", "glm-5", "glm-5.2"}) {
     CAPTURE(name);
     const ModelConfig saved = parsed(test::read_json(test::family_folder() / "configs-saved" / (name + ".json")));
     CHECK(saved == parsed(released(name)));
