@@ -9,7 +9,6 @@
 #include "format/config_fields.h"
 #include "format/json.h"
 #include "runtime/config/config_keys.h"
-#include "runtime/config/config_limits.h"
 #include "runtime/config/config_rope.h"
 #include "runtime/config/config_sparse.h"
 #include "runtime/config/config_window.h"
@@ -316,8 +315,9 @@ Result<ModelConfig> parse_model_config(std::string_view text, std::string_view h
         .place = is_own ? place_of_quantization() : fmt::format("{}: in \"quantization\"", format::kHfQuantConfigPath)};
   }
   if (fields.text("model_type", "") == kNextWindowType) {
-    fields.fail(ErrorKind::unsupported, "model_type",
-                "of DeepSeek-V4.1 this program lacks keys and choices that layers share, and tables of n-grams (Engram)");
+    fields.fail(
+        ErrorKind::unsupported, "model_type",
+        "of DeepSeek-V4.1 this program lacks keys and choices that layers share, and tables of n-grams (Engram)");
     return *fields.error();
   }
   const bool is_wrapper = text_config(json) != nullptr;

@@ -1,15 +1,28 @@
-// Keys of config.json that are not sizes: those with only one value that can run, and those without effect on the
-// result. Any other key that is not read is refused (ConfigFields::refuse_others).
-// Threads: thread-safe (pure functions). Source: DeepSeek's and transformers' configuration classes, and the released
-// config.json files.
+// Bounds of the sizes in config.json, and its other keys: those with only one value that can run, and those without
+// effect on the result. Any other key that is not read is refused (ConfigFields::refuse_others). Threads: thread-safe
+// (pure functions). Source: DeepSeek's and transformers' configuration classes, and the released config.json files.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
 #include "format/config_fields.h"
 
 namespace dspack::runtime {
+
+// Far above every released model, and low enough that a product of two sizes in bytes cannot overflow 64 bits.
+inline constexpr uint32_t kMaxWidth = 1U << 20;
+inline constexpr uint32_t kMaxVocab = 1U << 24;
+inline constexpr uint32_t kMaxLayers = 4096;
+inline constexpr uint32_t kMaxHeads = 1U << 14;
+inline constexpr uint32_t kMaxExperts = 1U << 16;
+inline constexpr uint32_t kMaxPositions = 1U << 26;
+inline constexpr uint32_t kMaxIndexHeads = 1024;
+inline constexpr uint32_t kMaxIndexDim = 1U << 16;
+inline constexpr uint32_t kMaxChosen = 1U << 20;
+// kernels::Rows counts in 32 bits.
+inline constexpr uint64_t kMaxRowValues = 1ULL << 31;
 
 /// Fails (unsupported) where a key changes the computation into one that this program does not do. `elsewhere`: keys
 /// that the model has a use for.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "format/json.h"
-#include "runtime/config/config_limits.h"
+#include "runtime/config/config_keys.h"
 
 namespace dspack::runtime {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "format/json.h"
-#include "runtime/config/config_limits.h"
+#include "runtime/config/config_keys.h"
 #include "runtime/config/config_rope.h"
 
 namespace dspack::runtime {

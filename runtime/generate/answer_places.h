@@ -46,6 +46,11 @@ class AnswerPlaces {
   [[nodiscard]] bool is_being_read_elsewhere(const AnswerPlace& place) const;
   /// In the cache, which there must be. What cannot be kept for want of memory is computed again.
   void keep(const Sequence& sequence);
+  /// Of a sequence that ends with its prompt. Where its cache has rings, nothing goes on from there any more once the
+  /// answer is long.
+  void keep_prompt(const Sequence& sequence) {
+    if (cache_ != nullptr && sequence.cache().shape().has_rings()) keep(sequence);
+  }
   /// Rows that gave no probabilities, wherever they have come from, are not kept, nor gone on from: not by this place,
   /// and not by others that may have them from it or from the same file.
   void forget(Sequence& sequence);

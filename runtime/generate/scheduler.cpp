@@ -341,10 +341,7 @@ std::vector<Scheduler::Part> Scheduler::read_on(std::span<const Part> parts, con
       part.place.answer->passed(row_seconds * count);
       if (part.place.answer->is_reading()) {
         part.place.generation->listener->prompt_read(part.place.sequence.length());
-        // Where a cache has rings, nothing goes on from the prompt's end any more once the answer is long.
-        const bool is_whole = part.place.answer->lacking() == 0;
-        if (is_whole && options_.cache != nullptr && part.place.sequence.cache().shape().has_rings())
-          places_.keep(part.place.sequence);
+        if (part.place.answer->lacking() == 0) places_.keep_prompt(part.place.sequence);
         const std::lock_guard lock(mutex_);
         counts_.prompt_tokens += count;
       }
