@@ -91,4 +91,29 @@ Loss quantise_nvfp4(std::span<const float> values, std::span<uint8_t> codes, std
   return loss;
 }
 
+Loss mxfp4_to_nvfp4(std::span<const uint8_t> stored, std::span<const float> stored_scales,
+                    std::span<const float> values, std::span<uint8_t> codes, std::span<uint8_t> scales) {
+  DSPACK_CHECK(values.size() == stored_scales.size() * kMxfp4Group && stored.size() == values.size() / 2 &&
+                   codes.size() == stored.size() && scales.size() == values.size() / kNvfp4Group,
+               "spans do not fit");
+  constexpr size_t kScalesInGroup = kMxfp4Group / kNvfp4Group;
+  Loss loss;
+  for (size_t g = 0; g < stored_scales.size(); ++g) {
+    const auto group = values.subspan(g * kMxfp4Group, kMxfp4Group);
+    const auto to_codes = codes.subspan(g * kMxfp4Group / 2, kMxfp4Group / 2);
+    const auto to_scales = scales.subspan(g * kScalesInGroup, kScalesInGroup);
+    const float wanted = stored_scales[g] * kNvfp4Global;
+    const uint8_t scale = f32_to_f8_e4m3(wanted);
+    if (wanted == 0 || f8_e4m3_to_f32(scale) != wanted) {
+      loss += quantise_nvfp4(group, to_codes, to_scales);
+      continue;
+    }
+    std::ranges::copy(stored.subspan(g * kMxfp4Group / 2, kMxfp4Group / 2), to_codes.begin());
+    std::ranges::fill(to_scales, scale);
+    for (const float value : group)
+      loss.squared_value += static_cast<double>(value) * static_cast<double>(value);
+  }
+  return loss;
+}
+
 }  // namespace dspack::kernels

@@ -25,6 +25,10 @@ struct FourBitForm {
   uint64_t scale_bytes = 0;  // of one
   float largest = 0;         // magnitude that it can hold
   kernels::Loss (*quantise)(std::span<const float> values, std::span<uint8_t> codes, std::span<std::byte> scales);
+  /// Of values that are MXFP4's already, whose codes may stay; nullptr: they do not.
+  kernels::Loss (*recode)(std::span<const uint8_t> stored, std::span<const float> stored_scales,
+                          std::span<const float> values, std::span<uint8_t> codes,
+                          std::span<std::byte> scales) = nullptr;
 };
 
 namespace {
@@ -44,23 +48,29 @@ const FourBitForm kNvfp4Form{
     .group = kernels::kNvfp4Group,
     .scale_bytes = sizeof(uint8_t),
     .largest = kernels::kNvfp4Largest,
-    .quantise = [](auto values, auto codes, auto scales) {
-      return kernels::quantise_nvfp4(values, codes, {reinterpret_cast<uint8_t*>(scales.data()), scales.size()});
-    }};
+    .quantise =
+        [](auto values, auto codes, auto scales) {
+          return kernels::quantise_nvfp4(values, codes, {reinterpret_cast<uint8_t*>(scales.data()), scales.size()});
+        },
+    .recode =
+        [](auto stored, auto stored_scales, auto values, auto codes, auto scales) {
+          return kernels::mxfp4_to_nvfp4(stored, stored_scales, values, codes,
+                                         {reinterpret_cast<uint8_t*>(scales.data()), scales.size()});
+        }};
 
 }  // namespace
 
-/// BF16 rows, or FP8 rows and their scales -> codes of four bits and their scales, which two converters hand on.
+/// BF16 rows, or FP8 or FP4 rows and their scales -> codes of four bits and their scales, which two converters hand on.
 class FourBitQuantiser final : public RowConverter {
  public:
   enum Part : uint8_t { codes, scales };
 
-  FourBitQuantiser(const FourBitForm& form, Dtype dtype, uint64_t columns, std::vector<float> fp8_scales)
-      : RowConverter(bytes_of(dtype, columns), kBlock),
+  FourBitQuantiser(const FourBitForm& form, const format::TensorEntry& source, std::vector<float> stored_scales)
+      : RowConverter(bytes_of(source.dtype, source.shape.at(1)), kBlock),
         form_(form),
-        dtype_(dtype),
-        columns_(columns),
-        fp8_scales_(std::move(fp8_scales)) {}
+        dtype_(source.dtype),
+        columns_(matrix_columns(source)),
+        stored_scales_(std::move(stored_scales)) {}
 
   std::optional<kernels::Loss> loss() const override { return loss_; }
 
@@ -83,7 +93,8 @@ class FourBitQuantiser final : public RowConverter {
 
  protected:
   Result<void> convert(std::span<const std::byte> rows, const ByteSink& /*sink*/) override {
-    read_values(rows);
+    const std::span<const uint8_t> stored(reinterpret_cast<const uint8_t*>(rows.data()), rows.size());
+    const std::span<const float> stored_scales = read_values(stored);
     for (const float value : values_) {
       if (std::abs(value) <= form_.largest) continue;
       const std::string what =
@@ -97,32 +108,59 @@ class FourBitQuantiser final : public RowConverter {
       return std::span(to).last(bytes);
     };
     const auto to = append(made_[codes], values_.size() / 2);
-    loss_ += form_.quantise(values_, {reinterpret_cast<uint8_t*>(to.data()), to.size()},
-                            append(made_[scales], values_.size() / form_.group * form_.scale_bytes));
+    const std::span<uint8_t> to_codes(reinterpret_cast<uint8_t*>(to.data()), to.size());
+    const auto to_scales = append(made_[scales], values_.size() / form_.group * form_.scale_bytes);
+    const bool is_recoded = dtype_ == Dtype::i8 && form_.recode != nullptr;
+    loss_ += is_recoded ? form_.recode(stored, stored_scales, values_, to_codes, to_scales)
+                        : form_.quantise(values_, to_codes, to_scales);
     return {};
   }
 
  private:
-  void read_values(std::span<const std::byte> rows) {
+  /// Sets values_; the scales that decoded them, which are none of BF16.
+  std::span<const float> read_values(std::span<const uint8_t> rows) {
     if (dtype_ == Dtype::bf16) {
       values_.clear();
-      for (const uint16_t code : values_of<uint16_t>(rows))
+      for (const uint16_t code : values_of<uint16_t>(std::as_bytes(rows)))
         values_.push_back(bf16_to_f32(code));
-      return;
+      return {};
     }
-    const std::span<const uint8_t> fp8(reinterpret_cast<const uint8_t*>(rows.data()), rows.size());
-    const uint64_t row_scales = ceil_div(columns_, kBlock);
-    values_.resize(fp8.size());
-    (void)kernels::dequantise_rows(fp8, columns_, std::span(fp8_scales_).subspan(blocks_++ * row_scales, row_scales),
-                                   kBlock, std::span(values_));
+    return dtype_ == Dtype::i8 ? read_fp4(rows) : read_fp8(rows);
+  }
+
+  std::span<const float> read_fp8(std::span<const uint8_t> rows) {
+    const auto taken = next_scales(ceil_div(columns_, kBlock));
+    values_.resize(rows.size());
+    (void)kernels::dequantise_rows(rows, columns_, taken, kBlock, std::span(values_));
+    return taken;
+  }
+
+  std::span<const float> read_fp4(std::span<const uint8_t> rows) {
+    values_.resize(rows.size() * 2);
+    const auto taken = next_scales(values_.size() / kernels::kMxfp4Group);
+    const kernels::WeightAt<const std::byte*> matrix{{.coding = format::Coding::e2m1,
+                                                      .out = narrow<uint32_t>(values_.size() / columns_),
+                                                      .in = narrow<uint32_t>(columns_),
+                                                      .block_out = 1,
+                                                      .block_in = kernels::kMxfp4Group,
+                                                      .scale = format::ScaleCoding::f32},
+                                                     {std::as_bytes(rows).data(), std::as_bytes(taken).data()}};
+    kernels::decode_rows(matrix, 0, values_);
+    return taken;
+  }
+
+  std::span<const float> next_scales(uint64_t count) {
+    const auto taken = std::span<const float>(stored_scales_).subspan(scales_taken_, count);
+    scales_taken_ += count;
+    return taken;
   }
 
   const FourBitForm& form_;
   Dtype dtype_;
   uint64_t columns_;
-  std::vector<float> fp8_scales_;
-  uint64_t taken_ = 0;   // bytes of the tensor
-  uint64_t blocks_ = 0;  // of rows, converted
+  std::vector<float> stored_scales_;
+  uint64_t taken_ = 0;         // bytes of the tensor
+  uint64_t scales_taken_ = 0;  // of stored_scales_
   bool finished_ = false;
   std::vector<float> values_;
   std::array<std::vector<std::byte>, 2> made_;
@@ -162,8 +200,7 @@ std::unique_ptr<Converter> FourBitParts::part(Conversion conversion) {
   const bool is_int4 = conversion == Conversion::int4_codes || conversion == Conversion::int4_scales;
   const bool is_codes = conversion == Conversion::int4_codes || conversion == Conversion::nvfp4_codes;
   if (!quantiser_) {
-    quantiser_ = std::make_shared<FourBitQuantiser>(is_int4 ? kInt4Form : kNvfp4Form, source_.dtype,
-                                                    source_.shape.at(1), scales_);
+    quantiser_ = std::make_shared<FourBitQuantiser>(is_int4 ? kInt4Form : kNvfp4Form, source_, scales_);
   }
   return std::make_unique<FourBitPart>(quantiser_, is_codes ? FourBitQuantiser::codes : FourBitQuantiser::scales);
 }
