@@ -25,7 +25,9 @@ struct FourBitForm {
   uint64_t scale_bytes = 0;  // of one
   float largest = 0;         // magnitude that it can hold
   kernels::Loss (*quantise)(std::span<const float> values, std::span<uint8_t> codes, std::span<std::byte> scales);
-  /// Of values that are MXFP4's already, whose codes may stay; nullptr: they do not.
+  /// Whether codes of MXFP4 stay under these scales, so that their values are not needed; nullptr: they never do.
+  bool (*keeps)(std::span<const float> stored_scales) = nullptr;
+  /// Of MXFP4, if there is `keeps`.
   kernels::Loss (*recode)(std::span<const uint8_t> stored, std::span<const float> stored_scales,
                           std::span<const float> values, std::span<uint8_t> codes,
                           std::span<std::byte> scales) = nullptr;
@@ -52,6 +54,7 @@ const FourBitForm kNvfp4Form{
         [](auto values, auto codes, auto scales) {
           return kernels::quantise_nvfp4(values, codes, {reinterpret_cast<uint8_t*>(scales.data()), scales.size()});
         },
+    .keeps = kernels::nvfp4_holds,
     .recode =
         [](auto stored, auto stored_scales, auto values, auto codes, auto scales) {
           return kernels::mxfp4_to_nvfp4(stored, stored_scales, values, codes,
@@ -94,7 +97,56 @@ class FourBitQuantiser final : public RowConverter {
  protected:
   Result<void> convert(std::span<const std::byte> rows, const ByteSink& /*sink*/) override {
     const std::span<const uint8_t> stored(reinterpret_cast<const uint8_t*>(rows.data()), rows.size());
-    const std::span<const float> stored_scales = read_values(stored);
+    const uint64_t count = dtype_ == Dtype::i8 ? 2 * stored.size() : stored.size() / bytes_of(dtype_, 1);
+    const std::span<const float> stored_scales = next_scales(count);
+    const bool is_recoded = dtype_ == Dtype::i8 && form_.keeps != nullptr;
+    values_.clear();
+    if (!is_recoded || !form_.keeps(stored_scales)) {
+      values_.resize(count);
+      read_values(stored, stored_scales);
+      TRY(check_values());
+    }
+    const auto append = [](std::vector<std::byte>& to, uint64_t bytes) {
+      to.resize(to.size() + bytes);
+      return std::span(to).last(bytes);
+    };
+    const auto to = append(made_[codes], count / 2);
+    const std::span<uint8_t> to_codes(reinterpret_cast<uint8_t*>(to.data()), to.size());
+    const auto to_scales = append(made_[scales], count / form_.group * form_.scale_bytes);
+    loss_ += is_recoded ? form_.recode(stored, stored_scales, values_, to_codes, to_scales)
+                        : form_.quantise(values_, to_codes, to_scales);
+    return {};
+  }
+
+ private:
+  /// The scales of the next `count` values: of a block of FP8's rows, of FP4's groups, none of BF16.
+  std::span<const float> next_scales(uint64_t count) {
+    if (dtype_ == Dtype::bf16) return {};
+    const uint64_t taken = dtype_ == Dtype::i8 ? count / kernels::kMxfp4Group : ceil_div(columns_, kBlock);
+    scales_taken_ += taken;
+    return std::span<const float>(stored_scales_).subspan(scales_taken_ - taken, taken);
+  }
+
+  /// Fills values_.
+  void read_values(std::span<const uint8_t> rows, std::span<const float> stored_scales) {
+    if (dtype_ == Dtype::bf16) {
+      std::ranges::transform(values_of<uint16_t>(std::as_bytes(rows)), values_.begin(), bf16_to_f32);
+    } else if (dtype_ == Dtype::i8) {
+      const kernels::WeightAt<const std::byte*> matrix{
+          {.coding = format::Coding::e2m1,
+           .out = narrow<uint32_t>(values_.size() / columns_),
+           .in = narrow<uint32_t>(columns_),
+           .block_out = 1,
+           .block_in = kernels::kMxfp4Group,
+           .scale = format::ScaleCoding::f32},
+          {std::as_bytes(rows).data(), std::as_bytes(stored_scales).data()}};
+      kernels::decode_rows(matrix, 0, values_);
+    } else {
+      (void)kernels::dequantise_rows(rows, columns_, stored_scales, kBlock, std::span(values_));
+    }
+  }
+
+  Result<void> check_values() const {
     for (const float value : values_) {
       if (std::abs(value) <= form_.largest) continue;
       const std::string what =
@@ -103,56 +155,7 @@ class FourBitQuantiser final : public RowConverter {
               : fmt::format("an infinity or NaN, which {} with a scale cannot", form_.name);
       return Error{ErrorKind::unsupported, fmt::format("holds {}; exempt the tensor by a selector", what)};
     }
-    const auto append = [](std::vector<std::byte>& to, uint64_t bytes) {
-      to.resize(to.size() + bytes);
-      return std::span(to).last(bytes);
-    };
-    const auto to = append(made_[codes], values_.size() / 2);
-    const std::span<uint8_t> to_codes(reinterpret_cast<uint8_t*>(to.data()), to.size());
-    const auto to_scales = append(made_[scales], values_.size() / form_.group * form_.scale_bytes);
-    const bool is_recoded = dtype_ == Dtype::i8 && form_.recode != nullptr;
-    loss_ += is_recoded ? form_.recode(stored, stored_scales, values_, to_codes, to_scales)
-                        : form_.quantise(values_, to_codes, to_scales);
     return {};
-  }
-
- private:
-  /// Sets values_; the scales that decoded them, which are none of BF16.
-  std::span<const float> read_values(std::span<const uint8_t> rows) {
-    if (dtype_ == Dtype::bf16) {
-      values_.clear();
-      for (const uint16_t code : values_of<uint16_t>(std::as_bytes(rows)))
-        values_.push_back(bf16_to_f32(code));
-      return {};
-    }
-    return dtype_ == Dtype::i8 ? read_fp4(rows) : read_fp8(rows);
-  }
-
-  std::span<const float> read_fp8(std::span<const uint8_t> rows) {
-    const auto taken = next_scales(ceil_div(columns_, kBlock));
-    values_.resize(rows.size());
-    (void)kernels::dequantise_rows(rows, columns_, taken, kBlock, std::span(values_));
-    return taken;
-  }
-
-  std::span<const float> read_fp4(std::span<const uint8_t> rows) {
-    values_.resize(rows.size() * 2);
-    const auto taken = next_scales(values_.size() / kernels::kMxfp4Group);
-    const kernels::WeightAt<const std::byte*> matrix{{.coding = format::Coding::e2m1,
-                                                      .out = narrow<uint32_t>(values_.size() / columns_),
-                                                      .in = narrow<uint32_t>(columns_),
-                                                      .block_out = 1,
-                                                      .block_in = kernels::kMxfp4Group,
-                                                      .scale = format::ScaleCoding::f32},
-                                                     {std::as_bytes(rows).data(), std::as_bytes(taken).data()}};
-    kernels::decode_rows(matrix, 0, values_);
-    return taken;
-  }
-
-  std::span<const float> next_scales(uint64_t count) {
-    const auto taken = std::span<const float>(stored_scales_).subspan(scales_taken_, count);
-    scales_taken_ += count;
-    return taken;
   }
 
   const FourBitForm& form_;

@@ -185,6 +185,7 @@ TEST_CASE("nvfp4: MXFP4 keeps its codes under every scale that E4M3 holds, and l
     for (const float value : source.values)
       squares += static_cast<double>(value) * static_cast<double>(value);
     CHECK(loss.squared_value == doctest::Approx(squares).epsilon(1e-12));
+    CHECK(kernels::nvfp4_holds(source.scales) == (exponent >= -17));
     if (exponent < -17) {  // E4M3's least is 2^-9, over 256
       CHECK(loss.squared_error > 0);
       const Quantised anew(source.values);
@@ -196,6 +197,12 @@ TEST_CASE("nvfp4: MXFP4 keeps its codes under every scale that E4M3 holds, and l
     CHECK(codes == source.stored);
     for (const uint8_t scale : scales)
       CHECK(decode_e4m3(scale) == std::exp2(exponent + 8));
+    std::vector<uint8_t> kept(codes.size());
+    std::vector<uint8_t> kept_scales(scales.size());
+    const kernels::Loss again = kernels::mxfp4_to_nvfp4(source.stored, source.scales, {}, kept, kept_scales);
+    CHECK(kept == codes);
+    CHECK(kept_scales == scales);
+    CHECK(again.squared_value == loss.squared_value);
   }
 }
 
@@ -209,6 +216,7 @@ TEST_CASE("nvfp4: MXFP4 under a scale above E4M3's is quantised anew, without lo
     std::vector<uint8_t> codes(16);
     std::vector<uint8_t> scales(2);
     const std::vector<float> two{2.0F};
+    CHECK_FALSE(kernels::nvfp4_holds(two));
     const kernels::Loss loss = kernels::mxfp4_to_nvfp4(stored, two, values, codes, scales);
     CHECK(loss.squared_error / loss.squared_value < 1e-2);
     CHECK((value == 8.0F || loss.squared_error == 0));
