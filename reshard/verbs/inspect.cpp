@@ -74,8 +74,9 @@ std::string changes_text(const format::Manifest& manifest) {
                           errors["relative_rms"].get<double>(), worst["relative_rms"].get<double>(),
                           brief(worst["name"].get_ref<const std::string&>()));
       if (const auto expert = errors.find("worst_expert"); expert != errors.end()) {
+        const LayerId layer((*expert)["layer"].get<uint32_t>());
         text += fmt::format("  {:>46}  {:.3e} layer {}, expert {}\n", "", (*expert)["relative_rms"].get<double>(),
-                            (*expert)["layer"].get<uint64_t>(), (*expert)["expert"].get<uint64_t>());
+                            format::layer_text(layer), (*expert)["expert"].get<uint64_t>());
       }
     }
   }

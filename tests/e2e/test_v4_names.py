@@ -57,6 +57,7 @@ class Releases(EndToEnd):
         weight_map = json.loads((source / v3_checkpoint.INDEX).read_text())["weight_map"]
         lines = "".join(json.dumps(pair, separators=(",", ":")) + "\n" for pair in sorted(weight_map.items()))
         self.assertEqual(hashlib.sha256(lines.encode()).hexdigest(), FLASH_INDEX)
+        self.assertEqual((source / v3_checkpoint.INDEX).stat().st_size, 5_602_871)  # as released
 
     def test_all_of_pro(self):
         self.check("pro")

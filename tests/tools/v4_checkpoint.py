@@ -178,7 +178,7 @@ def write_checkpoint(folder, config, payload=None, experts="fp4"):
         v3_checkpoint.write_shard(folder / name, tensors, payload)
     index = {"metadata": {"total_size": sum(tensor.bytes for tensors in shards for tensor in tensors)},
              "weight_map": {tensor.name: name for name, tensors in zip(names, shards) for tensor in tensors}}
-    (folder / v3_checkpoint.INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    (folder / v3_checkpoint.INDEX).write_text(json.dumps(index, indent=2))
     if experts == "fp8":
         config = {key: value for key, value in config.items() if key != "expert_dtype"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
