@@ -52,6 +52,8 @@ constexpr NamePart kDeepSeekLayer[] = {
     {"attn.", Role::attention},
     {"attn_norm.", Role::norm},
     {"ffn_norm.", Role::norm},
+    {"hc_attn_", Role::residual},  // of DeepSeek-V4
+    {"hc_ffn_", Role::residual},
     {"ffn.gate.", Role::router},
     {"ffn.shared_experts.", Role::shared_expert},
     {"ffn.w1.", Role::dense_mlp},

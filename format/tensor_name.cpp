@@ -11,7 +11,7 @@
 namespace dspack::format {
 namespace {
 
-constexpr std::array<std::pair<Role, std::string_view>, 10> kRoles{{
+constexpr std::array<std::pair<Role, std::string_view>, 11> kRoles{{
     {Role::embed, "embed"},
     {Role::head, "head"},
     {Role::attention, "attention"},
@@ -21,6 +21,7 @@ constexpr std::array<std::pair<Role, std::string_view>, 10> kRoles{{
     {Role::routed_expert, "routed_expert"},
     {Role::dense_mlp, "dense_mlp"},
     {Role::mtp, "mtp"},
+    {Role::residual, "residual"},
     {Role::other, "other"},
 }};
 

@@ -24,6 +24,7 @@ enum class Role {
   routed_expert,  // a tensor of one expert, or the slice of a fused one
   dense_mlp,      // of a layer without experts
   mtp,            // what only an MTP module has: enorm, hnorm, eh_proj, shared_head, its own embedding
+  residual,       // what joins a block's output to what layers hand on: hyper-connections
   other,          // anything not recognised
 };
 

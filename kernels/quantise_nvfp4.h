@@ -26,4 +26,16 @@ inline constexpr float kNvfp4Largest = 10.5F;
 /// one. The result is the same on every processor.
 Loss quantise_nvfp4(std::span<const float> values, std::span<uint8_t> codes, std::span<uint8_t> scales);
 
+/// Values of a stored scale of MXFP4.
+inline constexpr uint32_t kMxfp4Group = 32;
+
+/// Whether E4M3 holds each of these scales, times kNvfp4Global: of powers of two those from 2^-17 to 1.
+[[nodiscard]] bool nvfp4_holds(std::span<const float> scales);
+
+/// MXFP4 as NVFP4, both E2M1: codes two a byte with one FP32 scale for 32 values. Under a scale that nvfp4_holds both
+/// groups of 16 keep their codes, byte for byte, and lose nothing; others are quantised anew. `values`: what codes and
+/// scales mean, as quantise_nvfp4 takes them; empty where all scales are held.
+Loss mxfp4_to_nvfp4(std::span<const uint8_t> stored, std::span<const float> stored_scales,
+                    std::span<const float> values, std::span<uint8_t> codes, std::span<uint8_t> scales);
+
 }  // namespace dspack::kernels

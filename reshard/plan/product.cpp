@@ -60,15 +60,16 @@ Taken take(const Recipe& recipe, const Checkpoint& source, const SourceFacts& fa
   return result;
 }
 
-/// An FP8 weight without its scale is worthless: better refused now than found when it is run.
+/// An FP8 or FP4 weight without its scale is worthless: better refused now than found when it is run.
 Result<void> check_scales(const Checkpoint& result, const Checkpoint& source) {
   for (const TensorEntry& entry : result.tensors()) {
-    if (entry.dtype != Dtype::f8_e4m3 || !entry.name.ends_with(".weight")) continue;
+    const bool is_fp4 = trained_fp4_scales(entry, source) != nullptr;
+    if ((entry.dtype != Dtype::f8_e4m3 && !is_fp4) || !entry.name.ends_with(".weight")) continue;
     if (result.find_scale(entry.name) != nullptr) continue;
     if (source.find_scale(entry.name) != nullptr) {
-      return Error{ErrorKind::invalid, fmt::format("the recipe takes the FP8 tensor \"{}\" without its scale; let it "
+      return Error{ErrorKind::invalid, fmt::format("the recipe takes the {} tensor \"{}\" without its scale; let it "
                                                    "take both or neither",
-                                                   entry.name)};
+                                                   is_fp4 ? "FP4" : "FP8", entry.name)};
     }
     const TensorEntry* own = source.find(entry.name);
     return Error{ErrorKind::invalid,

@@ -55,8 +55,9 @@ Result<void> set_field(Selector& selector, std::string_view key, const std::stri
     return {};
   }
   if (key == kRole) {
-    static const std::vector<std::string> kRoles{"embed",         "head",          "attention", "norm", "router",
-                                                 "shared_expert", "routed_expert", "dense_mlp", "mtp",  "other"};
+    static const std::vector<std::string> kRoles{"embed",  "head",          "attention",     "norm",
+                                                 "router", "shared_expert", "routed_expert", "dense_mlp",
+                                                 "mtp",    "residual",      "other"};
     const std::optional<format::Role> role = format::parse_role(value);
     if (!role) {
       return invalid(fmt::format("\"{}\" is no role; there are {}{}", value, fmt::join(kRoles, ", "),

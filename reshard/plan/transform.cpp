@@ -191,26 +191,48 @@ bool is_matrix(const TensorEntry& tensor) {
   return tensor.name.ends_with(".weight") && tensor.shape.size() == 2 && tensor.range.size() != 0;
 }
 
-/// Why a routed expert's tensor cannot get the form; nullopt: it can, or has not to.
-std::optional<Error> expert_obstacle(const TensorEntry& weight, const ExpertForm& form) {
+/// Why a routed expert's tensor cannot get the form; nullopt: it can, or has not to. `is_trained`: it holds the codes
+/// in which it was trained, and nothing was lost yet.
+std::optional<Error> expert_obstacle(const TensorEntry& weight, bool is_trained, const ExpertForm& form) {
   const auto ends_with = [&](std::string_view ending) { return weight.name.ends_with(ending); };
   const bool is_byte = weight.dtype == Dtype::u8 || weight.dtype == Dtype::i8;
-  if (ends_with(".weight_packed") || ends_with(".qweight") || (ends_with(".weight") && is_byte)) {
+  if (!is_trained && (ends_with(".weight_packed") || ends_with(".qweight") || (ends_with(".weight") && is_byte))) {
     return Error{ErrorKind::unsupported,
-                 fmt::format("\"{}\" is quantised already ({}); quantised again it would lose twice", weight.name,
-                             to_string(weight.dtype))};
+                 fmt::format("\"{}\" is quantised already ({}); quantised again it would lose twice. Take the "
+                             "checkpoint that it was made from, or exempt it by a selector",
+                             weight.name, to_string(weight.dtype))};
   }
   if (!is_matrix(weight)) return std::nullopt;
-  if (weight.dtype != Dtype::bf16 && weight.dtype != Dtype::f8_e4m3) {
+  if (!is_trained && weight.dtype != Dtype::bf16 && weight.dtype != Dtype::f8_e4m3) {
     return Error{ErrorKind::unsupported,
                  fmt::format("\"{}\" is {}; BF16 and FP8 become {}", weight.name, to_string(weight.dtype), form.name)};
   }
-  if (weight.shape[1] % form.group != 0) {
+  const uint64_t group = is_trained ? std::max<uint64_t>(form.group, kernels::kMxfp4Group) : form.group;
+  if (matrix_columns(weight) % group != 0) {
     return Error{ErrorKind::unsupported,
                  fmt::format("\"{}\" has {} columns, which groups of {} do not fill; exempt it by a selector",
-                             weight.name, weight.shape[1], form.group)};
+                             weight.name, matrix_columns(weight), group)};
   }
   return std::nullopt;
+}
+
+/// The scales that decode an expert's matrix, as catalogue indices; none: BF16.
+Result<std::vector<uint32_t>> expert_scales(const RuleInput& input, const TensorEntry* fp4_scales) {
+  const TensorEntry& weight = input.weight;
+  if (weight.dtype == Dtype::f8_e4m3) {
+    TRY_ASSIGN(const uint32_t scales, block_scales(weight, input.source));
+    return std::vector<uint32_t>{scales};
+  }
+  if (fp4_scales == nullptr) return std::vector<uint32_t>();
+  const std::vector<uint64_t> grid{weight.shape[0], matrix_columns(weight) / kernels::kMxfp4Group};
+  if (fp4_scales->shape != grid) {
+    return Error{
+        ErrorKind::unsupported,
+        fmt::format("\"{}\" has shape [{}]; transforms know FP4 with an E8M0 scale for {} columns, here [{}]",
+                    fp4_scales->name, fmt::join(fp4_scales->shape, ","), kernels::kMxfp4Group, fmt::join(grid, ","))};
+  }
+  TRY(check_held(*fp4_scales, checked_mul(grid[0], grid[1]), sizeof(float)));
+  return std::vector<uint32_t>{index_of(*fp4_scales, input.source)};
 }
 
 /// What follows a weight's name in that of a tensor made of it, and what that tensor is.
@@ -227,17 +249,14 @@ Result<std::optional<Change>> quantise_expert(const RuleInput& input, const Expe
                                               std::vector<MadePart> (*parts_of)(uint64_t rows, uint64_t columns)) {
   const TensorEntry& weight = input.weight;
   if (weight.place.role != format::Role::routed_expert) return std::optional<Change>();
-  if (const auto obstacle = expert_obstacle(weight, form)) return *obstacle;
+  const TensorEntry* const fp4_scales = trained_fp4_scales(weight, input.source);
+  if (const auto obstacle = expert_obstacle(weight, fp4_scales != nullptr, form)) return *obstacle;
   if (!is_matrix(weight)) return std::optional<Change>();
-  TRY(check_held(weight, checked_mul(weight.shape[1], kBlock), sizeof(float)));
+  TRY(check_held(weight, checked_mul(matrix_columns(weight), kBlock), sizeof(float)));
+  TRY_ASSIGN(const std::vector<uint32_t> needs, expert_scales(input, fp4_scales));
   Change change{.replaced = {input.index}, .made = {}};
-  std::vector<uint32_t> needs;
-  if (weight.dtype == Dtype::f8_e4m3) {
-    TRY_ASSIGN(const uint32_t scales, block_scales(weight, input.source));
-    needs.push_back(scales);
-    change.replaced.push_back(scales);
-  }
-  for (MadePart& part : parts_of(weight.shape[0], weight.shape[1])) {
+  change.replaced.insert(change.replaced.end(), needs.begin(), needs.end());
+  for (MadePart& part : parts_of(weight.shape[0], matrix_columns(weight))) {
     change.made.push_back(
         {.of = input.index,
          .entry = made_entry(weight.name + std::string(part.suffix), part.dtype, std::move(part.shape)),
@@ -394,6 +413,18 @@ bool is_quantised_role(const TensorEntry& tensor) {
     case format::Role::routed_expert: return true;
     default: return false;
   }
+}
+
+const TensorEntry* trained_fp4_scales(const TensorEntry& weight, const format::Checkpoint& source) {
+  if (weight.dtype != Dtype::i8 || !is_matrix(weight)) return nullptr;
+  const TensorEntry* scales = source.find_scale(weight.name);
+  return scales != nullptr && scales->dtype == Dtype::f8_e8m0 ? scales : nullptr;
+}
+
+uint64_t matrix_columns(const TensorEntry& weight) {
+  constexpr uint64_t kCodesInByte = 2;
+  return weight.dtype == Dtype::i8 ? checked_mul(weight.shape.at(1), kCodesInByte).value_or(UINT64_MAX)
+                                   : weight.shape.at(1);
 }
 
 Result<uint32_t> block_scales(const TensorEntry& weight, const format::Checkpoint& source) {

@@ -32,7 +32,8 @@ enum class TransformKind {
   quantised_to_f32,   // the same -> F32
   bf16_to_fp8,        // BF16 matrices -> FP8 E4M3 with one F32 scale a block of 128 x 128
   scales_to_e8m0,     // F32 block scales -> E8M0 where that loses nothing
-  experts_to_int4,    // BF16 and FP8 matrices of routed experts -> int4 in groups of 32, compressed-tensors' names
+  experts_to_int4,    // BF16 and FP8 matrices of routed experts, and the FP4 that DeepSeek-V4's were trained in ->
+                      // int4 in groups of 32, compressed-tensors' names
   experts_to_nvfp4,   // the same -> E2M1 with E4M3 scales for groups of 16, likewise
 };
 
@@ -61,10 +62,10 @@ enum class Conversion {
   bf16_to_fp8,      // the matrix
   bf16_scales,      // the scales that go with it, made of the matrix too
   f32_to_e8m0,
-  int4_codes,    // two a byte; needs the scales of an FP8 matrix
+  int4_codes,    // two a byte; needs the scales of an FP8 or FP4 matrix
   int4_scales,   // BF16, one a group; likewise
   int4_shape,    // of the matrix, I64
-  nvfp4_codes,   // two a byte; needs the scales of an FP8 matrix
+  nvfp4_codes,   // two a byte; needs the scales of an FP8 or FP4 matrix
   nvfp4_scales,  // E4M3, one a group; likewise
   nvfp4_global,  // by which they are divided: one F32
 };
@@ -109,6 +110,13 @@ struct KnownOfSource {
 /// Whether a tensor is of the linear layers that DeepSeek-V3 stores as FP8: those of attention and of all MLPs.
 /// Embedding, output head, router, norms and what the MTP module has of its own are not.
 [[nodiscard]] bool is_quantised_role(const format::TensorEntry& tensor);
+
+/// The scale tensor of a matrix in the FP4 that DeepSeek-V4's experts were trained in: E2M1 codes in I8, two a byte,
+/// with E8M0 scales. Types alone tell it. nullptr: it is stored otherwise.
+[[nodiscard]] const format::TensorEntry* trained_fp4_scales(const format::TensorEntry& weight,
+                                                            const format::Checkpoint& source);
+/// Columns of the matrix whose elements or codes a tensor of such a shape holds: of I8 twice as many as bytes.
+[[nodiscard]] uint64_t matrix_columns(const format::TensorEntry& weight);
 
 /// The scale tensor of an FP8 matrix in blocks of 128 x 128, as a catalogue index: F32 or E8M0, one value a block.
 [[nodiscard]] Result<uint32_t> block_scales(const format::TensorEntry& weight, const format::Checkpoint& source);

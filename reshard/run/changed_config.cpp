@@ -82,12 +82,17 @@ bool is_fp8(const format::TensorEntry& tensor) {
   return tensor.dtype == Dtype::f8_e4m3 && tensor.name.ends_with(kWeight);  // not the scales of NVFP4
 }
 
-/// Modules whose matrix is FP8; or those that it is not of, among what DeepSeek-V3 quantises.
+/// Whether it holds values, not codes of some form (I8 and U8 are FP4's).
+bool holds_values(const format::TensorEntry& tensor) {
+  return tensor.dtype == Dtype::bf16 || tensor.dtype == Dtype::f16 || tensor.dtype == Dtype::f32;
+}
+
+/// Modules whose matrix is FP8; or whose matrix is not quantised, among what DeepSeek-V3 quantises.
 std::vector<std::string> modules(const format::Checkpoint& result, bool fp8) {
   std::vector<std::string> found;
   for (const format::TensorEntry& tensor : result.tensors()) {
     if (tensor.shape.size() != 2 || !tensor.name.ends_with(kWeight)) continue;
-    if (fp8 ? is_fp8(tensor) : !is_fp8(tensor) && is_quantised_role(tensor))
+    if (fp8 ? is_fp8(tensor) : holds_values(tensor) && is_quantised_role(tensor))
       found.push_back(tensor.name.substr(0, tensor.name.size() - kWeight.size()));
   }
   return found;
@@ -95,7 +100,7 @@ std::vector<std::string> modules(const format::Checkpoint& result, bool fp8) {
 
 /// "model.layers.3.mlp.experts" for any module of these, others as they are.
 std::string with_siblings(const std::string& module) {
-  constexpr std::string_view kExpertModules = ".mlp.experts.";
+  constexpr std::string_view kExpertModules = ".experts.";
   const size_t at = module.find(kExpertModules);
   return at == std::string::npos ? module : module.substr(0, at + kExpertModules.size() - 1);
 }
@@ -172,6 +177,7 @@ void describe_quantisation(OrderedJson& quantisation, const Plan& plan) {
 /// A form of four bits as compressed-tensors describes it.
 struct DescribedForm {
   Conversion codes = Conversion::none;  // shows that the plan makes it
+  const char* name = "";                // for people
   const char* format = "";
   OrderedJson weights;
 };
@@ -191,7 +197,8 @@ std::vector<DescribedForm> four_bit_forms() {
   nvfp4["type"] = "float";
   nvfp4["strategy"] = "tensor_group";
   nvfp4["group_size"] = kernels::kNvfp4Group;
-  return {{Conversion::int4_codes, "pack-quantized", int4}, {Conversion::nvfp4_codes, "nvfp4-pack-quantized", nvfp4}};
+  return {{Conversion::int4_codes, "int4", "pack-quantized", int4},
+          {Conversion::nvfp4_codes, "NVFP4", "nvfp4-pack-quantized", nvfp4}};
 }
 
 /// The one that the plan makes; nullopt: none. Errors: unsupported (several, which one pattern cannot tell apart).
@@ -205,6 +212,14 @@ Result<std::optional<DescribedForm>> made_form(const Plan& plan) {
     made = std::move(form);
   }
   return made;
+}
+
+/// The first routed expert of the result that still is the FP4 of DeepSeek-V4; nullptr: there is none.
+const format::TensorEntry* first_trained_fp4(const format::Checkpoint& result) {
+  const auto found = std::ranges::find_if(result.tensors(), [&](const format::TensorEntry& tensor) {
+    return tensor.place.role == format::Role::routed_expert && trained_fp4_scales(tensor, result) != nullptr;
+  });
+  return found == result.tensors().end() ? nullptr : &*found;
 }
 
 /// Routed experts' modules that have not four bits, though the pattern of those that do fits their names.
@@ -276,6 +291,12 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
   }
   TRY_ASSIGN(const auto form, made_form(plan));
   if (form) {
+    if (const format::TensorEntry* left = first_trained_fp4(plan.result)) {
+      return Error{ErrorKind::unsupported,
+                   fmt::format("no \"{}\" describes \"{}\", which stays FP4 with E8M0 scales, beside experts in {}; "
+                               "convert all routed experts that the recipe takes",
+                               kQuantisation, left->name, form->name)};
+    }
     if (holders.empty()) holders.push_back(&config);
     for (OrderedJson* holder : holders)
       (*holder)[kQuantisation] = describe_experts(*form, plan);
@@ -290,6 +311,16 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
   for (OrderedJson* holder : holders)
     describe_quantisation((*holder)[kQuantisation], plan);
   return {};
+}
+
+/// DeepSeek-V4 says beside its quantisation that experts are FP4: no longer, where the recipe has made others of them.
+void forget_expert_type(OrderedJson& model, const format::Checkpoint& result) {
+  constexpr char kExpertType[] = "expert_dtype";
+  const bool has_experts = std::ranges::any_of(result.tensors(), [](const format::TensorEntry& tensor) {
+    return tensor.place.role == format::Role::routed_expert;
+  });
+  const auto said = model.find(kExpertType);
+  if (said != model.end() && *said == "fp4" && has_experts && first_trained_fp4(result) == nullptr) model.erase(said);
 }
 
 /// What counts the layers behind the decoder's. DeepSeek-V4's stages that draft have keys of their own, and a place
@@ -323,6 +354,7 @@ Result<std::optional<std::string>> changed_config(const Plan& plan, format::Repo
   if (plan.recipe.drop_mtp) forget_mtp(language_model(config));
   if (converted) {
     if (const auto changed = change_quantisation(config, plan); !changed) return changed.error().in(place);
+    forget_expert_type(language_model(config), plan.result);
   }
   return std::optional(config.dump(2) + "\n");
 }

@@ -102,7 +102,7 @@ class Constant final : public Converter {
 };
 
 std::unique_ptr<Converter> shape_of(const format::TensorEntry& source) {
-  const std::array<int64_t, 2> shape{narrow<int64_t>(source.shape.at(0)), narrow<int64_t>(source.shape.at(1))};
+  const std::array<int64_t, 2> shape{narrow<int64_t>(source.shape.at(0)), narrow<int64_t>(matrix_columns(source))};
   return std::make_unique<Constant>(std::span<const int64_t>(shape));
 }
 

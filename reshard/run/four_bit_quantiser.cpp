@@ -25,6 +25,12 @@ struct FourBitForm {
   uint64_t scale_bytes = 0;  // of one
   float largest = 0;         // magnitude that it can hold
   kernels::Loss (*quantise)(std::span<const float> values, std::span<uint8_t> codes, std::span<std::byte> scales);
+  /// Whether codes of MXFP4 stay under these scales, so that their values are not needed; nullptr: they never do.
+  bool (*keeps)(std::span<const float> stored_scales) = nullptr;
+  /// Of MXFP4, if there is `keeps`.
+  kernels::Loss (*recode)(std::span<const uint8_t> stored, std::span<const float> stored_scales,
+                          std::span<const float> values, std::span<uint8_t> codes,
+                          std::span<std::byte> scales) = nullptr;
 };
 
 namespace {
@@ -44,23 +50,30 @@ const FourBitForm kNvfp4Form{
     .group = kernels::kNvfp4Group,
     .scale_bytes = sizeof(uint8_t),
     .largest = kernels::kNvfp4Largest,
-    .quantise = [](auto values, auto codes, auto scales) {
-      return kernels::quantise_nvfp4(values, codes, {reinterpret_cast<uint8_t*>(scales.data()), scales.size()});
-    }};
+    .quantise =
+        [](auto values, auto codes, auto scales) {
+          return kernels::quantise_nvfp4(values, codes, {reinterpret_cast<uint8_t*>(scales.data()), scales.size()});
+        },
+    .keeps = kernels::nvfp4_holds,
+    .recode =
+        [](auto stored, auto stored_scales, auto values, auto codes, auto scales) {
+          return kernels::mxfp4_to_nvfp4(stored, stored_scales, values, codes,
+                                         {reinterpret_cast<uint8_t*>(scales.data()), scales.size()});
+        }};
 
 }  // namespace
 
-/// BF16 rows, or FP8 rows and their scales -> codes of four bits and their scales, which two converters hand on.
+/// BF16 rows, or FP8 or FP4 rows and their scales -> codes of four bits and their scales, which two converters hand on.
 class FourBitQuantiser final : public RowConverter {
  public:
   enum Part : uint8_t { codes, scales };
 
-  FourBitQuantiser(const FourBitForm& form, Dtype dtype, uint64_t columns, std::vector<float> fp8_scales)
-      : RowConverter(bytes_of(dtype, columns), kBlock),
+  FourBitQuantiser(const FourBitForm& form, const format::TensorEntry& source, std::vector<float> stored_scales)
+      : RowConverter(bytes_of(source.dtype, source.shape.at(1)), kBlock),
         form_(form),
-        dtype_(dtype),
-        columns_(columns),
-        fp8_scales_(std::move(fp8_scales)) {}
+        dtype_(source.dtype),
+        columns_(matrix_columns(source)),
+        stored_scales_(std::move(stored_scales)) {}
 
   std::optional<kernels::Loss> loss() const override { return loss_; }
 
@@ -83,7 +96,57 @@ class FourBitQuantiser final : public RowConverter {
 
  protected:
   Result<void> convert(std::span<const std::byte> rows, const ByteSink& /*sink*/) override {
-    read_values(rows);
+    const std::span<const uint8_t> stored(reinterpret_cast<const uint8_t*>(rows.data()), rows.size());
+    const uint64_t count = dtype_ == Dtype::i8 ? 2 * stored.size() : stored.size() / bytes_of(dtype_, 1);
+    const std::span<const float> stored_scales = next_scales(count);
+    const bool is_recoded = dtype_ == Dtype::i8 && form_.keeps != nullptr;
+    values_.clear();
+    if (!is_recoded || !form_.keeps(stored_scales)) {
+      values_.resize(count);
+      read_values(stored, stored_scales);
+      TRY(check_values());
+    }
+    const auto append = [](std::vector<std::byte>& to, uint64_t bytes) {
+      to.resize(to.size() + bytes);
+      return std::span(to).last(bytes);
+    };
+    const auto to = append(made_[codes], count / 2);
+    const std::span<uint8_t> to_codes(reinterpret_cast<uint8_t*>(to.data()), to.size());
+    const auto to_scales = append(made_[scales], count / form_.group * form_.scale_bytes);
+    loss_ += is_recoded ? form_.recode(stored, stored_scales, values_, to_codes, to_scales)
+                        : form_.quantise(values_, to_codes, to_scales);
+    return {};
+  }
+
+ private:
+  /// The scales of the next `count` values: of a block of FP8's rows, of FP4's groups, none of BF16.
+  std::span<const float> next_scales(uint64_t count) {
+    if (dtype_ == Dtype::bf16) return {};
+    const uint64_t taken = dtype_ == Dtype::i8 ? count / kernels::kMxfp4Group : ceil_div(columns_, kBlock);
+    scales_taken_ += taken;
+    return std::span<const float>(stored_scales_).subspan(scales_taken_ - taken, taken);
+  }
+
+  /// Fills values_.
+  void read_values(std::span<const uint8_t> rows, std::span<const float> stored_scales) {
+    if (dtype_ == Dtype::bf16) {
+      std::ranges::transform(values_of<uint16_t>(std::as_bytes(rows)), values_.begin(), bf16_to_f32);
+    } else if (dtype_ == Dtype::i8) {
+      const kernels::WeightAt<const std::byte*> matrix{
+          {.coding = format::Coding::e2m1,
+           .out = narrow<uint32_t>(values_.size() / columns_),
+           .in = narrow<uint32_t>(columns_),
+           .block_out = 1,
+           .block_in = kernels::kMxfp4Group,
+           .scale = format::ScaleCoding::f32},
+          {std::as_bytes(rows).data(), std::as_bytes(stored_scales).data()}};
+      kernels::decode_rows(matrix, 0, values_);
+    } else {
+      (void)kernels::dequantise_rows(rows, columns_, stored_scales, kBlock, std::span(values_));
+    }
+  }
+
+  Result<void> check_values() const {
     for (const float value : values_) {
       if (std::abs(value) <= form_.largest) continue;
       const std::string what =
@@ -92,37 +155,15 @@ class FourBitQuantiser final : public RowConverter {
               : fmt::format("an infinity or NaN, which {} with a scale cannot", form_.name);
       return Error{ErrorKind::unsupported, fmt::format("holds {}; exempt the tensor by a selector", what)};
     }
-    const auto append = [](std::vector<std::byte>& to, uint64_t bytes) {
-      to.resize(to.size() + bytes);
-      return std::span(to).last(bytes);
-    };
-    const auto to = append(made_[codes], values_.size() / 2);
-    loss_ += form_.quantise(values_, {reinterpret_cast<uint8_t*>(to.data()), to.size()},
-                            append(made_[scales], values_.size() / form_.group * form_.scale_bytes));
     return {};
-  }
-
- private:
-  void read_values(std::span<const std::byte> rows) {
-    if (dtype_ == Dtype::bf16) {
-      values_.clear();
-      for (const uint16_t code : values_of<uint16_t>(rows))
-        values_.push_back(bf16_to_f32(code));
-      return;
-    }
-    const std::span<const uint8_t> fp8(reinterpret_cast<const uint8_t*>(rows.data()), rows.size());
-    const uint64_t row_scales = ceil_div(columns_, kBlock);
-    values_.resize(fp8.size());
-    (void)kernels::dequantise_rows(fp8, columns_, std::span(fp8_scales_).subspan(blocks_++ * row_scales, row_scales),
-                                   kBlock, std::span(values_));
   }
 
   const FourBitForm& form_;
   Dtype dtype_;
   uint64_t columns_;
-  std::vector<float> fp8_scales_;
-  uint64_t taken_ = 0;   // bytes of the tensor
-  uint64_t blocks_ = 0;  // of rows, converted
+  std::vector<float> stored_scales_;
+  uint64_t taken_ = 0;         // bytes of the tensor
+  uint64_t scales_taken_ = 0;  // of stored_scales_
   bool finished_ = false;
   std::vector<float> values_;
   std::array<std::vector<std::byte>, 2> made_;
@@ -162,8 +203,7 @@ std::unique_ptr<Converter> FourBitParts::part(Conversion conversion) {
   const bool is_int4 = conversion == Conversion::int4_codes || conversion == Conversion::int4_scales;
   const bool is_codes = conversion == Conversion::int4_codes || conversion == Conversion::nvfp4_codes;
   if (!quantiser_) {
-    quantiser_ = std::make_shared<FourBitQuantiser>(is_int4 ? kInt4Form : kNvfp4Form, source_.dtype,
-                                                    source_.shape.at(1), scales_);
+    quantiser_ = std::make_shared<FourBitQuantiser>(is_int4 ? kInt4Form : kNvfp4Form, source_, scales_);
   }
   return std::make_unique<FourBitPart>(quantiser_, is_codes ? FourBitQuantiser::codes : FourBitQuantiser::scales);
 }

@@ -1,5 +1,5 @@
 // Matrices of routed experts made into codes of four bits and their scales: two tensors from one search.
-// Threads: single-thread. Memory: a block of rows, before and after, and the scales of an FP8 matrix. Errors:
+// Threads: single-thread. Memory: a block of rows, before and after, and the scales of an FP8 or FP4 matrix. Errors:
 // unsupported (values that the form does not hold).
 #pragma once
 
@@ -13,7 +13,7 @@ class FourBitQuantiser;
 /// converted.
 class FourBitParts {
  public:
-  /// `source`: BF16, or FP8 with these scales, one a block of 128 x 128.
+  /// `source`: BF16; FP8 with these scales, one a block of 128 x 128; FP4 with one for 32 columns of a row.
   FourBitParts(const format::TensorEntry& source, const std::vector<float>& scales)
       : source_(source), scales_(scales) {}
 

@@ -181,13 +181,13 @@ std::string introduction(const format::Manifest& manifest, const Recipe& recipe,
 
 /// What dspack itself does with it.
 std::string usage_with_dspack(format::NameAuthor author, const std::string& name) {
-  if (author != format::NameAuthor::transformers) {
+  if (author == format::NameAuthor::mistral) {
     return "`dsrun` does not run models whose tensors have these names yet. What dspack does with them is below: "
            "verify "
            "them, and\nmake the original files again.\n\n";
   }
   return fmt::format(
-      "With dspack, if `dsrun` runs the model (DeepSeek-V2, V3 and R1, Kimi-K2 and their relatives), from a folder; or "
+      "With dspack, if `dsrun` runs the model (DeepSeek-V2 to V4, Kimi-K2 and their relatives), from a folder; or "
       "from the\nHub without downloading it first, one expert at a time, as the router asks for them (in place of "
       "`ORG/{0}`, the name\nof this repository):\n\n"
       "```\ndsrun . -p \"Hello\"\ndsrun hf://ORG/{0} -p \"Hello\"\n```\n\n",

@@ -8,6 +8,7 @@
 #include "format/base/foreign_text.h"
 #include "format/base/size.h"
 #include "format/html_page.h"
+#include "format/weights/weight_format.h"
 #include "reshard/run/model_card.h"
 #include "reshard/verbs/inspect_data.h"
 
@@ -35,6 +36,27 @@ std::string row(std::string_view name, const Total& total) {
   return fmt::format("  {:<16}{:>10}{:>20}\n", name, total.tensors, total.bytes);
 }
 
+/// Which bytes are two codes of FP4: their dtype says only that they are bytes, and tensors beside them what they mean.
+std::string fp4_text(const format::Checkpoint& checkpoint) {
+  const format::WeightFormat fp4 = format::fp4_format();
+  std::map<std::pair<std::string_view, std::string_view>, uint64_t> counts;  // by the dtypes of codes and scales
+  for (const format::TensorEntry& tensor : checkpoint.tensors()) {
+    if (tensor.dtype != Dtype::i8 && tensor.dtype != Dtype::u8) continue;
+    const std::string module = format::module_of(tensor.name);
+    const std::string_view part = std::string_view(tensor.name).substr(module.size());
+    if (part != "weight" && part != "weight_packed") continue;
+    const format::WeightFormat* stored = format::storing_format(checkpoint, module + "weight");
+    const format::TensorEntry* scales = checkpoint.find_scale(tensor.name);
+    if (stored != nullptr && stored->stores == fp4.stores && scales != nullptr)
+      ++counts[{to_string(tensor.dtype), to_string(scales->dtype)}];
+  }
+  std::string text;
+  for (const auto& [dtypes, count] : counts)
+    text += fmt::format("  {} tensors in {} are FP4, two numbers a byte, with scales in {}\n", count, dtypes.first,
+                        dtypes.second);
+  return text;
+}
+
 /// What a recipe has made of its source, where that is not the same model in other files.
 std::string changes_text(const format::Manifest& manifest) {
   if (holds_source_bytes(manifest)) return {};
@@ -52,8 +74,9 @@ std::string changes_text(const format::Manifest& manifest) {
                           errors["relative_rms"].get<double>(), worst["relative_rms"].get<double>(),
                           brief(worst["name"].get_ref<const std::string&>()));
       if (const auto expert = errors.find("worst_expert"); expert != errors.end()) {
+        const LayerId layer((*expert)["layer"].get<uint32_t>());
         text += fmt::format("  {:>46}  {:.3e} layer {}, expert {}\n", "", (*expert)["relative_rms"].get<double>(),
-                            (*expert)["layer"].get<uint64_t>(), (*expert)["expert"].get<uint64_t>());
+                            format::layer_text(layer), (*expert)["expert"].get<uint64_t>());
       }
     }
   }
@@ -112,6 +135,7 @@ std::string inspect_text(const format::Checkpoint& checkpoint, const format::Rep
   text += fmt::format("\n  {:<16}{:>10}{:>20}\n", "dtype", "tensors", "bytes");
   for (const auto& [dtype, total] : dtypes)
     text += row(dtype, total);
+  text += fp4_text(checkpoint);
   text += fmt::format("\n  {:<8}{:>10}{:>20}{:>10}{:>20}\n", "layer", "tensors", "bytes", "experts", "expert bytes");
   for (const auto& [layer, total] : layers) {
     text += fmt::format("  {:<8}{:>10}{:>20}{:>10}{:>20}\n", format::layer_text(layer),

@@ -107,20 +107,22 @@ UnitKey unit_key(const format::TensorName& place) {
 /// A name cut where its layer and expert number stand; the whole name where these pieces would not give it back.
 std::vector<std::string> name_pieces(const TensorEntry& tensor) {
   if (!tensor.place.layer) return {tensor.name};
-  constexpr std::string_view kLayer = "{layer}";
   constexpr std::string_view kExpert = "{expert}";
+  const bool is_apart = format::is_numbered_apart(*tensor.place.layer);
+  const uint32_t number = tensor.place.layer->value - (is_apart ? format::kFirstMtpLayer : 0);
+  // A template keeps the number of a module that is numbered apart.
+  const std::string place = is_apart ? std::to_string(number) : "{layer}";
   const std::string text = format::name_template(tensor.name);
-  const size_t layer = text.find(kLayer);
+  const size_t layer = text.find(place + ".");
   if (layer == std::string::npos) return {tensor.name};
-  std::vector<std::string> pieces{text.substr(0, layer), text.substr(layer + kLayer.size())};
-  std::string again = fmt::format("{}{}{}", pieces[0], tensor.place.layer->value, pieces[1]);
+  std::vector<std::string> pieces{text.substr(0, layer), text.substr(layer + place.size())};
+  std::string again = fmt::format("{}{}{}", pieces[0], number, pieces[1]);
   if (tensor.place.expert) {
     const size_t expert = pieces[1].find(kExpert);
     if (expert == std::string::npos) return {tensor.name};
     pieces.push_back(pieces[1].substr(expert + kExpert.size()));
     pieces[1].resize(expert);
-    again = fmt::format("{}{}{}{}{}", pieces[0], tensor.place.layer->value, pieces[1], tensor.place.expert->value,
-                        pieces[2]);
+    again = fmt::format("{}{}{}{}{}", pieces[0], number, pieces[1], tensor.place.expert->value, pieces[2]);
   }
   if (again != tensor.name) return {tensor.name};
   return pieces;

@@ -1,8 +1,9 @@
 // The catalogue as the page of `reshard inspect --html` reads it, with two arrangements of its tensors in files: as
 // they lie, and as they lay before packing or would lie after it. It is JSON that stays small, since experts are alike.
 //   kinds   [[name pieces, dtype, role, bytes, shape], ...]: what tensors there are. A name is its pieces with
-//           layer and expert number between them; one piece is a whole name. dtype and role are indices into dtypes
-//           and roles.
+//           layer and expert number between them; one piece is a whole name. Of an MTP module that is numbered apart
+//           (a layer from 60000 on) the number is its own, which is that less 60000. dtype and role are indices into
+//           dtypes and roles.
 //   sets    [[kind, ...], ...]: the tensors of one unit
 //   units   [[place, first expert or -1, repeated, set], ...]: a unit is a routed expert, the rest of a layer (expert
 //           -1), or all tensors of a part outside of the layers; place is the layer's number or the part's name.

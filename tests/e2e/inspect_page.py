@@ -30,7 +30,8 @@ class Page(Elements):
         for place, expert, chosen, _ in self.units():
             for kind in catalogue["sets"][chosen]:
                 pieces, dtype, role, size, shape = catalogue["kinds"][kind]
-                between = [str(place), str(expert)][:len(pieces) - 1]
+                number = place - 60000 if isinstance(place, int) and place >= 60000 else place  # an MTP module apart
+                between = [str(number), str(expert)][:len(pieces) - 1]
                 name = pieces[0] + "".join(word + piece for word, piece in zip(between, pieces[1:]))
                 tensors.append((name, catalogue["dtypes"][dtype], shape, size, catalogue["roles"][role]))
         return tensors

@@ -139,7 +139,7 @@ def deepseek_own():
         family.add("attention", start + "attn.wq_a.weight", [HIDDEN, HIDDEN], "F8_E4M3")
         family.add("attention", start + "attn.wq_a.scale", [1, 1], "F8_E8M0")
         family.add("attention", start + "attn.attn_sink", [HEADS], "F32")
-        family.add("other", start + "hc_attn_fn", [3, HIDDEN], "F32")
+        family.add("residual", start + "hc_attn_fn", [3, HIDDEN], "F32")
         family.add("router", start + "ffn.gate.weight", [EXPERTS, HIDDEN])
         family.add("router", start + ("ffn.gate.tid2eid" if layer == "0" else "ffn.gate.bias"), [EXPERTS], "I64")
         for part in ("w1", "w2", "w3"):

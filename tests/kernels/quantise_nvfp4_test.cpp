@@ -154,4 +154,74 @@ TEST_CASE("nvfp4: zeros, values too small for a scale, and the largest") {
     CHECK(got.value(i) == static_cast<double>(values[i]));
 }
 
+namespace {
+
+/// Every byte of two codes, under each power of two that E8M0 has.
+struct AllMxfp4 {
+  explicit AllMxfp4(int exponent) : scales(stored.size() / 16, std::ldexp(1.0F, exponent)) {
+    for (size_t i = 0; i < stored.size(); ++i) {
+      stored[i] = static_cast<uint8_t>(i);
+      for (const size_t code : {i & 15U, i >> 4U}) {
+        const double size = kE2m1[code & 7] * std::exp2(exponent);
+        values.push_back(static_cast<float>(code >= 8 ? -size : size));
+      }
+    }
+  }
+  std::vector<uint8_t> stored = std::vector<uint8_t>(256);
+  std::vector<float> scales;
+  std::vector<float> values;
+};
+
+}  // namespace
+
+TEST_CASE("nvfp4: MXFP4 keeps its codes under every scale that E4M3 holds, and loses nothing by that") {
+  for (int exponent = -127; exponent <= 0; ++exponent) {
+    CAPTURE(exponent);
+    const AllMxfp4 source(exponent);
+    std::vector<uint8_t> codes(source.stored.size());
+    std::vector<uint8_t> scales(source.values.size() / kNvfp4Group);
+    const kernels::Loss loss = kernels::mxfp4_to_nvfp4(source.stored, source.scales, source.values, codes, scales);
+    double squares = 0;
+    for (const float value : source.values)
+      squares += static_cast<double>(value) * static_cast<double>(value);
+    CHECK(loss.squared_value == doctest::Approx(squares).epsilon(1e-12));
+    CHECK(kernels::nvfp4_holds(source.scales) == (exponent >= -17));
+    if (exponent < -17) {  // E4M3's least is 2^-9, over 256
+      CHECK(loss.squared_error > 0);
+      const Quantised anew(source.values);
+      CHECK(codes == anew.codes);
+      CHECK(scales == anew.scales);
+      continue;
+    }
+    CHECK(loss.squared_error == 0);
+    CHECK(codes == source.stored);
+    for (const uint8_t scale : scales)
+      CHECK(decode_e4m3(scale) == std::exp2(exponent + 8));
+    std::vector<uint8_t> kept(codes.size());
+    std::vector<uint8_t> kept_scales(scales.size());
+    const kernels::Loss again = kernels::mxfp4_to_nvfp4(source.stored, source.scales, {}, kept, kept_scales);
+    CHECK(kept == codes);
+    CHECK(kept_scales == scales);
+    CHECK(again.squared_value == loss.squared_value);
+  }
+}
+
+TEST_CASE("nvfp4: MXFP4 under a scale above E4M3's is quantised anew, without loss where the codes are small") {
+  const std::vector<uint8_t> small(16, 0x5d);  // -3 and 3, under the scale 2: 6 under 1
+  const std::vector<uint8_t> large(16, 0x66);  // 4, and so 8
+  for (const auto& [stored, value, odd] : {std::tuple{small, 6.0F, -6.0F}, {large, 8.0F, 8.0F}}) {
+    std::vector<float> values;
+    for (size_t i = 0; i < stored.size(); ++i)
+      values.insert(values.end(), {odd, value});
+    std::vector<uint8_t> codes(16);
+    std::vector<uint8_t> scales(2);
+    const std::vector<float> two{2.0F};
+    CHECK_FALSE(kernels::nvfp4_holds(two));
+    const kernels::Loss loss = kernels::mxfp4_to_nvfp4(stored, two, values, codes, scales);
+    CHECK(loss.squared_error / loss.squared_value < 1e-2);
+    CHECK((value == 8.0F || loss.squared_error == 0));
+    CHECK(codes != stored);
+  }
+}
+
 }  // namespace dspack::test::quantise_nvfp4_test

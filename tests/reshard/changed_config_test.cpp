@@ -156,6 +156,34 @@ TEST_CASE("changed config: a description that the transforms do not know is refu
   CHECK(mentions(changed(kToBf16, many.dump()), "has 10001 entries"));
 }
 
+TEST_CASE("changed config: what says that experts are FP4 goes when they no longer are") {
+  SmallCheckpoint checkpoint;
+  for (const char* expert : {"0", "1"}) {
+    const std::string name = fmt::format("layers.0.ffn.experts.{}.w1.", expert);
+    checkpoint.add(0, name + "weight", "I8", {2, 32}, 1);
+    checkpoint.add(0, name + "scale", "F8_E8M0", {2, 2}, 1);
+  }
+  const char* config = R"({"expert_dtype":"fp4","quantization_config":{"quant_method":"fp8"}})";
+  const auto to = [](const char* kind, const char* name) {
+    return fmt::format(R"("transform":[{{"kind":"{}","name":"layers.0.ffn.experts.{}.*"}}])", kind, name);
+  };
+  for (const char* kind : {"experts-to-int4", "experts-to-nvfp4"}) {
+    const Json made = changed_json(to(kind, "?"), config, checkpoint);
+    CHECK_FALSE(made.contains("expert_dtype"));
+    CHECK(made["quantization_config"]["quant_method"] == "compressed-tensors");
+    const std::string refused = changed(to(kind, "0"), config, checkpoint);
+    CHECK(mentions(refused, "\"layers.0.ffn.experts.1.w1.weight\", which stays FP4"));
+    CHECK(mentions(refused, "convert all routed experts"));
+  }
+  const Json kept = changed_json(kToBf16, config, checkpoint);
+  CHECK(kept["expert_dtype"] == "fp4");
+  CHECK_FALSE(kept.contains("quantization_config"));
+  // FP4 is no matrix that was left as values, so no list names it.
+  const Json some = changed_json(R"("transform":{"kind":"fp8-to-bf16","layers":1})", config, checkpoint);
+  for (const Json& module : some["quantization_config"]["modules_to_not_convert"])
+    CHECK_FALSE(mentions(module.get<std::string>(), "ffn"));
+}
+
 TEST_CASE("changed config: both places are changed where both describe") {
   const char* config =
       R"({"text_config":{"quantization_config":{"quant_method":"fp8"}},"quantization_config":{"quant_method":"fp8"}})";

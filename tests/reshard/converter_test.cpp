@@ -115,8 +115,29 @@ std::vector<Case> cases() {
       all.push_back({"four bits", conversion, matrix(Dtype::f8_e4m3, {rows, columns}), scales, as_text(fp8)});
     }
     all.push_back({"to E8M0", Conversion::f32_to_e8m0, matrix(Dtype::f32, {1, powers.size()}), {}, as_text(powers)});
+    std::vector<uint8_t> fp4(rows * columns / 2);
+    std::ranges::generate(fp4, [&] { return static_cast<uint8_t>(engine()); });
+    std::vector<float> of_groups(rows * columns / 32);
+    std::ranges::generate(of_groups, [&] { return std::ldexp(1.0F, -static_cast<int>(engine() % 24)); });
+    for (const Conversion conversion : kFourBitParts)
+      all.push_back({"of FP4", conversion, matrix(Dtype::i8, {rows, columns / 2}), of_groups, as_text(fp4)});
   }
   return all;
+}
+
+double e2m1(uint32_t code) {
+  constexpr double kSizes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  return code < 8 ? kSizes[code] : -kSizes[code - 8];
+}
+
+/// Two codes a byte, the first in the low half.
+std::vector<uint32_t> nibbles(const std::string& bytes) {
+  std::vector<uint32_t> codes;
+  for (const char byte : bytes) {
+    codes.push_back(static_cast<uint8_t>(byte) & 15U);
+    codes.push_back(static_cast<uint8_t>(byte) >> 4U);
+  }
+  return codes;
 }
 
 }  // namespace
@@ -171,6 +192,49 @@ TEST_CASE("converter: codes and scales made together are those made alone, which
       }
     }
   }
+}
+
+TEST_CASE("converter: FP4 in four bits means what it meant, but for the loss that is stated") {
+  size_t seen = 0;
+  for (const Case& entry : cases()) {
+    if (entry.source.dtype != Dtype::i8) continue;
+    const bool is_int4 = entry.conversion == Conversion::int4_codes;
+    if (!is_int4 && entry.conversion != Conversion::nvfp4_codes) continue;
+    ++seen;
+    const Conversion scale_part = is_int4 ? Conversion::int4_scales : Conversion::nvfp4_scales;
+    const Converted codes = convert(entry.conversion, entry.source, entry.scales, entry.bytes);
+    const std::string scales = convert(scale_part, entry.source, entry.scales, entry.bytes).bytes;
+    const auto meant = nibbles(entry.bytes);
+    const auto made = nibbles(codes.bytes);
+    REQUIRE(made.size() == meant.size());
+    double error = 0;
+    double square = 0;
+    for (size_t i = 0; i < made.size(); ++i) {
+      const double wanted = e2m1(meant[i]) * static_cast<double>(entry.scales[i / 32]);
+      const double got =
+          is_int4 ? (static_cast<double>(made[i]) - 8) *
+                        static_cast<double>(bf16_to_f32(as_values<uint16_t>(scales)[i / 32]))
+                  : e2m1(made[i]) * static_cast<double>(f8_e4m3_to_f32(static_cast<uint8_t>(scales[i / 16]))) / 256;
+      error += (got - wanted) * (got - wanted);
+      square += wanted * wanted;
+      if (!is_int4 && entry.scales[i / 32] >= 0x1p-17F) REQUIRE(made[i] == meant[i]);
+    }
+    CHECK(codes.loss->squared_error == doctest::Approx(error).epsilon(1e-9));
+    CHECK(codes.loss->squared_value == doctest::Approx(square).epsilon(1e-9));
+    CHECK(std::sqrt(error / square) < (is_int4 ? 0.12 : 1e-4));
+  }
+  CHECK(seen == 4);
+  const std::string nan_scaled(16, '\x11');
+  for (const Conversion conversion : kFourBitParts) {
+    const Converted nan = convert(conversion, matrix(Dtype::i8, {1, 16}), {f8_e8m0_to_f32(255)}, nan_scaled);
+    REQUIRE(nan.error);
+    CHECK(nan.error->message.find("NaN") != std::string::npos);
+  }
+  const Converted large = convert(Conversion::nvfp4_codes, matrix(Dtype::i8, {1, 16}), {2}, std::string(16, '\x77'));
+  REQUIRE(large.error);
+  CHECK(large.error->message.find("12, more than the 10.5") != std::string::npos);
+  const Converted shape = convert(Conversion::int4_shape, matrix(Dtype::i8, {3, 16}), {}, std::string(48, 'x'));
+  CHECK(as_values<int64_t>(shape.bytes) == std::vector<int64_t>{3, 32});
 }
 
 TEST_CASE("converter: a value is multiplied by its own block's scale") {

@@ -248,6 +248,36 @@ TEST_CASE("product: FP8 that the transforms do not know is refused, unless a sel
   CHECK(problem(R"("transform":{"kind":"fp8-to-bf16","name":"*.weight"})", fused) == "none");
 }
 
+TEST_CASE("product: of experts in four bits those that were trained in them are converted, and no others") {
+  const std::string weight = "layers.0.ffn.experts.0.w1.weight";
+  const std::string scale = "layers.0.ffn.experts.0.w1.scale";
+  const auto stored = [&](Dtype codes, std::vector<uint64_t> shape, Dtype scales, std::vector<uint64_t> grid) {
+    return catalogue({{weight, codes, std::move(shape)}, {scale, scales, std::move(grid)}});
+  };
+  const auto fp4 = stored(Dtype::i8, {4, 32}, Dtype::f8_e8m0, {4, 2});
+  const auto int4 = made(R"("transform":"experts-to-int4")", fp4).value();
+  CHECK(int4.result.find(scale) == nullptr);
+  CHECK(int4.result.find(weight + "_packed")->shape == std::vector<uint64_t>{4, 8});
+  CHECK(int4.result.find(weight + "_scale")->shape == std::vector<uint64_t>{4, 2});
+  const auto nvfp4 = made(R"("transform":"experts-to-nvfp4")", fp4).value();
+  CHECK(nvfp4.result.find(weight + "_packed")->shape == std::vector<uint64_t>{4, 32});
+  CHECK(nvfp4.result.find(weight + "_scale")->shape == std::vector<uint64_t>{4, 4});
+  for (const char* transform : {R"("transform":"experts-to-int4")", R"("transform":"experts-to-nvfp4")"}) {
+    const auto refused = [&](const format::Checkpoint& source) { return problem(transform, source); };
+    CHECK(mentions(refused(stored(Dtype::i8, {4, 32}, Dtype::f8_e8m0, {4, 1})), "here [4,2]"));
+    CHECK(mentions(refused(stored(Dtype::i8, {4, 24}, Dtype::f8_e8m0, {4, 2})), "48 columns, which groups of 32"));
+    constexpr uint64_t kMost = 1ULL << 60U;
+    CHECK(mentions(refused(stored(Dtype::i8, {1, kMost}, Dtype::f8_e8m0, {1, kMost / 16})), "at once"));
+    // int8 with a scale for each row, and MXFP4 that somebody has made.
+    for (const std::string& said : {refused(stored(Dtype::i8, {4, 32}, Dtype::f32, {4, 1})),
+                                    refused(stored(Dtype::u8, {4, 32}, Dtype::f8_e8m0, {4, 2}))}) {
+      CHECK(mentions(said, "quantised already"));
+      CHECK(mentions(said, "Take the checkpoint that it was made from, or exempt it by a selector"));
+    }
+  }
+  CHECK(mentions(problem(R"("exclude":{"name":"*.scale"})", fp4), "takes the FP4 tensor \"" + weight + "\" without"));
+}
+
 TEST_CASE("product: shapes that would take more memory than any model's are refused") {
   const std::string weight = "model.layers.0.mlp.up_proj.weight";
   constexpr uint64_t kHuge = 1ULL << 40;

@@ -57,7 +57,7 @@ V32 = {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"
 V3_STAGES = (6, 14, 22, 30, 38, 46, 54)  # layers at which the release begins a new shard whatever the last one holds
 RELEASED_SHARD_BYTES = 8 << 30  # by the release's count of two bytes an element
 COUNTED_BYTES = 2
-ELEMENT_BYTES = {"F8_E4M3": 1, "BF16": 2, "F32": 4, "F8_E8M0": 1, "I8": 1, "I64": 8}  # the last three: DeepSeek-V4
+ELEMENT_BYTES = {"F8_E4M3": 1, "BF16": 2, "F32": 4, "F8_E8M0": 1, "I8": 1, "U8": 1, "I64": 8}  # the last four: DeepSeek-V4
 INDEX = "model.safetensors.index.json"
 
 
@@ -243,7 +243,7 @@ class RandomPayload:
         """Random bytes made into plausible numbers."""
         if dtype == "F8_E4M3":
             return noise.translate(cls.NO_NAN)
-        if dtype == "I8":  # two FP4 numbers
+        if dtype in ("I8", "U8"):  # two FP4 numbers
             return noise
         if dtype == "F8_E8M0":  # 2^-10 to 2^-3
             return noise.translate(bytes(117 + byte % 8 for byte in range(256)))

@@ -4,6 +4,8 @@
     v4_checkpoint.py FOLDER                            # all of DeepSeek-V4-Flash-0731: 166.9 GB that take 14 MB (zeros, sparse)
     v4_checkpoint.py FOLDER --model pro                # DeepSeek-V4-Pro-0813: 892.7 GB
     v4_checkpoint.py FOLDER --payload random --set hidden_size=256 ...      # every kind of tensor, but small
+    v4_checkpoint.py FOLDER --experts nvfp4            # as NVIDIA's repacks: other experts in the layers, the stages as they were
+    v4_checkpoint.py FOLDER --experts fp8              # as the -Base models
 
 Standard library only. As in the releases: the names of all 72,317 (149,782) tensors and the shards that hold them, whose list
 has a published digest; shapes and types, which give the published number of bytes; one layer a shard; the three stages that
@@ -39,7 +41,8 @@ PRO = {**FLASH, "num_attention_heads": 128, "dspark_target_layer_ids": [58, 59, 
        "index_topk": 1024, "n_routed_experts": 384, "q_lora_rank": 1536, "moe_intermediate_size": 3072, "hidden_size": 7168,
        "routed_scaling_factor": 2.5, "dspark_markov_rank": 512, "compress_ratios": [128, 128] + [4, 128] * 29 + [4] + [0] * 3}
 STAGES = 3  # that draft
-BLOCK, FP4_GROUP = 128, 32
+BLOCK, FP4_GROUP, NVFP4_GROUP = 128, 32, 16
+EXPERTS = ("fp4", "fp8", "nvfp4")  # how they are stored
 
 
 def divided(count, size):
@@ -47,8 +50,8 @@ def divided(count, size):
 
 
 class Model:
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, config, experts="fp4"):
+        self.config, self.experts = config, experts
         self.hidden, self.inner = config["hidden_size"], config["moe_intermediate_size"]
         self.tensors = []
 
@@ -62,6 +65,20 @@ class Model:
     def add_fp4(self, name, rows, columns):
         self.add(name + ".weight", "I8", rows, columns // 2)
         self.add(name + ".scale", "F8_E8M0", rows, columns // FP4_GROUP)
+
+    def add_nvfp4(self, name, rows, columns):
+        self.add(name + ".weight", "U8", rows, columns // 2)
+        self.add(name + ".weight_scale", "F8_E4M3", rows, columns // NVFP4_GROUP)
+        self.add(name + ".weight_scale_2", "F32")
+        self.add(name + ".input_scale", "F32")
+
+    def add_expert(self, name, rows, columns):
+        if self.experts == "fp8":
+            self.add_fp8(name, rows, columns)
+        elif self.experts == "nvfp4" and not name.startswith("mtp."):
+            self.add_nvfp4(name, rows, columns)
+        else:
+            self.add_fp4(name, rows, columns)
 
     def add_streams(self, name, rows, scales):
         """What mixes the streams of hyper-connections."""
@@ -111,7 +128,7 @@ class Model:
         matrices = (("w1", self.inner, self.hidden), ("w3", self.inner, self.hidden), ("w2", self.hidden, self.inner))
         for number in range(experts):
             for name, rows, columns in matrices:
-                self.add_fp4("%sffn.experts.%d.%s" % (start, number, name), rows, columns)
+                self.add_expert("%sffn.experts.%d.%s" % (start, number, name), rows, columns)
         for name, rows, columns in matrices:
             self.add_fp8("%sffn.shared_experts.%s" % (start, name), rows, columns)
 
@@ -151,9 +168,9 @@ class Model:
         return shards
 
 
-def write_checkpoint(folder, config, payload=None):
+def write_checkpoint(folder, config, payload=None, experts="fp4"):
     """Shards, index and config.json in `folder`, which is made. Returns the shards."""
-    shards = Model(config).shards()
+    shards = Model(config, experts).shards()
     names = ["model-%05d-of-%05d.safetensors" % (number, len(shards)) for number in range(1, len(shards) + 1)]
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -161,8 +178,17 @@ def write_checkpoint(folder, config, payload=None):
         v3_checkpoint.write_shard(folder / name, tensors, payload)
     index = {"metadata": {"total_size": sum(tensor.bytes for tensors in shards for tensor in tensors)},
              "weight_map": {tensor.name: name for name, tensors in zip(names, shards) for tensor in tensors}}
-    (folder / v3_checkpoint.INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    (folder / v3_checkpoint.INDEX).write_text(json.dumps(index, indent=2))
+    if experts == "fp8":
+        config = {key: value for key, value in config.items() if key != "expert_dtype"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    if experts == "nvfp4":  # beside it, and config.json as it was: so NVIDIA's
+        modules = {tensor.name.removesuffix(".weight"): {"quant_algo": "NVFP4", "awq_block_size": NVFP4_GROUP}
+                   for tensors in shards for tensor in tensors if tensor.dtype == "U8"}
+        described = {"producer": {"name": "modelopt", "version": "dsv4-nvfp4-experts"},
+                     "quantization": {"quant_algo": None, "kv_cache_quant_algo": None, "quantized_layers": modules,
+                                      "exclude_modules": ["*.attn.*", "*.ffn.shared_experts.*", "*.ffn.gate.*"]}}
+        (folder / "hf_quant_config.json").write_text(json.dumps(described, indent=4))
     return shards
 
 
@@ -173,11 +199,12 @@ def main():
     parser.add_argument("--set", action="append", default=[], type=v3_checkpoint.parse_setting, metavar="KEY=JSON", dest="settings",
                         help="replaces a field of the config")
     parser.add_argument("--payload", choices=("zeros", "random"), default="zeros", help="zeros are sparse files")
+    parser.add_argument("--experts", choices=EXPERTS, default="fp4", help="how routed experts are stored")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     config = {**(PRO if arguments.model == "pro" else FLASH), **dict(arguments.settings)}
     payload = v3_checkpoint.RandomPayload(arguments.seed) if arguments.payload == "random" else None
-    shards = write_checkpoint(arguments.folder, config, payload)
+    shards = write_checkpoint(arguments.folder, config, payload, arguments.experts)
     tensors = [tensor for shard in shards for tensor in shard]
     print("%s: %d shards, %d tensors of %d bytes" % (arguments.folder, len(shards), len(tensors), sum(tensor.bytes for tensor in tensors)))
 

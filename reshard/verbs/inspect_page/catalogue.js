@@ -2,6 +2,21 @@
 "use strict";
 
 const PAGE_BYTES = 4096;
+const FIRST_APART = 60000;  // an MTP module that is numbered apart from the layers is the layer with this and its number
+
+function isApart(layer) {
+  return typeof layer === "number" && layer >= FIRST_APART;
+}
+
+// As it stands in the names of its tensors.
+function layerNumber(layer) {
+  return isApart(layer) ? layer - FIRST_APART : layer;
+}
+
+// For people.
+function layerName(layer) {
+  return isApart(layer) ? "mtp." + layerNumber(layer) : String(layer);
+}
 
 // Units are what the map shows as one cell: a routed expert, the rest of a layer, or a part outside of all layers.
 // Tensors are numbered through all units.
@@ -106,8 +121,8 @@ function rowsOf(units) {
 function tensorName(model, unit, i) {
   const pieces = model.kinds[unit.kinds[i]].pieces;
   if (pieces.length === 1) return pieces[0];
-  if (pieces.length === 2) return pieces[0] + unit.row + pieces[1];
-  return pieces[0] + unit.row + pieces[1] + unit.expert + pieces[2];
+  const begin = pieces[0] + layerNumber(unit.row) + pieces[1];
+  return pieces.length === 2 ? begin : begin + unit.expert + pieces[2];
 }
 
 // What tells a tensor from the others of its unit: "gate_proj.weight".
@@ -130,8 +145,8 @@ function colourNumbers(model, unit) {
 }
 
 function unitTitle(unit) {
-  if (unit.expert !== null) return "Layer " + unit.row + ", expert " + unit.expert;
-  if (typeof unit.row === "number") return "Layer " + unit.row + ", without its routed experts";
+  if (unit.expert !== null) return "Layer " + layerName(unit.row) + ", expert " + unit.expert;
+  if (typeof unit.row === "number") return "Layer " + layerName(unit.row) + ", without its routed experts";
   return { embed: "Token embedding", head: "Final norm and output head" }[unit.row] || "Tensors outside of all layers";
 }
 

@@ -94,7 +94,8 @@ class CheckpointMap {
     this.model.rows.forEach((row, i) => {
       const next = this.model.rows[i + 1];
       const crowded = step > 1 && next !== undefined && next.mtp;
-      if (typeof row.name === "number" && (row.name % step !== 0 || crowded) && !row.mtp) return;
+      const first = row.mtp && (step === 1 || !this.model.rows[i - 1]?.mtp);
+      if (typeof row.name === "number" && (row.name % step !== 0 || crowded || row.mtp) && !first) return;
       const y = this.y(i) + (this.cellHeight - 1) / 2;
       pen.fillText(rowLabel(row), this.gutter - 7, y, this.gutter - 8);
     });
@@ -170,7 +171,7 @@ class CheckpointMap {
 }
 
 function rowLabel(row) {
-  return String(row.name) + (row.mtp ? " mtp" : "");
+  return layerName(row.name) + (row.mtp && !isApart(row.name) ? " mtp" : "");
 }
 
 // [[file, bytes]] of a unit, by file.

@@ -81,8 +81,8 @@ function fillChooser(model, unit) {
 function start() {
   const model = decode(find("catalogue").textContent);
   for (const row of model.rows) {
-    row.mtp = typeof row.name === "number" && row.rest !== null &&
-      row.rest.kinds.some((kind) => model.roles[model.kinds[kind].role] === "mtp");
+    row.mtp = isApart(row.name) || (typeof row.name === "number" && row.rest !== null &&
+      row.rest.kinds.some((kind) => model.roles[model.kinds[kind].role] === "mtp"));
   }
   document.title = printable(model.place);
   fill("kind", model.kind);
