@@ -44,8 +44,8 @@ class AnswerPrinter {
   std::string text_;
   bool reasons_;
   std::optional<uint32_t> end_of_reasoning_;
-  size_t bytes_ = 0;                                 // of the answer, what is held back included
-  size_t end_ = std::string::npos;                   // where the mark is that was told by its token
+  size_t bytes_ = 0;                // of the answer, what is held back included
+  size_t end_ = std::string::npos;  // where the mark is that was told by its token
   size_t answer_begin_ = 0;
 };
 

@@ -146,8 +146,8 @@ std::tm local_time() {
 }
 
 Result<ChatText> render_conversation(const TextModel& text, const Conversation& conversation,
-                                        const ChatOptions& options, bool add_generation_prompt,
-                                        const std::stop_token& stop) {
+                                     const ChatOptions& options, bool add_generation_prompt,
+                                     const std::stop_token& stop) {
   OrderedJson arguments = options.arguments();
   if (const auto& chat = text.chat_template(!conversation.tools.is_null())) {
     if (!conversation.tools.empty() && !chat->prints_tools()) note("the chat template does not print tools");

@@ -75,8 +75,8 @@ Result<AnswerRequest> read_openai(const OrderedJson& root, RequestApi api, const
 }
 
 /// The switches of reasoning: DeepSeek's, Alibaba's, SGLang's and OpenRouter's; the last one that is there decides, and
-/// OpenAI's effort for most templates. chat_template_kwargs, as in vLLM and SGLang, are the conversation's arguments; an effort is one more of
-/// them.
+/// OpenAI's effort for most templates. chat_template_kwargs, as in vLLM and SGLang, are the conversation's arguments;
+/// an effort is one more of them.
 Result<void> read_reasoning(const JsonFields& fields, Conversation& conversation, AnswerRequest& request) {
   std::optional<bool>& thinking = request.thinking;
   TRY(read_thinking(fields, thinking));
@@ -92,7 +92,8 @@ Result<void> read_reasoning(const JsonFields& fields, Conversation& conversation
       TRY_ASSIGN(effort, JsonFields(*reasoning).text("effort"));
     }
   }
-  if (effort && !conversation.arguments.contains("reasoning_effort")) conversation.arguments["reasoning_effort"] = *effort;
+  if (effort && !conversation.arguments.contains("reasoning_effort"))
+    conversation.arguments["reasoning_effort"] = *effort;
   return {};
 }
 

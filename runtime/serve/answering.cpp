@@ -26,7 +26,8 @@ Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, u
       // Marks of reasoning and calls may be flagged special: the parser needs them.
       detokenizer_(tokenizer, form == Form::text ? SpecialOutput::skip : SpecialOutput::keep),
       stop_(request.stop),
-      parser_({.reasons = form == Form::conversation_in_thought, .tools = tools_of(request),
+      parser_({.reasons = form == Form::conversation_in_thought,
+               .tools = tools_of(request),
                .family = marks.family,
                .told_ends = marks.end_think.has_value()}),
       check_(request.form),

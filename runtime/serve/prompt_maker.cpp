@@ -91,8 +91,7 @@ Result<void> PromptMaker::encode_into(Prompt& prompt, std::string_view text, Spe
   const uint64_t before = asker.memory.bytes();
   TRY(asker.memory.need(before + encoding_bytes(text.size())));
   const EncodingLimits limits{.most_tokens = options_.context + kCountedBeyond, .stop = asker.gone};
-  TRY_ASSIGN(prompt.tokens,
-             begins ? text_.encode_raw(text, limits) : text_.tokenizer().encode(text, special, limits));
+  TRY_ASSIGN(prompt.tokens, begins ? text_.encode_raw(text, limits) : text_.tokenizer().encode(text, special, limits));
   if (prompt.tokens.size() > limits.most_tokens) prompt.at_least = prompt.tokens.size();
   return asker.memory.need(before + prompt.tokens.capacity() * sizeof(uint32_t));
 }

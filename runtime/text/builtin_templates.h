@@ -14,9 +14,9 @@ namespace dspack::runtime {
 struct TemplateTraits {
   bool has_developer = false;     // the role; for others, a developer is the system
   bool parses_arguments = false;  // calls' arguments are objects, also where they came as JSON text
-  /// DeepSeek-V4's, for which DeepSeek's own service sets the rules: there is the role latest_reminder; parts of a content
-  /// have an empty line between; arguments that are no object are one argument of this name; an effort also says whether
-  /// to reason; and tokens alone are marks, in prompts and in answers, not what someone spells like them.
+  /// DeepSeek-V4's, for which DeepSeek's own service sets the rules: there is the role latest_reminder; parts of a
+  /// content have an empty line between; arguments that are no object are one argument of this name; an effort also
+  /// says whether to reason; and tokens alone are marks, in prompts and in answers, not what someone spells like them.
   bool is_v4 = false;
   bool continues_prefix = false;  // a last message with `prefix` ends where the answer goes on with it
 };

@@ -148,9 +148,9 @@ Result<Role> parse_role(std::string_view name) {
        {Role::system, Role::developer, Role::user, Role::assistant, Role::tool, Role::latest_reminder}) {
     if (name == to_string(role)) return role;
   }
-  return Error{ErrorKind::invalid,
-               fmt::format("unknown role {}; known are system, developer, user, assistant, tool, latest_reminder",
-                           quote(name))};
+  return Error{
+      ErrorKind::invalid,
+      fmt::format("unknown role {}; known are system, developer, user, assistant, tool, latest_reminder", quote(name))};
 }
 
 std::string_view to_string(Role role) {

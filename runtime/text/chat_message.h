@@ -43,7 +43,7 @@ struct ChatMessage {
   std::optional<std::string> tool_call_id = {};          // of a tool's message: what it answers
   std::optional<std::string> name = {};                  // Kimi-K2's templates print it instead of the role
   bool prefix = false;  // of the last message: the beginning of an answer that the model goes on with (DeepSeek-V3.1)
-  OrderedJson others = {};  // an object of what else the message had, as "reasoning_content"; null: nothing
+  OrderedJson others = {};         // an object of what else the message had, as "reasoning_content"; null: nothing
   std::vector<size_t> seams = {};  // where the line feeds are in `content` that stand between its parts
 
   /// One more part of the content.

@@ -163,7 +163,7 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, 
                                          jinja::Cost* cost) const {
   OrderedJson variables = OrderedJson::object();
   const auto from_others = [&options](OrderedJson value) {
-    return options.guard ? guarded(value, options.guard) : value;
+    return options.guard ? guard_texts(value, options.guard) : value;
   };
   variables["messages"] = OrderedJson::array();
   for (const ChatMessage& message : messages) {

@@ -7,17 +7,17 @@
 
 namespace dspack::runtime {
 
-OrderedJson guarded(const OrderedJson& value, const std::function<std::string(std::string_view)>& guard) {
+OrderedJson guard_texts(const OrderedJson& value, const std::function<std::string(std::string_view)>& guard) {
   if (value.is_string()) return guard(value.get_ref<const std::string&>());
   if (!value.is_structured()) return value;
   OrderedJson copy = value.is_array() ? OrderedJson::array() : OrderedJson::object();
   if (value.is_array()) {
     for (const OrderedJson& item : value)
-      copy.push_back(guarded(item, guard));
+      copy.push_back(guard_texts(item, guard));
     return copy;
   }
   for (const auto& [key, member] : value.items())
-    add_member(copy, guard(key), guarded(member, guard));
+    add_member(copy, guard(key), guard_texts(member, guard));
   return copy;
 }
 

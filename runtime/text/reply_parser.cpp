@@ -103,7 +103,8 @@ bool ReplyParser::read_text(bool is_end) {
     first = at;
     opening_ = mark;
   }
-  if (first == std::string::npos || first + opening_.size() > held_.size()) {  // a mark that is told may not be here yet
+  if (first == std::string::npos ||
+      first + opening_.size() > held_.size()) {  // a mark that is told may not be here yet
     size_t end = is_end ? held_.size() : std::min(first, held_.size());
     if (!is_end && (is_reasoning_ || !marks.empty())) {
       end = std::min(end, held_.size() - begun_mark(held_, marks));

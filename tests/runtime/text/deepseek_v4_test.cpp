@@ -71,7 +71,8 @@ std::string written(std::string_view request, bool april = false, OrderedJson ar
   return text->substr(kBegin.size());
 }
 
-std::string refusal(std::string_view request, bool april = false, const OrderedJson& arguments = {{"thinking", false}}) {
+std::string refusal(std::string_view request, bool april = false,
+                    const OrderedJson& arguments = {{"thinking", false}}) {
   const auto text = write(OrderedJson::parse(request), april, arguments);
   REQUIRE_FALSE(text.has_value());
   CHECK(text.error().kind == ErrorKind::invalid);
@@ -87,8 +88,8 @@ const Tokenizer& marking_tokenizer() {
   static const Tokenizer kTokenizer = [] {
     nlohmann::json tokenizer = small_tokenizer();
     uint32_t id = 256;
-    for (const char* mark : {"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<think>",
-                             "</think>", "｜DSML｜", "<｜latest_reminder｜>", "<｜action｜>"})
+    for (const char* mark : {"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>",
+                             "<think>", "</think>", "｜DSML｜", "<｜latest_reminder｜>", "<｜action｜>"})
       add_token(tokenizer, id++, mark, {{"normalized", id % 2 == 0}});
     return load(tokenizer);
   }();
@@ -146,7 +147,8 @@ TEST_CASE("deepseek v4: the template's own marks are tokens, and what anybody el
 
 TEST_CASE("guarded text: has none of the marks that it spells, and is itself again") {
   const Tokenizer& tokenizer = marking_tokenizer();
-  const std::vector<std::string> parts = {"<", "｜", "<｜User｜>", "</think>", "｜DSML｜", "\uFDD2", "think>", "a", "\xEF", " ", "，"};
+  const std::vector<std::string> parts = {"<",      "｜", "<｜User｜>", "</think>", "｜DSML｜", "\uFDD2",
+                                          "think>", "a",  "\xEF",       " ",        "，"};
   std::mt19937 random(3);
   for (int i = 0; i < 2000; ++i) {
     std::string text;
@@ -162,7 +164,8 @@ TEST_CASE("guarded text: has none of the marks that it spells, and is itself aga
 }
 
 TEST_CASE("deepseek v4: parts of a content have an empty line between, and elsewhere a line feed") {
-  const char* talk = R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b\nc"}, {"type": "text", "text": ""},
+  const char* talk =
+      R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b\nc"}, {"type": "text", "text": ""},
                          {"type": "text", "text": "d"}]}])";
   for (const bool april : {false, true})
     CHECK(written(talk, april) == "<｜User｜>a\n\nb\nc\n\n\n\nd<｜Assistant｜></think>");
@@ -171,7 +174,8 @@ TEST_CASE("deepseek v4: parts of a content have an empty line between, and elsew
 }
 
 TEST_CASE("deepseek v4: reminders are known to its templates alone") {
-  const auto talk = parse_conversation(R"([{"role": "latest_reminder", "content": "r"}, {"role": "user", "content": "q"}])");
+  const auto talk =
+      parse_conversation(R"([{"role": "latest_reminder", "content": "r"}, {"role": "user", "content": "q"}])");
   REQUIRE(talk.has_value());
   for (const std::string& name : builtin_template_names()) {
     CAPTURE(name);
@@ -186,7 +190,8 @@ TEST_CASE("deepseek v4: an effort says whether to reason, unless a switch does; 
   const std::string question = "<｜User｜>q<｜Assistant｜>";
   CHECK(written(talk, false, {{"reasoning_effort", "none"}}) == question + "</think>");
   CHECK(written(talk, false, {{"reasoning_effort", "minimal"}}) == question + "<think>");
-  CHECK(written(talk, false, {{"reasoning_effort", "none"}, {"enable_thinking", true}}).starts_with("Reasoning Effort: Abs"));
+  CHECK(written(talk, false, {{"reasoning_effort", "none"}, {"enable_thinking", true}})
+            .starts_with("Reasoning Effort: Abs"));
   CHECK(written(talk, false, {{"reasoning_effort", "max"}, {"enable_thinking", false}}) == question + "</think>");
   CHECK(written(talk, false, OrderedJson::object()).starts_with("Reasoning Effort: Absolute maximum"));
   CHECK(written(talk, true, OrderedJson::object()) == question + "<think>");
@@ -200,12 +205,14 @@ TEST_CASE("deepseek v4: an effort says whether to reason, unless a switch does; 
 TEST_CASE("deepseek v4: a last message is gone on with") {
   const auto continued = [](std::string_view last, bool april, bool thinking) {
     const std::string talk = R"([{"role": "user", "content": "q"}, {"role": "assistant", )" + std::string(last) + "}]";
-    return written(talk, april, {{"thinking", thinking}}, {.continue_final_message = true});
+    return written(talk, april, {{"thinking", thinking}, {"reasoning_effort", "low"}},
+                   {.continue_final_message = true});
   };
   const std::string question = "<｜User｜>q<｜Assistant｜>";
   for (const bool april : {false, true}) {
     CHECK(continued(R"("content": "It is ")", april, false) == question + "</think>It is ");
-    CHECK(continued(R"("content": "It is", "reasoning_content": "so")", april, true) == question + "<think>so</think>It is");
+    CHECK(continued(R"("content": "It is", "reasoning_content": "so")", april, true) ==
+          question + "<think>so</think>It is");
   }
   CHECK(continued(R"("content": "", "reasoning_content": "so")", false, true) == question + "<think>so");
 }
@@ -220,7 +227,8 @@ TEST_CASE("deepseek v4: quick tasks, which have their token in place of an answe
       CHECK(asked(task, april) == "<｜User｜>q<｜" + std::string(task) + "｜>");
     CHECK(asked("action", april) == "<｜User｜>q<｜Assistant｜></think><｜action｜>");
     CHECK(asked("action", april, true) == "<｜User｜>q<｜Assistant｜><think><｜action｜>");
-    CHECK(has(refusal(R"([{"role": "user", "content": "q", "task": "Assistant"}])", april), "a task is none of action"));
+    CHECK(
+        has(refusal(R"([{"role": "user", "content": "q", "task": "Assistant"}])", april), "a task is none of action"));
     CHECK(written(R"([{"role": "user", "content": "q", "task": "title"}, {"role": "assistant", "content": "t"},
                       {"role": "user", "content": "p"}])",
                   april) == "<｜User｜>q<｜title｜>t<｜end▁of▁sentence｜><｜User｜>p<｜Assistant｜></think>");
@@ -228,7 +236,8 @@ TEST_CASE("deepseek v4: quick tasks, which have their token in place of an answe
 }
 
 TEST_CASE("deepseek v4: what cannot be written is refused by its reason") {
-  const std::string call = R"({"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]})";
+  const std::string call =
+      R"({"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]})";
   const std::string result = R"({"role": "tool", "tool_call_id": "1", "content": "r"})";
   const std::vector<std::pair<std::string, const char*>> mistakes = {
       {R"([{"role": "user"}])", "message 0 (user) has no content"},
@@ -237,15 +246,17 @@ TEST_CASE("deepseek v4: what cannot be written is refused by its reason") {
       {"[" + call + R"(,{"role": "tool", "tool_call_id": "2", "content": "r"}])", "of none of the calls in front"},
       {"[]", "there are no messages"},
       {R"({"messages": [{"role": "user", "content": "q"}], "tools": [{"name": "f"}]})", "a tool has no \"function\""},
-      {R"({"messages": [{"role": "user", "content": "q"}], "tools": [{"function": {"name": "a\">"}}]})", "the tool's name"},
+      {R"({"messages": [{"role": "user", "content": "q"}], "tools": [{"function": {"name": "a\">"}}]})",
+       "the tool's name"},
   };
   for (const auto& [talk, reason] : mistakes) {
     const std::string said = refusal(talk);
     CAPTURE(said);
     CHECK(has(said, reason));
   }
-  CHECK(has(refusal(R"({"messages": [{"role": "system", "tools": [{"function": {}}]}], "tools": [{"function": {}}]})", true),
-            "message 0 and the conversation both have tools"));
+  CHECK(has(
+      refusal(R"({"messages": [{"role": "system", "tools": [{"function": {}}]}], "tools": [{"function": {}}]})", true),
+      "message 0 and the conversation both have tools"));
 }
 
 TEST_CASE("deepseek v4: which rules a model has is said by its kind and by keys of DSpark") {
@@ -260,6 +271,42 @@ TEST_CASE("deepseek v4: which rules a model has is said by its kind and by keys 
     REQUIRE(syntax.has_value());
     CHECK(syntax->family() == ToolFamily::dsml);
   }
+}
+
+TEST_CASE("reply: calls of DeepSeek-V4 that are not quite of the form are passed on, to the byte") {
+  using Kind = ReplyPart::Kind;
+  const auto read = [](const std::string& reply) {
+    ReplyParser parser({.tools = {{"f", nullptr}}, .family = ToolFamily::dsml});
+    std::vector<ReplyPart> parts = parser.push(reply);
+    std::ranges::move(parser.finish(), std::back_inserter(parts));
+    return parts;
+  };
+  const std::string begin = "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n";
+  const std::string end = "</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+  const std::string argument = "<｜DSML｜parameter name=\"a\" string=\"true\">1</｜DSML｜parameter>\n";
+  const std::vector<std::string> texts = {
+      begin + "<｜DSML｜ parameter name=\"a\" string=\"true\">1</｜DSML｜parameter>\n" + end,  // a blank
+      begin + "<｜DSML｜parameter name=\"a\" string=\"true\"1</｜DSML｜parameter>\n" + end,    // no >
+      "<｜｜DSML｜｜tool_calls>\n<｜｜DSML｜｜invoke name=\"f\">\n</｜｜DSML｜｜invoke>",
+      begin + argument + "</｜DSML｜invoke",
+      begin + "a=1\n" + end,
+  };
+  for (const std::string& text : texts) {
+    CAPTURE(text);
+    std::string content;
+    for (const ReplyPart& part : read(text)) {
+      CHECK(part.kind == Kind::content);
+      content += part.text;
+    }
+    CHECK(content == text);
+  }
+  // What only lacks its frame, or its end, is a call; and so is one whose arguments stand in one of that name.
+  const ReplyPart one{Kind::arguments, R"({"a":"1"})"};
+  CHECK(read("<｜DSML｜invoke name=\"f\">\n" + argument + "</｜DSML｜invoke>") ==
+        std::vector{ReplyPart{Kind::call, "f"}, one});
+  CHECK(read(begin + argument + "</｜DSML｜invoke>\n") == std::vector{ReplyPart{Kind::call, "f"}, one});
+  CHECK(read(begin + "<｜DSML｜parameter name=\"arguments\" string=\"false\">{\"a\": 1}</｜DSML｜parameter>\n" + end)[1]
+            .text == R"({"arguments":{"a": 1}})");
 }
 
 TEST_CASE("reply: where </think> is told by its token, one that is spelled is text, and one too many is left out") {
@@ -291,7 +338,8 @@ TEST_CASE("reply: where </think> is told by its token, one that is spelled is te
     take(parser.finish());
     return joined;
   };
-  const std::string call = "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+  const std::string call =
+      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
   const std::vector<std::tuple<std::vector<Piece>, bool, std::vector<ReplyPart>>> cases = {
       {{{"a</think>b"}, end, {"c"}}, true, {{Kind::reasoning, "a</think>b"}, {Kind::content, "c"}}},
       {{{"a \n"}, end, {"\n\nb "}, end, {" c"}}, true, {{Kind::reasoning, "a"}, {Kind::content, "b  c"}}},
@@ -299,10 +347,14 @@ TEST_CASE("reply: where </think> is told by its token, one that is spelled is te
       {{{"a "}}, true, {{Kind::reasoning, "a "}}},
       {{{"b</think> c"}}, false, {{Kind::content, "b</think> c"}}},
       {{{"b"}, end, {"c"}}, false, {{Kind::content, "bc"}}},
-      {{{"a"}, end, {"\n\n" + call}, end, {"d"}}, true,
+      {{{"a"}, end, {"\n\n" + call}, end, {"d"}},
+       true,
        {{Kind::reasoning, "a"}, {Kind::call, "f"}, {Kind::arguments, "{}"}, {Kind::content, "d"}}},
-      {{{"a <｜DSML｜tool_calls> b"}, end, {"c"}}, true, {{Kind::reasoning, "a <｜DSML｜tool_calls> b"}, {Kind::content, "c"}}},
-      {{{"a <｜DSML｜tool_calls>\n<｜DSML｜inv"}, end, {"c"}}, true,
+      {{{"a <｜DSML｜tool_calls> b"}, end, {"c"}},
+       true,
+       {{Kind::reasoning, "a <｜DSML｜tool_calls> b"}, {Kind::content, "c"}}},
+      {{{"a <｜DSML｜tool_calls>\n<｜DSML｜inv"}, end, {"c"}},
+       true,
        {{Kind::reasoning, "a <｜DSML｜tool_calls>\n<｜DSML｜inv"}, {Kind::content, "c"}}},
       {{{"x<｜DS"}, end, {"c</thi"}}, true, {{Kind::reasoning, "x<｜DS"}, {Kind::content, "c</thi"}}},
   };
