@@ -1,5 +1,6 @@
 #include "runtime/cli/answer.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -47,7 +48,7 @@ AnswerPrinter::~AnswerPrinter() {
 bool AnswerPrinter::push(uint32_t token) {
   const std::string text = detokenizer_.push(token);
   bytes_ += text.size();
-  if (token == end_of_reasoning_ && end_ == std::string::npos) end_ = bytes_ - kEnd.size();
+  if (token == end_of_reasoning_ && end_ == std::string::npos) end_ = bytes_;
   print(stop_.push(text));
   return !stop_.found();
 }
@@ -82,9 +83,13 @@ void AnswerPrinter::follow_reasoning(std::string_view text) {
     format::dim_data(true);
   }
   if (reasons_) {
-    const size_t at = end_of_reasoning_ ? end_ : text_.find(kEnd, before < kEnd.size() ? 0 : before - kEnd.size());
-    if (at != std::string::npos && at + kEnd.size() <= text_.size()) {
-      answer_begin_ = at + kEnd.size();
+    size_t end = end_;
+    if (!end_of_reasoning_) {
+      const size_t at = text_.find(kEnd, before < kEnd.size() ? 0 : before - kEnd.size());
+      end = at == std::string::npos ? at : at + kEnd.size();
+    }
+    if (end <= text_.size()) {
+      answer_begin_ = std::max(end, printed);
       print_until(answer_begin_);
       reasons_ = false;
       format::dim_data(false);

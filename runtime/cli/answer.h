@@ -45,7 +45,7 @@ class AnswerPrinter {
   bool reasons_;
   std::optional<uint32_t> end_of_reasoning_;
   size_t bytes_ = 0;                // of the answer, what is held back included
-  size_t end_ = std::string::npos;  // where the mark is that was told by its token
+  size_t end_ = std::string::npos;  // behind the mark that was told by its token
   size_t answer_begin_ = 0;
 };
 

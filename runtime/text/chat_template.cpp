@@ -142,7 +142,7 @@ Result<ChatTemplate> ChatTemplate::compile(std::string_view jinja_source, Templa
 Result<ChatTemplate> ChatTemplate::named(std::string_view name) {
   if (const auto known = builtin_template(name)) return compile(known->source, known->traits);
   return Error{ErrorKind::not_found, fmt::format("there is no chat template {}; known are {}", quote(name),
-                                                 fmt::join(builtin_template_names(), ", "))};
+                                                 fmt::join(builtin_template_names(), " "))};
 }
 
 bool ChatTemplate::has_thinking_switch() const {

@@ -89,8 +89,10 @@ const Tokenizer& marking_tokenizer() {
     nlohmann::json tokenizer = small_tokenizer();
     uint32_t id = 256;
     for (const char* mark : {"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>",
-                             "<think>", "</think>", "｜DSML｜", "<｜latest_reminder｜>", "<｜action｜>"})
-      add_token(tokenizer, id++, mark, {{"normalized", id % 2 == 0}});
+                             "<think>", "</think>", "｜DSML｜", "<｜latest_reminder｜>", "<｜action｜>"}) {
+      add_token(tokenizer, id, mark, {{"normalized", id % 2 == 0}});
+      ++id;
+    }
     return load(tokenizer);
   }();
   return kTokenizer;
@@ -359,8 +361,9 @@ TEST_CASE("reply: where </think> is told by its token, one that is spelled is te
       {{{"x<｜DS"}, end, {"c</thi"}}, true, {{Kind::reasoning, "x<｜DS"}, {Kind::content, "c</thi"}}},
   };
   for (const auto& [pieces, reasons, parts] : cases) {
+    const std::string first = pieces.front().text;
     for (const size_t cut : {size_t{1}, size_t{3}, size_t{1000}}) {
-      CAPTURE(pieces.front().text);
+      CAPTURE(first);
       CAPTURE(cut);
       CHECK(read(pieces, reasons, cut) == parts);
     }
