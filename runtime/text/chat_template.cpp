@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <utility>
 
 #include "format/base/foreign_text.h"
 #include "runtime/text/builtin_templates.h"
@@ -163,7 +164,7 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, 
                                          jinja::Cost* cost) const {
   OrderedJson variables = OrderedJson::object();
   const auto from_others = [&options](OrderedJson value) {
-    return options.guard ? guard_texts(value, options.guard) : value;
+    return options.guard ? guard_texts(value, options.guard) : std::move(value);
   };
   variables["messages"] = OrderedJson::array();
   for (const ChatMessage& message : messages) {
