@@ -52,10 +52,15 @@ Result<OrderedJson> arguments_object(const ToolCall& call, TemplateTraits traits
 
 /// Its content where the template has an empty line between the parts.
 std::string apart(const ChatMessage& message) {
-  std::string text = *message.content;
-  for (auto seam = message.seams.rbegin(); seam != message.seams.rend(); ++seam)
-    text.insert(*seam, 1, '\n');
-  return text;
+  const std::string_view content = *message.content;
+  std::string text;
+  size_t done = 0;
+  for (const size_t seam : message.seams) {
+    text += content.substr(done, seam - done);
+    text += '\n';
+    done = seam;
+  }
+  return text += content.substr(done);
 }
 
 /// DeepSeek-V4 writes a tool's name between quotes, with nothing that could escape one. Errors: invalid, as of

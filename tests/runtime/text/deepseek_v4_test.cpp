@@ -2,6 +2,7 @@
 // own programs; tests/e2e/test_v4_token_ids.py has the token ids.
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <random>
 #include <set>
 
@@ -173,6 +174,17 @@ TEST_CASE("deepseek v4: parts of a content have an empty line between, and elsew
     CHECK(written(talk, april) == "<｜User｜>a\n\nb\nc\n\n\n\nd<｜Assistant｜></think>");
   const auto other = ChatTemplate::named("deepseek-v3.2")->render(parse_conversation(talk)->messages, {});
   CHECK(*other == "<｜User｜>a\nb\nc\n\nd<｜Assistant｜></think>");
+}
+
+TEST_CASE("deepseek v4: a content of very many parts takes the time of its bytes") {
+  ChatMessage message{.role = Role::user};
+  for (int i = 0; i < 500'000; ++i)
+    message.add_part("a");
+  const std::clock_t begin = std::clock();
+  const auto text = chat(false).render({&message, 1}, {.arguments = {{"thinking", false}}});
+  REQUIRE(text.has_value());
+  CHECK(text->size() == 500'000 + 2 * 499'999 + std::string_view("<｜User｜><｜Assistant｜></think>").size());
+  CHECK(std::clock() - begin < 10 * CLOCKS_PER_SEC);
 }
 
 TEST_CASE("deepseek v4: reminders are known to its templates alone") {
