@@ -287,6 +287,32 @@ TEST_CASE("deepseek v4: which rules a model has is said by its kind and by keys 
   }
 }
 
+TEST_CASE("reply: DeepSeek-V4's answers are the same wherever they are cut") {
+  const OrderedJson file = OrderedJson::parse(test_file("text/deepseek_v4_replies.json"));
+  size_t cuts = 0;
+  for (const OrderedJson& each : file.at("replies")) {
+    const std::string reply = each.at("reply");
+    const auto read = [&](size_t cut) {
+      ReplyParser parser(
+          {.reasons = each.at("reasons"), .tools = {{"get_weather", nullptr}}, .family = ToolFamily::dsml});
+      std::vector<std::pair<ReplyPart::Kind, std::string>> joined;
+      for (const auto& parts : {parser.push(reply.substr(0, cut)), parser.push(reply.substr(cut)), parser.finish()}) {
+        for (const ReplyPart& part : parts) {
+          if (!joined.empty() && joined.back().first == part.kind && part.kind != ReplyPart::Kind::call)
+            joined.back().second += part.text;
+          else
+            joined.emplace_back(part.kind, part.text);
+        }
+      }
+      return joined;
+    };
+    const auto whole = read(reply.size());
+    for (size_t cut = 0; cut < reply.size(); ++cut, ++cuts)
+      CHECK(read(cut) == whole);
+  }
+  CHECK(cuts > 2000);
+}
+
 TEST_CASE("reply: calls of DeepSeek-V4 that are not quite of the form are passed on, to the byte") {
   using Kind = ReplyPart::Kind;
   const auto read = [](const std::string& reply) {
