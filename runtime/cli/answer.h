@@ -22,7 +22,9 @@ namespace dspack::runtime {
 class AnswerPrinter {
  public:
   /// `reasons`: the answer begins within reasoning. Reasoning, which ends in </think>, is dimmed on a terminal.
-  AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop, bool reasons = false);
+  /// `end_of_reasoning`: the token that alone is this mark; absent: its text is.
+  AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop, bool reasons = false,
+                std::optional<uint32_t> end_of_reasoning = {});
   ~AnswerPrinter();
   AnswerPrinter(const AnswerPrinter&) = delete;
   AnswerPrinter& operator=(const AnswerPrinter&) = delete;
@@ -30,6 +32,8 @@ class AnswerPrinter {
   bool push(uint32_t token);
   /// Ends the answer and returns all of its text.
   std::string finish();
+  /// Where in that text the answer begins, behind the reasoning; its size, where the reasoning has not ended.
+  [[nodiscard]] size_t answer_begin() const { return answer_begin_; }
 
  private:
   void print(std::string_view text);
@@ -39,6 +43,10 @@ class AnswerPrinter {
   StopStrings stop_;
   std::string text_;
   bool reasons_;
+  std::optional<uint32_t> end_of_reasoning_;
+  size_t bytes_ = 0;                // of the answer, what is held back included
+  size_t end_ = std::string::npos;  // behind the mark that was told by its token
+  size_t answer_begin_ = 0;
 };
 
 /// Says on stderr why an answer is shorter than it might be, where there is something to say.

@@ -124,7 +124,7 @@ class Chat {
   Result<void> set_temperature(const std::string& number);
   Result<void> attach(const std::string& file);
   Result<void> regenerate(ChatTerminal& terminal);
-  Result<std::string> render(std::span<const ChatMessage> conversation, const std::stop_token& stop);
+  Result<ChatText> render(std::span<const ChatMessage> conversation, const std::stop_token& stop);
   Result<void> answer(const std::string& message, ChatTerminal& terminal);
 
   LoadedModel& loaded_;
@@ -275,7 +275,7 @@ std::string closed_reasoning(std::string_view prompt, std::string said) {
   return said;
 }
 
-Result<std::string> Chat::render(std::span<const ChatMessage> conversation, const std::stop_token& stop) {
+Result<ChatText> Chat::render(std::span<const ChatMessage> conversation, const std::stop_token& stop) {
   RenderOptions options = render_;
   options.now = local_time();
   options.stop = stop;
@@ -291,12 +291,13 @@ Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   const std::stop_token work = terminal.begin_work();
   const auto prompt = render(conversation, work);
   const auto tokens =
-      prompt ? text_.tokenizer().encode(*prompt, SpecialTokens::parse) : Result<std::vector<uint32_t>>(prompt.error());
+      prompt ? text_.tokenizer().encode(prompt->text, prompt->special) : Result<std::vector<uint32_t>>(prompt.error());
   if (!tokens) {
     terminal.end_work();
     return tokens.error();
   }
-  AnswerPrinter printer(text_.tokenizer(), stop_, begins_reasoning(*prompt));
+  const auto end_of_reasoning = text_.end_of_reasoning();
+  AnswerPrinter printer(text_.tokenizer(), stop_, begins_reasoning(prompt->text), end_of_reasoning);
   const auto answer = generate_with_status(
       loaded_, session_, *tokens, generate_, sampler_, [&](uint32_t token) { return printer.push(token); }, work);
   terminal.end_work();
@@ -305,7 +306,9 @@ Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   report_end(answer->reason);
   if (said.empty() && answer->reason == StopReason::interrupted) return {};  // as if it had not been asked
   history_.push_back({.role = Role::user, .content = message});
-  history_.push_back({.role = Role::assistant, .content = closed_reasoning(*prompt, std::move(said))});
+  // Where the mark is a token, it would be text in the next prompt, from which earlier reasoning is left out anyway.
+  said = end_of_reasoning ? said.substr(printer.answer_begin()) : closed_reasoning(prompt->text, std::move(said));
+  history_.push_back({.role = Role::assistant, .content = std::move(said)});
   return {};
 }
 
@@ -319,7 +322,9 @@ Result<int> run_chat(const RunOptions& options) {
   const std::stop_token loading = terminal.begin_work();
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, loading));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, loading));
-  TRY(text.render_chat({}, {.stop = loading}));  // an unknown chat template is said now, not after the first question
+  // An unknown chat template is said now, not after the first question.
+  const ChatMessage greeting{.role = Role::user, .content = "Hello"};
+  TRY(text.render_chat({&greeting, 1}, {.stop = loading}));
   // A person at a terminal gets what the repository recommends, and is told.
   SamplerOptions sampling = options.sampler.over();
   if (stdin_is_terminal() && format::stdout_is_terminal()) {

@@ -39,7 +39,7 @@ Result<ChatTemplate> choose_template(const std::string& name_or_file) {
   if (named) return named;
   const auto source = format::read_text(format::posix_file_system(), name_or_file, kMaxTextBytes);
   if (!source && source.error().kind == ErrorKind::not_found) {
-    return Error{ErrorKind::not_found, fmt::format("{}, and there is no such file", named.error().message)};
+    return Error{ErrorKind::not_found, fmt::format("{}; no such file", named.error().message)};
   }
   if (!source) return source.error();
   auto compiled = ChatTemplate::compile(*source);

@@ -20,7 +20,7 @@ namespace dspack::runtime {
 void add_chat_options(format::OptionTable& table, ChatOptions& chat) {
   table.add("--chat-template", "NAME|FILE", chat.chat_template,
             "Chat template: a built-in name (a wrong one lists them) or a file with its Jinja source (default: the "
-            "repository's own; for DeepSeek-V3.2, which has none, deepseek-v3.2)");
+            "repository's own; for DeepSeek-V3.2 and V4, which have none, that of the release)");
   table.add("--thinking", "on|off", chat.thinking, format::one_of<bool>({{"on", true}, {"off", false}}),
             "Whether the answer begins with reasoning (default: the chat template's own)");
   table.add("--template-args", "JSON", chat.template_args, &parse_template_arguments,
@@ -145,9 +145,9 @@ std::tm local_time() {
   return now;
 }
 
-Result<std::string> render_conversation(const TextModel& text, const Conversation& conversation,
-                                        const ChatOptions& options, bool add_generation_prompt,
-                                        const std::stop_token& stop) {
+Result<ChatText> render_conversation(const TextModel& text, const Conversation& conversation,
+                                     const ChatOptions& options, bool add_generation_prompt,
+                                     const std::stop_token& stop) {
   OrderedJson arguments = options.arguments();
   if (const auto& chat = text.chat_template(!conversation.tools.is_null())) {
     if (!conversation.tools.empty() && !chat->prints_tools()) note("the chat template does not print tools");
@@ -165,9 +165,9 @@ Result<std::string> render_conversation(const TextModel& text, const Conversatio
 
 Result<EncodedPrompt> encode_conversation(const TextModel& text, const Conversation& conversation,
                                           const ChatOptions& chat, const std::stop_token& stop) {
-  TRY_ASSIGN(const std::string rendered, render_conversation(text, conversation, chat, true, stop));
-  EncodedPrompt encoded{.tokens = {}, .begins_reasoning = begins_reasoning(rendered)};
-  TRY_ASSIGN(encoded.tokens, text.tokenizer().encode(rendered, SpecialTokens::parse));
+  TRY_ASSIGN(const ChatText rendered, render_conversation(text, conversation, chat, true, stop));
+  EncodedPrompt encoded{.tokens = {}, .begins_reasoning = begins_reasoning(rendered.text)};
+  TRY_ASSIGN(encoded.tokens, text.tokenizer().encode(rendered.text, rendered.special));
   return encoded;
 }
 

@@ -64,9 +64,9 @@ format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument
 
 /// The conversation as the chat template writes it. Errors: invalid (the template fails for it, or does not read its
 /// arguments), cancelled; there is no template.
-[[nodiscard]] Result<std::string> render_conversation(const TextModel& text, const Conversation& conversation,
-                                                      const ChatOptions& options, bool add_generation_prompt,
-                                                      const std::stop_token& stop);
+[[nodiscard]] Result<ChatText> render_conversation(const TextModel& text, const Conversation& conversation,
+                                                   const ChatOptions& options, bool add_generation_prompt,
+                                                   const std::stop_token& stop);
 
 /// What the model gets.
 struct EncodedPrompt {

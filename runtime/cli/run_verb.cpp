@@ -73,7 +73,7 @@ Result<int> run_generate(const RunOptions& options, const std::stop_token& stop)
   TRY_ASSIGN(const EncodedPrompt prompt, encode(text, std::move(input), options, stop));
 
   TRY_ASSIGN(Session session, loaded->start_session());
-  AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop), prompt.begins_reasoning);
+  AnswerPrinter printer(text.tokenizer(), StopStrings(options.stop), prompt.begins_reasoning, text.end_of_reasoning());
   const GenerateOptions generate = generate_options(*loaded, options.max_tokens);
   TRY_ASSIGN(const Answer answer, generate_with_status(
                                       *loaded, session, prompt.tokens, generate, sampler,

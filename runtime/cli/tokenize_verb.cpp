@@ -86,8 +86,11 @@ Result<int> decode_file(const Tokenizer& tokenizer, const std::string& file) {
 }
 
 /// The one text that is to be tokenized.
-Result<std::string> text_of(const TextModel& model, const TokenizeOptions& options, const std::stop_token& stop) {
-  if (options.prompt) return read_prompt(*options.prompt);
+Result<ChatText> text_of(const TextModel& model, const TokenizeOptions& options, const std::stop_token& stop) {
+  if (options.prompt) {
+    TRY_ASSIGN(std::string prompt, read_prompt(*options.prompt));
+    return ChatText{.text = std::move(prompt)};
+  }
   TRY_ASSIGN(const Conversation conversation, read_conversation(*options.conversation));
   return render_conversation(model, conversation, options.chat, !options.ends_after_message, stop);
 }
@@ -99,12 +102,12 @@ Result<int> run_tokenize(const TokenizeOptions& options, format::Process& proces
   const Tokenizer& tokenizer = model.tokenizer();
   if (options.texts_file) return tokenize_file(tokenizer, *options.texts_file, options.as_json);
   if (options.ids_file) return decode_file(tokenizer, *options.ids_file);
-  TRY_ASSIGN(const std::string text, text_of(model, options, stop));
+  TRY_ASSIGN(const ChatText text, text_of(model, options, stop));
   if (options.as_text) {
-    format::print_data(text + "\n");
+    format::print_data(text.plain() + "\n");
     return 0;
   }
-  TRY_ASSIGN(const std::vector<uint32_t> tokens, tokenizer.encode(text, SpecialTokens::parse));
+  TRY_ASSIGN(const std::vector<uint32_t> tokens, tokenizer.encode(text.text, text.special));
   print_tokens(tokenizer, tokens, options.as_json);
   return 0;
 }

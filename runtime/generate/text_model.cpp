@@ -59,11 +59,14 @@ Result<void> read_template_files(format::Repository& repository, TokenizerConfig
 /// The template that a repository without one stands for, by its kind of model.
 Result<ChatTemplate> template_of_model(const std::optional<std::string>& model_config) {
   std::optional<std::string> type;
+  bool has_dspark = false;
   if (model_config) {
     TRY_ASSIGN(const nlohmann::json config, parse_json(*model_config, kModelFile, format::kConfigDocument));
     TRY_ASSIGN(type, string_field(config, "model_type"));
+    for (const auto& [key, value] : config.items())
+      has_dspark = has_dspark || key.starts_with("dspark_");
   }
-  if (const auto name = builtin_template_of(type.value_or(""))) return ChatTemplate::named(*name);
+  if (const auto name = builtin_template_of(type.value_or(""), has_dspark)) return ChatTemplate::named(*name);
   return Error{ErrorKind::not_found,
                "this repository has no chat template; --chat-template NAME uses a known one (a wrong name lists them)"};
 }
@@ -118,12 +121,20 @@ Result<TextModel> TextModel::load(format::Repository& repository, const std::sto
   return TextModel(std::move(tokenizer), std::move(config), std::move(chat), std::move(tool_chat));
 }
 
-Result<std::string> TextModel::render_chat(std::span<const ChatMessage> messages, RenderOptions options) const {
+std::optional<uint32_t> TextModel::end_of_reasoning(bool with_tools) const {
+  const Result<ChatTemplate>& chat = chat_template(with_tools);
+  return chat && chat->traits().is_v4 ? tokenizer_.id_of("</think>") : std::nullopt;
+}
+
+Result<ChatText> TextModel::render_chat(std::span<const ChatMessage> messages, RenderOptions options) const {
   const Result<ChatTemplate>& chat = chat_template(!options.tools.is_null());
   if (!chat) return chat.error().in("this needs a chat template (--raw continues a text without one)");
   options.bos_token = config_.bos_token.value_or("");
   options.eos_token = config_.eos_token.value_or("");
-  return chat->render(messages, options);
+  const bool is_guarded = chat->traits().is_v4;
+  if (is_guarded) options.guard = [this](std::string_view text) { return tokenizer_.guarded(text); };
+  TRY_ASSIGN(std::string text, chat->render(messages, options));
+  return ChatText{.text = std::move(text), .special = is_guarded ? SpecialTokens::guarded : SpecialTokens::parse};
 }
 
 Result<std::vector<uint32_t>> TextModel::encode_raw(std::string_view text, const EncodingLimits& limits) const {

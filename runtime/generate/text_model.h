@@ -12,10 +12,20 @@
 
 #include "format/source/repository.h"
 #include "runtime/text/chat_template.h"
+#include "runtime/text/guarded_text.h"
 #include "runtime/text/tokenizer.h"
 #include "runtime/text/tokenizer_config.h"
 
 namespace dspack::runtime {
+
+/// A conversation as a chat template writes it.
+struct ChatText {
+  std::string text;
+  SpecialTokens special = SpecialTokens::parse;  // how it is encoded; guarded: so is the text (guarded_text.h)
+
+  /// As people read it.
+  [[nodiscard]] std::string plain() const { return special == SpecialTokens::guarded ? unguarded(text) : text; }
+};
 
 class TextModel {
  public:
@@ -28,6 +38,8 @@ class TextModel {
   [[nodiscard]] const Result<ChatTemplate>& chat_template(bool with_tools = false) const {
     return with_tools && tool_chat_ ? *tool_chat_ : chat_;
   }
+  /// The token that alone ends the reasoning of an answer; absent: its text does.
+  [[nodiscard]] std::optional<uint32_t> end_of_reasoning(bool with_tools = false) const;
   /// Takes another template than the repository's.
   void use_template(const ChatTemplate& chat) {
     chat_ = chat;
@@ -36,7 +48,7 @@ class TextModel {
 
   /// The conversation as the chat template writes it, by default ending where the assistant's answer begins. BOS and
   /// EOS of `options` are replaced by those of tokenizer_config.json.
-  [[nodiscard]] Result<std::string> render_chat(std::span<const ChatMessage> messages, RenderOptions options) const;
+  [[nodiscard]] Result<ChatText> render_chat(std::span<const ChatMessage> messages, RenderOptions options) const;
   /// Text as it is, after the BOS token if tokenizer_config.json asks for one and the text does not begin with it.
   [[nodiscard]] Result<std::vector<uint32_t>> encode_raw(std::string_view text,
                                                          const EncodingLimits& limits = {}) const;
@@ -55,7 +67,7 @@ class TextModel {
   std::optional<Result<ChatTemplate>> tool_chat_;
 };
 
-/// Whether an answer to this text, as the model gets it, begins within reasoning.
+/// Whether an answer to this text, as a template has written it or a user, begins within reasoning.
 [[nodiscard]] bool begins_reasoning(std::string_view prompt);
 /// The same where the text ends within an answer, which begins at `answer`: its last mark of reasoning tells.
 [[nodiscard]] bool continues_reasoning(std::string_view prompt, size_t answer);

@@ -74,14 +74,16 @@ Result<AnswerRequest> read_openai(const OrderedJson& root, RequestApi api, const
   return request;
 }
 
-/// The switches of reasoning: DeepSeek's, Alibaba's, SGLang's and OpenRouter's, OpenAI's; the last one that is there
-/// decides. chat_template_kwargs, as in vLLM and SGLang, are the conversation's arguments; an effort is one more of
-/// them.
-Result<void> read_reasoning(const JsonFields& fields, Conversation& conversation, std::optional<bool>& thinking) {
+/// The switches of reasoning: DeepSeek's, Alibaba's, SGLang's and OpenRouter's; the last one that is there decides, and
+/// OpenAI's effort for most templates. chat_template_kwargs, as in vLLM and SGLang, are the conversation's arguments;
+/// an effort is one more of them.
+Result<void> read_reasoning(const JsonFields& fields, Conversation& conversation, AnswerRequest& request) {
+  std::optional<bool>& thinking = request.thinking;
   TRY(read_thinking(fields, thinking));
   TRY_ASSIGN(const auto enabled, fields.flag("enable_thinking"));
   if (enabled) thinking = *enabled;
-  TRY_ASSIGN(auto effort, fields.text("reasoning_effort"));
+  std::optional<std::string>& effort = request.effort;
+  TRY_ASSIGN(effort, fields.text("reasoning_effort"));
   if (const OrderedJson* reasoning = fields.find("reasoning")) {
     if (!reasoning->is_object()) return invalid("\"reasoning\" is not an object");
     TRY_ASSIGN(const auto wanted, JsonFields(*reasoning).flag("enabled"));
@@ -90,9 +92,8 @@ Result<void> read_reasoning(const JsonFields& fields, Conversation& conversation
       TRY_ASSIGN(effort, JsonFields(*reasoning).text("effort"));
     }
   }
-  if (!effort) return {};
-  thinking = is_reasoning_effort(*effort);
-  if (!conversation.arguments.contains("reasoning_effort")) conversation.arguments["reasoning_effort"] = *effort;
+  if (effort && !conversation.arguments.contains("reasoning_effort"))
+    conversation.arguments["reasoning_effort"] = *effort;
   return {};
 }
 
@@ -125,13 +126,17 @@ void leave_out_tools(OrderedJson& tools, std::vector<std::string>& remarks) {
 
 }  // namespace
 
+std::optional<bool> AnswerRequest::reasons() const {
+  return effort ? std::optional(is_reasoning_effort(*effort)) : thinking;
+}
+
 Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOptions& defaults) {
   TRY_ASSIGN(const OrderedJson root, parse_body(body));
   const JsonFields fields(root);
   TRY_ASSIGN(AnswerRequest request, read_openai(root, kChat, defaults));
   TRY_ASSIGN(Conversation conversation, read_conversation(root));
   if (conversation.messages.empty()) return invalid("\"messages\" is empty");
-  TRY(read_reasoning(fields, conversation, request.thinking));
+  TRY(read_reasoning(fields, conversation, request));
   TRY(read_ending(fields, conversation));
   leave_out_tools(conversation.tools, request.remarks);
   TRY_ASSIGN(const auto logprobs, fields.flag("logprobs"));

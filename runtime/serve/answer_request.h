@@ -39,10 +39,13 @@ struct AnswerRequest {
   bool streams = false;
   bool includes_usage = false;           // in a stream
   std::optional<uint32_t> top_logprobs;  // absent: none are told; 0: those of the answer's tokens alone
-  std::optional<bool> thinking;
+  std::optional<bool> thinking;          // as a switch says
+  std::optional<std::string> effort;     // how much of it, which for most templates is a switch as well, and decides
   bool echoes = false;  // the prompt's text comes first, with its likelihoods where they are told; of a text
   std::vector<std::string> remarks = {};  // lines for the log: what of the request was passed over
 
+  /// Whether to reason, for templates that know no efforts.
+  [[nodiscard]] std::optional<bool> reasons() const;
   [[nodiscard]] uint32_t prompts() const {
     const auto* texts = std::get_if<std::vector<TextPrompt>>(&prompt);
     return texts == nullptr ? 1 : static_cast<uint32_t>(texts->size());

@@ -19,13 +19,17 @@ std::vector<CallableTool> tools_of(const AnswerRequest& request) {
 }  // namespace
 
 Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, uint32_t prompt_tokens, Form form,
-                     std::optional<ToolFamily> family, std::unique_ptr<AnswerWriter> writer, Log log)
+                     Marks marks, std::unique_ptr<AnswerWriter> writer, Log log)
     : tokenizer_(tokenizer),
       form_(form),
+      end_think_(marks.end_think),
       // Marks of reasoning and calls may be flagged special: the parser needs them.
       detokenizer_(tokenizer, form == Form::text ? SpecialOutput::skip : SpecialOutput::keep),
       stop_(request.stop),
-      parser_({.reasons = form == Form::conversation_in_thought, .tools = tools_of(request), .family = family}),
+      parser_({.reasons = form == Form::conversation_in_thought,
+               .tools = tools_of(request),
+               .family = marks.family,
+               .told_ends = marks.end_think.has_value()}),
       check_(request.form),
       min_tokens_(request.min_tokens),
       top_logprobs_(request.top_logprobs),
@@ -113,6 +117,8 @@ bool Answering::token(uint32_t id, std::span<const float> logits) {
   const bool is_silent = form_ != Form::text && tokenizer_.is_special(id) && !is_reply_mark(tokenizer_.token_bytes(id));
   if (!is_silent) {
     const std::string text = text_after(id);
+    bytes_ += text.size();
+    if (id == end_think_) parser_.mark_end(bytes_ - marks::kEndThink.size());
     deliver(counts_.answer_tokens <= min_tokens_ ? text : stop_.push(text), false);
   }
   if (stop_.found() != nullptr) stop_text_ = *stop_.found();

@@ -24,9 +24,13 @@ class Answering final : public GenerationListener {
   enum class Form { text, conversation, conversation_in_thought };  // the last: the prompt ends within <think>
   using Log = std::function<void(const Error& error)>;
 
-  /// `family`: in which the template writes calls; absent: not known.
-  Answering(const Tokenizer& tokenizer, const AnswerRequest& request, uint32_t prompt_tokens, Form form,
-            std::optional<ToolFamily> family, std::unique_ptr<AnswerWriter> writer, Log log);
+  /// What the chat template knows of answers.
+  struct Marks {
+    std::optional<ToolFamily> family = {};   // in which it writes calls; absent: not known
+    std::optional<uint32_t> end_think = {};  // the token that alone is </think>; absent: its text is
+  };
+  Answering(const Tokenizer& tokenizer, const AnswerRequest& request, uint32_t prompt_tokens, Form form, Marks marks,
+            std::unique_ptr<AnswerWriter> writer, Log log);
 
   /// The prompt's text comes before the answer's. Before the generation is submitted; not of a prompt that is scored,
   /// which comes with its likelihoods.
@@ -69,6 +73,7 @@ class Answering final : public GenerationListener {
   std::shared_ptr<const RequestMemory::Share> memory_;
   const Tokenizer& tokenizer_;
   Form form_;
+  std::optional<uint32_t> end_think_;
   Detokenizer detokenizer_;
   StopStrings stop_;
   ReplyParser parser_;
@@ -79,6 +84,7 @@ class Answering final : public GenerationListener {
   Log log_;
   std::vector<TokenLikelihood> untold_;  // tokens whose text is held back
   std::string echo_;                     // that has not been told yet
+  size_t bytes_ = 0;                     // of the answer so far
   size_t characters_ = 0;                // of prompt and answer so far, where the prompt is echoed
   AnswerCounts counts_;
   uint32_t read_ = 0;

@@ -9,11 +9,12 @@
 namespace dspack::runtime {
 namespace {
 
-/// A content block of Anthropic's API as a part of OpenAI's.
-Result<std::string> block_text(const OrderedJson& content, std::string_view where) {
-  if (content.is_string()) return content.get<std::string>();
+/// Content blocks of Anthropic's API as a message's content.
+Result<void> read_text(const OrderedJson& content, std::string_view where, ChatMessage& message) {
+  message.content = "";
+  if (content.is_string()) message.content = content.get<std::string>();
+  if (content.is_string()) return {};
   if (!content.is_array()) return invalid(fmt::format("{} is not a string or a list", where));
-  std::string text;
   for (const OrderedJson& block : content) {
     if (!block.is_object()) return invalid(fmt::format("{}: a block is not an object", where));
     TRY_ASSIGN(const auto named, JsonFields(block).text("type"));
@@ -23,10 +24,12 @@ Result<std::string> block_text(const OrderedJson& content, std::string_view wher
                    fmt::format("{}: a block of type {} cannot be read there, only text", where, quote(type))};
     }
     TRY_ASSIGN(const auto words, JsonFields(block).text("text"));
-    if (!text.empty()) text += '\n';
-    text += words.value_or("");
+    if (message.content->empty())
+      message.content = words.value_or("");
+    else
+      message.add_part(words.value_or(""));
   }
-  return text;
+  return {};
 }
 
 /// One message of Anthropic's API, which may stand for several: results of tools are messages of their own.
@@ -48,7 +51,7 @@ Result<void> read_blocks(const OrderedJson& message, std::vector<ChatMessage>& m
     TRY_ASSIGN(const auto type, fields.text("type"));
     if (type == "text") {
       TRY_ASSIGN(const auto text, fields.text("text"));
-      spoken.content = spoken.content ? *spoken.content + "\n" + text.value_or("") : text.value_or("");
+      spoken.add_part(text.value_or(""));
     } else if (type == "thinking") {
       TRY_ASSIGN(const auto thinking, fields.text("thinking"));
       if (thinking) spoken.others["reasoning_content"] = *thinking;
@@ -65,7 +68,7 @@ Result<void> read_blocks(const OrderedJson& message, std::vector<ChatMessage>& m
       const OrderedJson* result = fields.find("content");
       ChatMessage answer{.role = Role::tool, .content = "", .tool_call_id = id};
       if (result != nullptr) {
-        TRY_ASSIGN(answer.content, block_text(*result, "the content of a tool_result"));
+        TRY(read_text(*result, "the content of a tool_result", answer));
       }
       messages.push_back(std::move(answer));
     } else if (type != "redacted_thinking") {
@@ -124,8 +127,9 @@ Result<AnswerRequest> parse_messages_request(std::string_view body, const Sample
   TRY_ASSIGN(request.stop, read_stops(fields.find("stop_sequences"), "stop_sequences"));
   Conversation conversation;
   if (const OrderedJson* system = fields.find("system")) {
-    TRY_ASSIGN(std::string text, block_text(*system, "\"system\""));
-    conversation.messages.push_back({.role = Role::system, .content = std::move(text)});
+    ChatMessage message{.role = Role::system};
+    TRY(read_text(*system, "\"system\"", message));
+    conversation.messages.push_back(std::move(message));
   }
   const OrderedJson* messages = fields.find("messages");
   if (messages == nullptr || !messages->is_array()) return invalid("\"messages\" is not a list");

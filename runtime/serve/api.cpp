@@ -70,10 +70,11 @@ bool are_equal(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-std::optional<ToolFamily> family_of(const Result<ChatTemplate>& chat) {
-  if (!chat) return std::nullopt;
-  const auto syntax = ToolSyntax::of(*chat);
-  return syntax ? std::optional(syntax->family()) : std::nullopt;
+Answering::Marks marks_of(const TextModel& text, bool with_tools) {
+  const auto& chat = text.chat_template(with_tools);
+  const auto syntax = chat ? ToolSyntax::of(*chat) : Result<ToolSyntax>(chat.error());
+  return {.family = syntax ? std::optional(syntax->family()) : std::nullopt,
+          .end_think = text.end_of_reasoning(with_tools)};
 }
 
 /// What browsers say of a request that a page of another origin has caused, also where they name no origin: pictures,
@@ -109,7 +110,7 @@ Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, Api
     : text_(text),
       prompts_(text,
                {.context = options.context, .template_arguments = options.template_arguments, .clock = options.clock}),
-      families_{family_of(text.chat_template(false)), family_of(text.chat_template(true))},
+      marks_{marks_of(text, false), marks_of(text, true)},
       scheduler_(scheduler),
       machine_(machine),
       options_(std::move(options)),
@@ -355,7 +356,7 @@ Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Pr
             : make_responses_writer(call.reply, request, model));
   }
   const auto* conversation = std::get_if<Conversation>(&request.prompt);
-  const auto family = families_[conversation != nullptr && !conversation->tools.is_null() ? 1 : 0];
+  const Answering::Marks& known = marks_[conversation != nullptr && !conversation->tools.is_null() ? 1 : 0];
   uint64_t kept_bytes = 0;
   const uint64_t first_seed = request.sampling.seed;
   Answers answers;
@@ -364,7 +365,7 @@ Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Pr
     const auto count = static_cast<uint32_t>(prompt.tokens.size());
     request.sampling.seed = first_seed + index % request.choices;  // of each prompt as if it were alone
     TRY_ASSIGN(Sampler sampler, Sampler::make(request.sampling));
-    const auto answering = std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, family,
+    const auto answering = std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, known,
                                                        std::move(writers[index]), log_);
     if (request.echoes && !request.scores_prompt()) answering->echo(prompt.tokens);
     answering->keep(call.memory);

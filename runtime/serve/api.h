@@ -85,8 +85,7 @@ class Api {
 
   const TextModel& text_;
   PromptMaker prompts_;
-  // How the templates write calls: without tools, and with them. Absent: in no known form.
-  std::array<std::optional<ToolFamily>, 2> families_;
+  std::array<Answering::Marks, 2> marks_;  // of the templates: without tools, and with them
   Scheduler& scheduler_;
   MachineWatch& machine_;
   const WebPage page_ = make_web_page();

@@ -131,7 +131,8 @@ const RequestField kFields[] = {
     // Reasoning.
     {"chat_template_kwargs", kChat, kObeyed, R"({"thinking": true})", "arguments of the template, up to 256"},
     {"reasoning_effort", kChat, kObeyed, R"("high")",
-     "an argument of the template; `none` and `minimal` turn reasoning off, the others on"},
+     "an argument of the template; `none` and `minimal` turn reasoning off, the others on, unless the "
+     "template knows efforts itself (DeepSeek-V4's)"},
     {"reasoning", kResponses, kObeyed, R"({"effort": "high"})", "`effort`, as `reasoning_effort`"},
     {"reasoning", kChat, kObeyed, R"({"effort": "high"})", "`effort`, as `reasoning_effort`; `enabled`"},
     {"thinking", kChat | kMessages, kObeyed, R"({"type": "enabled"})",

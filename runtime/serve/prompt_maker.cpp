@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "format/base/foreign_text.h"
+#include "runtime/serve/request_fields.h"
 
 namespace dspack::runtime {
 namespace {
@@ -30,12 +31,22 @@ Error never(const Error& error) {
   return error.kind == ErrorKind::budget ? invalid(error.message) : error;
 }
 
+/// The form of an answer for a template that tells the model of it, as OpenAI's response_format.
+OrderedJson told_format(const AnswerForm& form) {
+  if (form.kind == AnswerForm::Kind::object) return {{"type", "json_object"}};
+  return {{"type", "json_schema"}, {"json_schema", {{"schema", form.schema}}}};
+}
+
 }  // namespace
 
 Result<RenderOptions> PromptMaker::render_options(const AnswerRequest& request, const Asker& asker) const {
   const auto& conversation = std::get<Conversation>(request.prompt);
   OrderedJson arguments = options_.template_arguments;
-  if (request.thinking) arguments.update(thinking_arguments(*request.thinking));
+  const auto& chat = text_.chat_template(!conversation.tools.is_null());
+  const bool is_v4 = chat && chat->traits().is_v4;
+  if (const auto thinking = is_v4 ? request.thinking : request.reasons())
+    arguments.update(thinking_arguments(*thinking));
+  if (is_v4 && is_json(request.form)) arguments["response_format"] = told_format(request.form);
   for (const auto& [name, value] : conversation.arguments.items()) {
     if (is_given_to_templates(name))
       return invalid(fmt::format("\"chat_template_kwargs\" cannot hold {}", quote(name)));
@@ -54,7 +65,7 @@ Result<std::string> PromptMaker::render(const AnswerRequest& request, const Aske
   TRY_ASSIGN(RenderOptions options, render_options(request, asker));
   auto text = text_.render_chat(std::get<Conversation>(request.prompt).messages, std::move(options));
   if (!text) return never(text.error());
-  return text;
+  return text->plain();
 }
 
 size_t PromptMaker::answer_begin(std::string_view text, std::span<const ChatMessage> messages,
@@ -62,7 +73,7 @@ size_t PromptMaker::answer_begin(std::string_view text, std::span<const ChatMess
   options.continue_final_message = false;
   const auto before = text_.render_chat(messages.first(messages.size() - 1), std::move(options));
   if (!before) return 0;  // such a template cannot tell
-  const auto differs = static_cast<size_t>(std::ranges::mismatch(text, *before).in1 - text.begin());
+  const auto differs = static_cast<size_t>(std::ranges::mismatch(text, before->text).in1 - text.begin());
   // Both may go on with a mark of reasoning, and with another one.
   return differs - std::min(differs, std::string_view("<think>").size());
 }
@@ -73,14 +84,14 @@ std::optional<uint64_t> PromptMaker::too_many(uint64_t text_bytes) const {
   return tokens > options_.context ? std::optional(tokens) : std::nullopt;
 }
 
-Result<void> PromptMaker::encode_into(Prompt& prompt, std::string_view text, bool begins, const Asker& asker) const {
-  prompt.at_least = too_many(text.size());
+Result<void> PromptMaker::encode_into(Prompt& prompt, std::string_view text, SpecialTokens special, bool begins,
+                                      const Asker& asker) const {
+  prompt.at_least = too_many(special == SpecialTokens::guarded ? unguarded(text).size() : text.size());
   if (prompt.at_least) return {};
   const uint64_t before = asker.memory.bytes();
   TRY(asker.memory.need(before + encoding_bytes(text.size())));
   const EncodingLimits limits{.most_tokens = options_.context + kCountedBeyond, .stop = asker.gone};
-  TRY_ASSIGN(prompt.tokens,
-             begins ? text_.encode_raw(text, limits) : text_.tokenizer().encode(text, SpecialTokens::parse, limits));
+  TRY_ASSIGN(prompt.tokens, begins ? text_.encode_raw(text, limits) : text_.tokenizer().encode(text, special, limits));
   if (prompt.tokens.size() > limits.most_tokens) prompt.at_least = prompt.tokens.size();
   return asker.memory.need(before + prompt.tokens.capacity() * sizeof(uint32_t));
 }
@@ -99,10 +110,10 @@ Result<Prompt> PromptMaker::prompt_of(const AnswerRequest& request, const Asker&
   TRY_ASSIGN(const RenderOptions options, render_options(request, asker));
   const auto rendered = text_.render_chat(conversation.messages, options);
   if (!rendered) return never(rendered.error());
-  const std::string& text = *rendered;
+  const std::string& text = rendered->text;
   const bool continues = conversation.continue_final_message;
   const size_t begin = continues ? answer_begin(text, conversation.messages, options) : text.size();
-  TRY(encode_into(prompt, text, false, asker));
+  TRY(encode_into(prompt, text, rendered->special, false, asker));
   const auto& chat = text_.chat_template();
   if (continues_reasoning(text, begin)) {
     prompt.form = Answering::Form::conversation_in_thought;
@@ -127,7 +138,7 @@ Result<std::vector<Prompt>> PromptMaker::prompts_of(const AnswerRequest& request
   for (const TextPrompt& each : *texts) {
     Prompt& prompt = prompts.emplace_back();
     if (const auto* text = std::get_if<std::string>(&each)) {
-      TRY(encode_into(prompt, *text, true, asker));
+      TRY(encode_into(prompt, *text, SpecialTokens::parse, true, asker));
       if (prompt.at_least) return prompts;
     } else {
       prompt.tokens = std::get<std::vector<uint32_t>>(each);

@@ -59,7 +59,8 @@ class PromptMaker {
                                     RenderOptions options) const;
   /// Tokens that a text of so many bytes has at least, where these are more than the context holds.
   [[nodiscard]] std::optional<uint64_t> too_many(uint64_t text_bytes) const;
-  [[nodiscard]] Result<void> encode_into(Prompt& prompt, std::string_view text, bool begins, const Asker& asker) const;
+  [[nodiscard]] Result<void> encode_into(Prompt& prompt, std::string_view text, SpecialTokens special, bool begins,
+                                         const Asker& asker) const;
 
   const TextModel& text_;
   Options options_;

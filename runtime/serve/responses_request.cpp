@@ -22,11 +22,12 @@ std::string reasoning_text(const JsonFields& fields) {
   return text;
 }
 
-/// The texts of a list of parts, or one text. `place`: what holds them, for errors.
-Result<std::string> parts_text(const OrderedJson& content, std::string_view place) {
-  if (content.is_string()) return content.get<std::string>();
+/// The texts of a list of parts, or one text, become a message's content. `place`: what holds them, for errors.
+Result<void> read_parts(const OrderedJson& content, std::string_view place, ChatMessage& message) {
+  message.content = "";
+  if (content.is_string()) message.content = content.get<std::string>();
+  if (content.is_string()) return {};
   if (!content.is_array()) return invalid(fmt::format("{} is not a string or a list", place));
-  std::string joined;
   for (const OrderedJson& part : content) {
     TRY_ASSIGN(const auto kind, part.is_object() ? JsonFields(part).text("type") : std::optional<std::string>());
     if (kind != "input_text" && kind != "output_text" && kind != "text") {
@@ -34,9 +35,12 @@ Result<std::string> parts_text(const OrderedJson& content, std::string_view plac
                    fmt::format("{}: a part of type {} cannot be read, only text", place, quote(kind.value_or("")))};
     }
     TRY_ASSIGN(const auto text, JsonFields(part).text("text"));
-    joined += (joined.empty() ? "" : "\n") + text.value_or("");
+    if (message.content->empty())
+      message.content = text.value_or("");
+    else
+      message.add_part(text.value_or(""));
   }
-  return joined;
+  return {};
 }
 
 /// The assistant's message that an item begins, with the reasoning in front of it.
@@ -83,7 +87,7 @@ Result<void> read_item(const OrderedJson& item, std::vector<ChatMessage>& messag
     TRY_ASSIGN(const auto id, fields.text("call_id"));
     ChatMessage result{.role = Role::tool, .content = "", .tool_call_id = id};
     if (const OrderedJson* output = fields.find("output")) {
-      TRY_ASSIGN(result.content, parts_text(*output, fmt::format("\"output\" of a {}", *type)));
+      TRY(read_parts(*output, fmt::format("\"output\" of a {}", *type), result));
     }
     messages.push_back(std::move(result));
     return {};
@@ -97,7 +101,7 @@ Result<void> read_item(const OrderedJson& item, std::vector<ChatMessage>& messag
   reasoning.clear();  // it has found its message, or had none
   const OrderedJson* content = fields.find("content");
   if (content == nullptr) return invalid("a message of \"input\" has no \"content\"");
-  TRY_ASSIGN(message.content, parts_text(*content, "a message's \"content\""));
+  TRY(read_parts(*content, "a message's \"content\"", message));
   messages.push_back(std::move(message));
   return {};
 }
@@ -149,9 +153,8 @@ Result<AnswerRequest> parse_responses_request(std::string_view body, const Sampl
   TRY(read_schemas(fields, request.form));
   TRY(read_tool_choice(fields, conversation.tools, request.form, request.remarks));
   if (const OrderedJson* reasoning = fields.find("reasoning"); reasoning != nullptr && reasoning->is_object()) {
-    TRY_ASSIGN(const auto effort, JsonFields(*reasoning).text("effort"));
-    if (effort) request.thinking = is_reasoning_effort(*effort);
-    if (effort) conversation.arguments["reasoning_effort"] = *effort;
+    TRY_ASSIGN(request.effort, JsonFields(*reasoning).text("effort"));
+    if (request.effort) conversation.arguments["reasoning_effort"] = *request.effort;
   }
   request.prompt = std::move(conversation);
   return request;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/text/codepoint_set.h"
+#include "runtime/text/guarded_text.h"
 #include "runtime/text/json.h"
 #include "runtime/text/unicode.h"
 
@@ -106,6 +107,21 @@ Result<void> AddedTokens::split_by(const Tree& tree, std::string_view text, Work
 
 bool AddedTokens::contains(uint32_t id) const {
   return std::ranges::any_of(tokens_, [id](const AddedToken& token) { return token.id == id; });
+}
+
+std::string AddedTokens::guarded(std::string_view text) const {
+  std::string guarded;
+  WorkBudget budget(text.size());
+  while (!text.empty()) {
+    if (text.starts_with(kGuard)) guarded += kGuard;
+    const size_t character = first_utf8_unit(text).bytes;
+    guarded += text.substr(0, character);
+    // Where the steps are used up, every character may begin one.
+    const bool may_begin = as_is_.longest(text, budget) || normalized_.longest(text, budget);
+    if (may_begin || budget.spent() == budget.all()) guarded += kGuard;
+    text.remove_prefix(character);
+  }
+  return guarded;
 }
 
 Result<std::vector<AddedTokens::Segment>> AddedTokens::split(std::string_view text, WorkBudget& budget) const {

@@ -25,6 +25,11 @@ const Release kReleases[] = {
     {"deepseek-v3.1", &kDeepseekV31Source, ""},
     {"deepseek-v3.1-terminus", &kDeepseekV31Source, "'terminus': true"},
     {"deepseek-v3.2", &kDeepseekV32Source, "", {.has_developer = true, .parses_arguments = true}},
+    {"deepseek-v4-april",
+     &kDeepseekV4Source,
+     "'april': true",
+     {.has_developer = true, .parses_arguments = true, .is_v4 = true}},
+    {"deepseek-v4", &kDeepseekV4Source, "", {.parses_arguments = true, .is_v4 = true, .continues_prefix = true}},
     // July 2025, as first published. A backslash and an n stand in front of a result: in its template, they are outside
     // of any string.
     {"kimi-k2-first", &kKimiK2Source,
@@ -63,8 +68,9 @@ std::optional<BuiltinTemplate> builtin_template(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<std::string_view> builtin_template_of(std::string_view model_type) {
+std::optional<std::string_view> builtin_template_of(std::string_view model_type, bool has_dspark) {
   if (model_type == "deepseek_v32") return "deepseek-v3.2";  // V3.2-Exp, of the same type, has a template
+  if (model_type == "deepseek_v4") return has_dspark ? "deepseek-v4" : "deepseek-v4-april";
   return std::nullopt;
 }
 

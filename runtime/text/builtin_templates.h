@@ -14,6 +14,11 @@ namespace dspack::runtime {
 struct TemplateTraits {
   bool has_developer = false;     // the role; for others, a developer is the system
   bool parses_arguments = false;  // calls' arguments are objects, also where they came as JSON text
+  /// DeepSeek-V4's, for which DeepSeek's own service sets the rules: there is the role latest_reminder; parts of a
+  /// content have an empty line between; arguments that are no object are one argument of this name; an effort also
+  /// says whether to reason; and tokens alone are marks, in prompts and in answers, not what someone spells like them.
+  bool is_v4 = false;
+  bool continues_prefix = false;  // a last message with `prefix` ends where the answer goes on with it
 };
 
 struct BuiltinTemplate {
@@ -25,9 +30,10 @@ struct BuiltinTemplate {
 [[nodiscard]] std::vector<std::string> builtin_template_names();
 /// nullopt: there is no such name.
 [[nodiscard]] std::optional<BuiltinTemplate> builtin_template(std::string_view name);
-/// The one for models whose repositories have a program in its place, by config.json's `model_type`; nullopt: they have
-/// a template of their own.
-[[nodiscard]] std::optional<std::string_view> builtin_template_of(std::string_view model_type);
+/// The one for models whose repositories have a program in its place, by config.json's `model_type`, and whether it has
+/// keys of DSpark, `dspark_*`, which DeepSeek-V4 has since its releases of 31 July; nullopt: they have a template of
+/// their own.
+[[nodiscard]] std::optional<std::string_view> builtin_template_of(std::string_view model_type, bool has_dspark = false);
 
 // The files of templates/; the build makes them constants (cmake/embed.cmake).
 extern const std::string_view kDeepseekV2Source;
@@ -36,6 +42,7 @@ extern const std::string_view kDeepseekV30324Source;
 extern const std::string_view kDeepseekR1Source;
 extern const std::string_view kDeepseekV31Source;
 extern const std::string_view kDeepseekV32Source;
+extern const std::string_view kDeepseekV4Source;
 extern const std::string_view kKimiK2Source;
 
 }  // namespace dspack::runtime

@@ -29,11 +29,13 @@ Result<std::optional<std::string>> text_field(const OrderedJson& object, const c
 /// A message's content: a string, or a list of {"type": "text", "text": "..."}, as OpenAI's clients write it. The
 /// templates take a string, so parts are joined by line feeds, as vLLM and llama.cpp do. Absent and null are nullopt;
 /// so is an empty list of an assistant, who may call instead, and elsewhere it is an empty text.
-Result<std::optional<std::string>> read_content(const OrderedJson& message, Role role) {
-  const auto found = message.find("content");
-  if (found == message.end() || !found->is_array()) return text_field(message, "content");
-  if (found->empty() && role == Role::assistant) return std::optional<std::string>();
-  std::string text;
+Result<void> read_content(const OrderedJson& json, ChatMessage& message) {
+  const auto found = json.find("content");
+  if (found == json.end() || !found->is_array()) {
+    TRY_ASSIGN(message.content, text_field(json, "content"));
+    return {};
+  }
+  if (found->empty() && message.role != Role::assistant) message.content = "";
   for (const OrderedJson& part : *found) {
     if (!part.is_object()) return wrong("a part of \"content\"", "an object");
     TRY_ASSIGN(const auto type, text_field(part, "type"));
@@ -44,10 +46,9 @@ Result<std::optional<std::string>> read_content(const OrderedJson& message, Role
                                type ? quote(*type) : "null")};
     }
     if (!words) return wrong("\"text\" of a part of \"content\"", "a string");
-    if (&part != &found->front()) text += '\n';
-    text += *words;
+    message.add_part(*words);
   }
-  return std::optional(std::move(text));
+  return {};
 }
 
 /// A call of OpenAI's tools of type "custom", whose input is one text: that of a function with this one argument.
@@ -88,7 +89,7 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
   TRY_ASSIGN(const auto role, text_field(value, "role"));
   if (!role) return wrong("\"role\"", "a string");
   TRY_ASSIGN(message.role, parse_role(*role));
-  TRY_ASSIGN(message.content, read_content(value, message.role));
+  TRY(read_content(value, message));
   TRY_ASSIGN(message.tool_call_id, text_field(value, "tool_call_id"));
   TRY_ASSIGN(message.name, text_field(value, "name"));
   for (const auto& [key, field] : value.items()) {
@@ -125,6 +126,16 @@ Result<OrderedJson> parse_ordered(std::string_view json_text) {
 
 }  // namespace
 
+void ChatMessage::add_part(std::string_view text) {
+  if (content) {
+    seams.push_back(content->size());
+    *content += '\n';
+  } else {
+    content.emplace();
+  }
+  *content += text;
+}
+
 ToolCall custom_call(std::string name, std::string_view input, std::optional<std::string> id) {
   return {.type = "function",
           .name = std::move(name),
@@ -133,11 +144,13 @@ ToolCall custom_call(std::string name, std::string_view input, std::optional<std
 }
 
 Result<Role> parse_role(std::string_view name) {
-  for (const Role role : {Role::system, Role::developer, Role::user, Role::assistant, Role::tool}) {
+  for (const Role role :
+       {Role::system, Role::developer, Role::user, Role::assistant, Role::tool, Role::latest_reminder}) {
     if (name == to_string(role)) return role;
   }
-  return Error{ErrorKind::invalid,
-               fmt::format("unknown role {}; known are system, developer, user, assistant, tool", quote(name))};
+  return Error{
+      ErrorKind::invalid,
+      fmt::format("unknown role {}; known are system, developer, user, assistant, tool, latest_reminder", quote(name))};
 }
 
 std::string_view to_string(Role role) {
@@ -147,6 +160,7 @@ std::string_view to_string(Role role) {
     case Role::user: return "user";
     case Role::assistant: return "assistant";
     case Role::tool: return "tool";
+    case Role::latest_reminder: return "latest_reminder";
   }
   return "";
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ctime>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stop_token>
@@ -18,8 +19,8 @@ namespace dspack::runtime {
 using OrderedJson = nlohmann::ordered_json;
 
 /// A developer is OpenAI's newer name for the system; DeepSeek-V3.2's encoding has it as a role of its own, which asks
-/// questions and brings tools.
-enum class Role { system, developer, user, assistant, tool };
+/// questions and brings tools. latest_reminder is DeepSeek-V4's: what is so as the next question is asked.
+enum class Role { system, developer, user, assistant, tool, latest_reminder };
 /// Errors: invalid (templates would pass over such a message in silence).
 [[nodiscard]] Result<Role> parse_role(std::string_view name);
 [[nodiscard]] std::string_view to_string(Role role);
@@ -42,7 +43,11 @@ struct ChatMessage {
   std::optional<std::string> tool_call_id = {};          // of a tool's message: what it answers
   std::optional<std::string> name = {};                  // Kimi-K2's templates print it instead of the role
   bool prefix = false;  // of the last message: the beginning of an answer that the model goes on with (DeepSeek-V3.1)
-  OrderedJson others = {};  // an object of what else the message had, as "reasoning_content"; null: nothing
+  OrderedJson others = {};         // an object of what else the message had, as "reasoning_content"; null: nothing
+  std::vector<size_t> seams = {};  // where the line feeds are in `content` that stand between its parts
+
+  /// One more part of the content.
+  void add_part(std::string_view text);
 };
 
 struct RenderOptions {
@@ -54,6 +59,8 @@ struct RenderOptions {
   OrderedJson arguments = {};           // what else the template is told, by name; an object or null
   std::tm now = {};                     // what templates that print the date are told
   std::stop_token stop = {};            // a rendering nobody waits for any more ends
+  /// Where it is set, the text comes guarded (guarded_text.h): what others have written passes through this.
+  std::function<std::string(std::string_view)> guard = {};
 };
 
 /// Of one conversation. Published templates read eight at most.

@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <utility>
 
 #include "format/base/foreign_text.h"
 #include "runtime/text/builtin_templates.h"
+#include "runtime/text/guarded_text.h"
 #include "runtime/text/json.h"
+#include "runtime/text/tools.h"
 
 namespace dspack::runtime {
 namespace {
@@ -39,13 +43,49 @@ Result<std::string> cut_behind(std::string text, std::string_view content) {
   return text;
 }
 
+/// The arguments of a call for a template that wants an object. Errors: invalid.
+Result<OrderedJson> arguments_object(const ToolCall& call, TemplateTraits traits) {
+  auto object = arguments_as_object(call);
+  if (object || !traits.is_v4) return object;
+  return OrderedJson{{"arguments", call.arguments}};  // as a model has written it, who cut it or wrote no JSON
+}
+
+/// Its content where the template has an empty line between the parts.
+std::string apart(const ChatMessage& message) {
+  const std::string_view content = *message.content;
+  std::string text;
+  size_t done = 0;
+  for (const size_t seam : message.seams) {
+    text += content.substr(done, seam - done);
+    text += '\n';
+    done = seam;
+  }
+  return text += content.substr(done);
+}
+
+/// DeepSeek-V4 writes a tool's name between quotes, with nothing that could escape one. Errors: invalid, as of
+/// DeepSeek's service.
+Result<void> check_names(const OrderedJson& tools) {
+  for (const CallableTool& tool : callable_tools(tools)) {
+    const bool is_plain = !tool.name.empty() && std::ranges::all_of(tool.name, [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c == '-';
+    });
+    if (!is_plain)
+      return invalid(
+          fmt::format("the tool's name {} is not of letters, digits, \"_\" and \"-\" alone", quote(tool.name)));
+  }
+  return {};
+}
+
 /// As transformers hands it to a template, but for the template's traits. Errors: invalid (arguments of a call that are
-/// no object).
+/// no object, a role that the template does not know).
 Result<OrderedJson> as_json(const ChatMessage& message, TemplateTraits traits) {
   OrderedJson json = OrderedJson::object();
+  if (message.role == Role::latest_reminder && !traits.is_v4)
+    return invalid("the role latest_reminder is known to DeepSeek-V4's chat templates alone");
   const bool is_other_system = message.role == Role::developer && !traits.has_developer;
   json["role"] = to_string(is_other_system ? Role::system : message.role);
-  json["content"] = message.content ? OrderedJson(*message.content) : OrderedJson();
+  json["content"] = message.content ? OrderedJson(traits.is_v4 ? apart(message) : *message.content) : OrderedJson();
   if (message.tool_calls) {
     json["tool_calls"] = OrderedJson::array();
     for (const ToolCall& call : *message.tool_calls) {
@@ -55,7 +95,7 @@ Result<OrderedJson> as_json(const ChatMessage& message, TemplateTraits traits) {
       each["function"]["name"] = call.name;
       each["function"]["arguments"] = call.arguments;
       if (traits.parses_arguments) {
-        TRY_ASSIGN(each["function"]["arguments"], arguments_as_object(call));
+        TRY_ASSIGN(each["function"]["arguments"], arguments_object(call, traits));
       }
       json["tool_calls"].push_back(std::move(each));
     }
@@ -108,7 +148,7 @@ Result<ChatTemplate> ChatTemplate::compile(std::string_view jinja_source, Templa
 Result<ChatTemplate> ChatTemplate::named(std::string_view name) {
   if (const auto known = builtin_template(name)) return compile(known->source, known->traits);
   return Error{ErrorKind::not_found, fmt::format("there is no chat template {}; known are {}", quote(name),
-                                                 fmt::join(builtin_template_names(), ", "))};
+                                                 fmt::join(builtin_template_names(), " "))};
 }
 
 bool ChatTemplate::has_thinking_switch() const {
@@ -128,26 +168,36 @@ std::vector<std::string> ChatTemplate::arguments() const {
 Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, const RenderOptions& options,
                                          jinja::Cost* cost) const {
   OrderedJson variables = OrderedJson::object();
+  const auto from_others = [&options](OrderedJson value) {
+    return options.guard ? guard_texts(value, options.guard) : std::move(value);
+  };
   variables["messages"] = OrderedJson::array();
   for (const ChatMessage& message : messages) {
     auto json = as_json(message, traits_);
     if (!json) return json.error().in(fmt::format("message {}", variables["messages"].size()));
-    variables["messages"].push_back(*std::move(json));
+    variables["messages"].push_back(from_others(*std::move(json)));
   }
-  variables["tools"] = options.tools;
+  if (traits_.continues_prefix) TRY(check_names(options.tools));
+  variables["tools"] = from_others(options.tools);
   variables["documents"] = nullptr;
+  const bool cuts = options.continue_final_message && !traits_.continues_prefix;
   std::string continued;  // content
   if (options.continue_final_message) {
     if (messages.empty()) return invalid("there is no message to continue");
-    continued = messages.back().content.value_or("");
-    variables["messages"].back()["content"] = continued + std::string(kContentEnd);
+    OrderedJson& last = variables["messages"].back();
+    if (cuts) {
+      continued = last["content"].is_null() ? "" : last["content"].get<std::string>();
+      last["content"] = continued + std::string(kContentEnd);
+    } else {
+      last["prefix"] = true;
+    }
   }
   variables["add_generation_prompt"] = options.add_generation_prompt && !options.continue_final_message;
   variables["bos_token"] = options.bos_token;
   variables["eos_token"] = options.eos_token;
-  if (options.arguments.is_object()) variables.update(options.arguments);
+  if (options.arguments.is_object()) variables.update(from_others(options.arguments));
   auto text = program_.render(variables, options.now, options.stop, cost);
-  if (text && options.continue_final_message) text = cut_behind(*std::move(text), continued);
+  if (text && cuts) text = cut_behind(*std::move(text), continued);
   if (text) return text;
   Error error = text.error().in("the chat template");
   // A template of the latter kind names its causes.

@@ -25,6 +25,7 @@ class ChatTemplate {
   [[nodiscard]] bool has_thinking_switch() const;
   /// Whether RenderOptions::tools are printed.
   [[nodiscard]] bool prints_tools() const;
+  [[nodiscard]] const TemplateTraits& traits() const { return traits_; }
   /// The names of RenderOptions::arguments that it reads.
   [[nodiscard]] std::vector<std::string> arguments() const;
   /// The text includes the BOS where the template has one: encode it without another one. The cost is written even if

@@ -23,7 +23,8 @@ ReplyParser::ReplyParser(ReplyForm form)
     : tools_(std::move(form.tools)),
       openings_(tools_.empty() ? std::vector<std::string_view>() : CallReader::openings(form.family)),
       state_(form.reasons ? State::text : State::begin),
-      is_reasoning_(form.reasons) {}
+      is_reasoning_(form.reasons),
+      has_told_ends_(form.told_ends) {}
 
 std::vector<ReplyPart> ReplyParser::push(std::string_view text) {
   held_ += text;
@@ -71,6 +72,9 @@ size_t ReplyParser::leading_space() {
 
 void ReplyParser::drop(size_t bytes) {
   held_.erase(0, bytes);
+  read_ += bytes;
+  while (!ends_.empty() && ends_.front() < read_)
+    ends_.pop_front();
   seen_space_ -= std::min(seen_space_, bytes);
 }
 
@@ -90,23 +94,30 @@ bool ReplyParser::begin(bool is_end) {
 /// Emits what comes before the first mark, or what is certain to come before any.
 bool ReplyParser::read_text(bool is_end) {
   std::vector<std::string_view> marks = openings_;
-  if (is_reasoning_) marks.push_back(kEndThink);
-  size_t first = std::string::npos;
+  if (is_reasoning_ && !has_told_ends_) marks.push_back(kEndThink);
+  size_t first = ends_.empty() ? std::string::npos : ends_.front() - read_;
+  opening_ = kEndThink;
   for (const std::string_view mark : marks) {
     const size_t at = held_.find(mark, seen_space_);  // no mark begins with white space
     if (at >= first) continue;
     first = at;
     opening_ = mark;
   }
-  if (first == std::string::npos) {
-    size_t end = held_.size();
-    if (!is_end && !marks.empty()) {
-      end -= begun_mark(held_, marks);
+  if (first == std::string::npos ||
+      first + opening_.size() > held_.size()) {  // a mark that is told may not be here yet
+    size_t end = is_end ? held_.size() : std::min(first, held_.size());
+    if (!is_end && (is_reasoning_ || !marks.empty())) {
+      end = std::min(end, held_.size() - begun_mark(held_, marks));
       end = leading_space() >= end ? 0 : without_space_at_end(std::string_view(held_).substr(0, end));
     }
     emit(kind(), std::string_view(held_).substr(0, end));
     drop(end);
     return false;
+  }
+  if (opening_ == kEndThink && !is_reasoning_) {
+    emit(kind(), std::string_view(held_).substr(0, first));
+    drop(first + kEndThink.size());
+    return true;
   }
   const size_t end = without_space_at_end(std::string_view(held_).substr(0, first));
   emit(kind(), std::string_view(held_).substr(0, end));

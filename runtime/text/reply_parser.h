@@ -1,8 +1,9 @@
 // Divides a model's answer, as its text arrives, into reasoning, content and calls of tools. Calls are read only where
 // tools are offered, in the marks of the template's family (tools.h), and of offered tools alone; within reasoning only
 // if they are whole. All other text is content or reasoning to the byte, whatever marks are in it; but white space
-// around
-// </think> and in front of a call, and between calls, belongs to the form.
+// around </think> and in front of a call, and between calls, belongs to the form.
+//
+// Where marks are told, a </think> that is none is text, and one behind the reasoning is left out.
 //
 // What comes out does not depend on how the text is cut into pieces. Text that may begin a mark or a call is held back
 // until that is decided, and read again if it is none; after 16 MB of that, no more calls are looked for. Threads:
@@ -10,6 +11,7 @@
 // came, unless their form is told only as a whole, and then its text is.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +41,7 @@ struct ReplyForm {
   bool reasons = false;                   // the prompt has ended within <think>
   std::vector<CallableTool> tools = {};   // that may be called; none: what looks like a call is text
   std::optional<ToolFamily> family = {};  // in which the template writes calls; absent: any form is read
+  bool told_ends = false;                 // </think> is a mark only where `mark_end` says so
 };
 
 enum class ReplyCalls {
@@ -51,6 +54,8 @@ class ReplyParser {
  public:
   explicit ReplyParser(ReplyForm form);
 
+  /// After so many bytes of the whole text comes </think>, as a token of its own. Before that is pushed; of told_ends.
+  void mark_end(size_t offset) { ends_.push_back(offset); }
   [[nodiscard]] std::vector<ReplyPart> push(std::string_view text);
   /// The text has ended.
   [[nodiscard]] std::vector<ReplyPart> finish();
@@ -84,6 +89,9 @@ class ReplyParser {
   std::vector<std::string_view> openings_;  // of calls that are still looked for
   State state_;
   bool is_reasoning_;
+  bool has_told_ends_;
+  std::deque<size_t> ends_;  // of reasoning, that have not been read
+  size_t read_ = 0;          // bytes of the text in front of held_
   std::string held_;
   size_t seen_space_ = 0;     // at the front of held_: this is white space, if not more
   size_t space_ = 0;          // bytes of white space in front of the call

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/text/guarded_text.h"
 #include "runtime/text/tiktoken_file.h"
 #include "runtime/text/unicode.h"
 
@@ -72,7 +73,7 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, SpecialTo
 Result<void> Tokenizer::encode_slice(std::string_view text, SpecialTokens special, Scratch& scratch,
                                      std::vector<uint32_t>& ids) const {
   std::vector<AddedTokens::Segment> segments{{text, std::nullopt}};
-  if (special == SpecialTokens::parse) {
+  if (special != SpecialTokens::as_text) {
     TRY_ASSIGN(segments, parts_.added_tokens.split(text, scratch.budget));
   }
   const auto are_enough = [&] { return ids.size() > scratch.limits.most_tokens; };
@@ -82,7 +83,9 @@ Result<void> Tokenizer::encode_slice(std::string_view text, SpecialTokens specia
       ids.push_back(*segment.id);
       continue;
     }
-    TRY(parts_.pre_tokenizer.split(segment.text, scratch.budget, scratch.words));
+    const std::string plain = special == SpecialTokens::guarded ? unguarded(segment.text) : std::string();
+    TRY(parts_.pre_tokenizer.split(special == SpecialTokens::guarded ? plain : segment.text, scratch.budget,
+                                   scratch.words));
     for (const std::string_view word : scratch.words.words) {
       if (are_enough()) return {};
       TRY(parts_.bpe.encode(word, scratch.bpe, ids));

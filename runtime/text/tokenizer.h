@@ -21,8 +21,9 @@
 namespace dspack::runtime {
 
 /// Whether literals of added tokens in a text, such as "<｜User｜>", become those tokens, or are text like any other.
-/// as_text covers all added tokens, whether flagged special or not: it is meant for text from strangers.
-enum class SpecialTokens { parse, as_text };
+/// as_text covers all added tokens, whether flagged special or not: it is meant for text from strangers. Guarded text
+/// (guarded_text.h) is parsed but for what its guards keep text.
+enum class SpecialTokens { parse, as_text, guarded };
 
 /// Whether decoding leaves out tokens that are flagged special.
 enum class SpecialOutput { keep, skip };
@@ -44,6 +45,8 @@ class Tokenizer {
   /// Python decode it.
   [[nodiscard]] Result<std::vector<uint32_t>> encode(std::string_view text, SpecialTokens special,
                                                      const EncodingLimits& limits = {}) const;
+  /// What spells added tokens in a text, guarded.
+  [[nodiscard]] std::string guarded(std::string_view text) const { return parts_.added_tokens.guarded(text); }
   /// Of text that any token stands for: so long a text has at least (its bytes / these) tokens. (White space that an
   /// added token takes in beside it is not counted.)
   [[nodiscard]] size_t longest_token_bytes() const { return longest_token_bytes_; }

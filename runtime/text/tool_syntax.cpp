@@ -117,6 +117,14 @@ Result<ToolSyntax> ToolSyntax::of(const ChatTemplate& chat) {
 
 Result<OrderedJson> ToolSyntax::calls(const std::vector<CallableTool>& tools, bool is_parallel,
                                       const Tokenizer& tokenizer) const {
+  TRY_ASSIGN(OrderedJson alone, block(tools, is_parallel, tokenizer));
+  if (family_ != ToolFamily::dsml || dsml_form_ == 0) return alone;
+  return sequence_form({constant_form("\n\n", tokenizer), std::move(alone)});  // as DeepSeek-V4 has learnt it
+}
+
+/// The calls without what is in front of them.
+Result<OrderedJson> ToolSyntax::block(const std::vector<CallableTool>& tools, bool is_parallel,
+                                      const Tokenizer& tokenizer) const {
   const auto constant = [&tokenizer](std::string_view text) { return constant_form(text, tokenizer); };
   std::vector<OrderedJson> each;
   for (const auto& [name, parameters] : tools) {
@@ -199,7 +207,7 @@ Result<OrderedJson> ToolSyntax::text_with_calls(const std::vector<CallableTool>&
   std::string mark = begin().empty() ? std::string(kToolCall) : begin();
   if (mark.ends_with('\n')) mark.pop_back();
   if (constant_form(mark, tokenizer)["type"] == "const_string") text["excludes"] = {mark};
-  TRY_ASSIGN(OrderedJson held, calls(tools, is_parallel, tokenizer));
+  TRY_ASSIGN(OrderedJson held, block(tools, is_parallel, tokenizer));
   return sequence_form({std::move(text), {{"type", "optional"}, {"content", std::move(held)}}});
 }
 

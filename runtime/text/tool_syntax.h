@@ -29,6 +29,8 @@ class ToolSyntax {
 
  private:
   explicit ToolSyntax(ToolFamily family, size_t dsml_form = 0) : family_(family), dsml_form_(dsml_form) {}
+  [[nodiscard]] Result<OrderedJson> block(const std::vector<CallableTool>& tools, bool is_parallel,
+                                          const Tokenizer& tokenizer) const;
   [[nodiscard]] std::string begin() const;
   [[nodiscard]] std::string_view end() const;
   ToolFamily family_;

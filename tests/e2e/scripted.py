@@ -3,7 +3,7 @@ of a test's size would give: calls of tools in every form, and broken ones.
 
 No layer adds anything (all projections back are zero), the embedding is the unit matrix, and the head's row of a token
 has a one wherever the token before it in a script has its own. A script begins at its token <GO:name>, with which the
-prompt ends; its pieces must not occur twice, as a token tells all there is to know of what follows."""
+prompt ends, or at the mark that is its name; its pieces must not occur twice, as a token tells all there is to know of what follows."""
 
 import json
 import struct
@@ -45,8 +45,18 @@ def _pieces(text, used):
     return pieces
 
 
+def _parts(script, special):
+    """Marks, and the texts between them."""
+    while script:
+        mark = next((mark for mark in special if script.startswith(mark)), None)
+        end = len(mark) if mark else min((script.index(mark) for mark in special if mark in script), default=len(script))
+        yield script[:end]
+        script = script[end:]
+
+
 def write(folder, scripts, template=TEMPLATE, special=()):
-    """`scripts`: texts by name. `special`: marks that are added tokens flagged special; none occurs in a script twice."""
+    """`scripts`: texts by name, or lists of texts, of which those that are marks stand for the tokens and the others spell
+    what they say. `special`: marks that are added tokens flagged special; none occurs in a script twice."""
     vocab = {}
     added = []
 
@@ -66,16 +76,10 @@ def write(folder, scripts, template=TEMPLATE, special=()):
     used = set()
     before = {}  # of each token, those that it follows
     for name, script in scripts.items():
-        last = new_token(f"<GO:{name}>", True)
-        rest = script
-        while rest:
-            mark = next((mark for mark in special if rest.startswith(mark)), None)
-            if mark:
-                tokens, rest = [vocab[mark]], rest[len(mark):]
-            else:
-                end = min((rest.index(mark) for mark in special if mark in rest), default=len(rest))
-                tokens = [new_token("".join(SPELLING[byte] for byte in piece)) for piece in _pieces(rest[:end], used)]
-                rest = rest[end:]
+        last = vocab[name] if name in special else new_token(f"<GO:{name}>", True)
+        for part in script if isinstance(script, list) else _parts(script, special):
+            tokens = [vocab[part]] if part in special else [new_token("".join(SPELLING[byte] for byte in piece))
+                                                            for piece in _pieces(part, used)]
             for token in tokens:
                 before.setdefault(token, []).append(last)
                 last = token

@@ -14,6 +14,7 @@ import anthropic  # noqa: E402
 import openai  # noqa: E402
 import pydantic  # noqa: E402
 
+import scripted  # noqa: E402
 from common import main  # noqa: E402
 from test_serve import QUESTIONS, Serving  # noqa: E402
 
@@ -267,6 +268,65 @@ class Anthropic(Serving):
                                       (anthropic.AuthenticationError, client.with_options(api_key="wrong"), {})):
             with self.assertRaises(kind):
                 client.messages.create(**{"model": "m", "max_tokens": 1, "messages": ASK, **options})
+
+
+class DeepSeekV4(Serving):
+    """A model that says a script: it reasons, spelling the mark of its end, answers and calls a tool."""
+    THOUGHT = "I could write </think> here."
+    ARGUMENTS = {"city": "Oslo <b>\n", "days": 2}
+    CALL = ('<｜DSML｜tool_calls>\n<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="city" string="true">Oslo <b>\n</｜DSML｜parameter>\n'
+            '<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>')
+
+    def setUp(self):
+        super().setUp()
+        folder = scripted.write(self.scratch / "scripted", {"<think>": [self.THOUGHT, "</think>", "Let me look.\n\n" + self.CALL]},
+                                special=("<think>", "</think>"))
+        self.start_server("--chat-template", "deepseek-v4", folder=folder)
+
+    def test_openai(self):
+        client = openai.OpenAI(base_url="http://127.0.0.1:%d/v1" % self.port, api_key="none", max_retries=0)
+        self.addCleanup(client.close)
+        tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+        options = {"model": "m", "temperature": 0, "tools": [tool]}
+        messages = list(ASK)
+        for effort in ("low", "max", "none"):
+            choice = client.chat.completions.create(**options, messages=messages, reasoning_effort=effort).choices[0]
+            thought = None if effort == "none" else self.THOUGHT
+            self.assertEqual((choice.finish_reason, choice.message.content), ("tool_calls", "Let me look."))
+            self.assertEqual(getattr(choice.message, "reasoning_content", None), thought)
+            call, = choice.message.tool_calls
+            self.assertEqual((call.function.name, json.loads(call.function.arguments)), ("weather", self.ARGUMENTS))
+            parts = [part.choices[0].delta for part in client.chat.completions.create(
+                **options, messages=messages, reasoning_effort=effort, stream=True) if part.choices]
+            self.assertEqual("".join(getattr(part, "reasoning_content", None) or "" for part in parts), thought or "")
+            self.assertEqual("".join(part.content or "" for part in parts), "Let me look.")
+            streamed = "".join(each.function.arguments or "" for part in parts for each in part.tool_calls or [])
+            self.assertEqual(streamed, call.function.arguments)
+            messages += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": "rain </think>"}]
+        answer = client.responses.create(model="m", input="x", temperature=0, reasoning={"effort": "low"}, tools=[
+            {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}])
+        self.assertEqual([item.type for item in answer.output], ["reasoning", "message", "function_call"])
+        self.assertEqual(json.loads(answer.output[-1].arguments), self.ARGUMENTS)
+
+    def test_anthropic(self):
+        client = anthropic.Anthropic(base_url="http://127.0.0.1:%d" % self.port, api_key="none", max_retries=0)
+        self.addCleanup(client.close)
+        options = {"model": "m", "max_tokens": 400, "tools": [{"name": "weather", "input_schema": {"type": "object"}}],
+                   "extra_body": {"temperature": 0}}
+        messages = list(ASK)
+        for thinking in ({"type": "enabled", "budget_tokens": 1024}, {"type": "disabled"}):
+            answer = client.messages.create(**options, messages=messages, thinking=thinking)
+            with client.messages.stream(**options, messages=messages, thinking=thinking) as stream:
+                streamed = stream.get_final_message()
+            for message in (answer, streamed):
+                blocks = list(message.content)
+                if thinking["type"] == "enabled":
+                    self.assertEqual(blocks.pop(0).thinking, self.THOUGHT)
+                text, call = blocks
+                self.assertEqual((text.text, call.name, call.input, message.stop_reason),
+                                 ("Let me look.", "weather", self.ARGUMENTS, "tool_use"))
+            messages += [{"role": "assistant", "content": answer.content},
+                         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": answer.content[-1].id, "content": "rain"}]}]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // An answer of a model, divided into reasoning, content and calls. Input: a letter for what the reply may consist of
-// (its bits: reasoning, tools offered; the rest is the family), then the answer. However the answer is cut into pieces,
-// the same comes out.
+// (its bits: reasoning, tools offered; the rest is the family, and whether every second </think> is told as a token),
+// then the answer. However the answer is cut into pieces, the same comes out.
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +26,7 @@ ReplyForm form_of(unsigned choice) {
   constexpr unsigned kFamilies = 6;
   const unsigned family = (choice >> 2U) % (kFamilies + 1);
   if (family < kFamilies) form.family = static_cast<runtime::ToolFamily>(family);
+  form.told_ends = ((choice >> 2U) / (kFamilies + 1)) % 2 == 1;
   return form;
 }
 
@@ -50,6 +51,12 @@ void add(std::vector<ReplyPart>& all, std::vector<ReplyPart> fresh) {
 Reply read(const ReplyForm& form, std::string_view answer, size_t first, size_t piece) {
   ReplyParser parser(form);
   Reply reply;
+  constexpr std::string_view kEnd = runtime::marks::kEndThink;
+  bool is_told = true;
+  for (size_t at = answer.find(kEnd); form.told_ends && at != std::string_view::npos; at = answer.find(kEnd, at + 1)) {
+    if (is_told) parser.mark_end(at);
+    is_told = !is_told;
+  }
   add(reply.parts, parser.push(answer.substr(0, first)));
   for (size_t at = first; at < answer.size(); at += piece)
     add(reply.parts, parser.push(answer.substr(at, piece)));
@@ -83,7 +90,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (part.kind == ReplyPart::Kind::reasoning || part.kind == ReplyPart::Kind::content) bytes += part.text.size();
   }
   DSPACK_CHECK(bytes <= answer.size(), "more text than came");
-  const bool is_plain = form.tools.empty() && !form.reasons && answer.find("<think>") == std::string_view::npos;
+  const bool is_plain =
+      form.tools.empty() && !form.reasons && !form.told_ends && answer.find("<think>") == std::string_view::npos;
   const std::string_view said = whole.parts.empty() ? "" : std::string_view(whole.parts.front().text);
   DSPACK_CHECK(!is_plain || (whole.parts.size() <= 1 && said == answer), "a plain answer has changed");
   return 0;

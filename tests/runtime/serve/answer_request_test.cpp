@@ -226,7 +226,7 @@ TEST_CASE("requests: a last message of the assistant is continued where it is as
 }
 
 TEST_CASE("requests: what says whether the model reasons") {
-  const auto thinking = [](std::string_view fields) { return read(parse_chat_request(chat(fields), {})).thinking; };
+  const auto thinking = [](std::string_view fields) { return read(parse_chat_request(chat(fields), {})).reasons(); };
   CHECK(thinking(R"("n": 1)") == std::nullopt);
   CHECK(thinking(R"("thinking": {"type": "adaptive"})") == true);
   CHECK(thinking(R"("thinking": {"type": "disabled"})") == false);
