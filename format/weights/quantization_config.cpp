@@ -35,6 +35,7 @@ std::optional<BlockSize> read_fp8(ConfigFields& fields, std::vector<std::string>
     fields.fail(ErrorKind::unsupported, "scale_fmt", R"(only "ue8m0" and "float" can be run)");
   }
   const std::optional<BlockSize> block = read_block(fields, "weight_block_size");
+  (void)fields.find("expert_dtype");  // transformers moves DeepSeek-V4's here; tensors say what experts are
   pass_over(fields, kFp8WithoutEffect, notes);
   return block;
 }

@@ -149,13 +149,12 @@ bool known_window_layer(const ModelConfig& config, const Named& name, const form
   return config.has_indexer(layer) && (has(kEntryIndexerVectors, name.part) || of_linear(kEntryIndexerLinears, name));
 }
 
-// Draft modules are numbered apart; they are not run.
+// Draft modules are not run.
 bool known_of_window(const format::Checkpoint& checkpoint, const ModelConfig& config,
                      const format::TensorEntry& tensor) {
   const std::string_view name = tensor.name;
   if (!tensor.place.layer) return has(kWindowTop, name) || of_linear(kWindowTopLinears, {checkpoint, name, name});
-  if (format::is_numbered_apart(*tensor.place.layer)) return true;
-  if (tensor.place.layer->value >= config.layers) return false;
+  if (tensor.place.layer->value >= config.layers) return name.starts_with("mtp.");
   const std::string text = format::name_template(name);
   if (!text.starts_with(kWindowLayerTemplate)) return false;
   const Named part{
