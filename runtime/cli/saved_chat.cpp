@@ -82,6 +82,9 @@ Result<SavedChat> load_chat(const std::string& file, Sequence& sequence, LoadedM
   if (!content) return content.error().in(brief(file));
   auto chat = parse_saved_messages(content->notes.text);
   if (!chat) return chat.error().in(brief(file));
+  if (!content->block.goes_on)
+    return Error{ErrorKind::invalid, "it has no rows to go on from: it is no saved chat, but a part of one"}.in(
+        brief(file));
   sequence.truncate(0);
   TRY(sequence.append(content->block, content->block.end()));
   return chat;

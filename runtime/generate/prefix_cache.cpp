@@ -89,6 +89,8 @@ void PrefixCache::keep(const Sequence& sequence) {
     Node* child = closest_child(*node, part);
     if (child == nullptr || shared_length(child->tokens, part) < part.size()) {
       child = add(*node, sequence, static_cast<uint32_t>(part.size()), path_bytes);
+    } else if (child->positions() == part.size()) {
+      complete(*child, sequence, path_bytes);
     }
     if (child == nullptr) break;
     if (child->block) path_bytes += bytes_of(*child);
@@ -97,6 +99,22 @@ void PrefixCache::keep(const Sequence& sequence) {
   }
   touch(*node);
   publish();
+}
+
+void PrefixCache::complete(Node& node, const Sequence& sequence, uint64_t path_bytes) {
+  const bool is_better = !node.goes_on && sequence.cut_point(node.extent().end) != 0;
+  if (!is_better || node.is_on_disk || node.block == nullptr) return;
+  KvExtent extent = node.extent();
+  extent.goes_on = true;
+  if (path_bytes + shape_.block_bytes(extent) > memory_limit_) return;
+  auto block = sequence.read_block(node.first, node.positions());
+  if (!block) return log_(block.error());
+  now_.memory_bytes -= bytes_of(node);
+  node.goes_on = true;
+  node.block = std::make_shared<const KvBlock>(*std::move(block));
+  now_.memory_bytes += bytes_of(node);
+  touch(node);
+  trim_memory();
 }
 
 /// Positions of the sequence behind `parent`, which were not kept before. nullptr: there is no room for them, or they

@@ -81,6 +81,9 @@ class PrefixCache {
 
   void index_folder();
   [[nodiscard]] static Node* closest_child(const Node& node, std::span<const uint32_t> tokens);
+  /// What a sequence needs to go on behind the node, if the sequence has it and the node does not. Not where the node
+  /// is on disk: its file stays what it is.
+  void complete(Node& node, const Sequence& sequence, uint64_t path_bytes);
   [[nodiscard]] Node* add(Node& parent, const Sequence& sequence, uint32_t count, uint64_t path_bytes);
   [[nodiscard]] bool make_disk_room(const KvExtent& extent, const Node& parent);
   /// Where the cache has rings: cuts a path of nodes that have these tokens so that a sequence can go on behind its

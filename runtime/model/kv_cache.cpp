@@ -117,10 +117,17 @@ void KvCache::append(uint32_t positions, bool goes_on) {
 void KvCache::repeat(kernels::Queue& queue, uint32_t positions) {
   DSPACK_CHECK(length_ > 0 && positions <= capacity_ - length_, "nothing to repeat, or the cache is full");
   for_each_rows([&](const CachePlane& plane, const CacheRows& rows) {
-    if (plane.ring != 0) return;  // what is there serves any position
-    const uint32_t end = (length_ + positions) / plane.every;
+    const bool is_ring = plane.ring != 0;
+    const uint32_t end = is_ring ? plane.ring : (length_ + positions) / plane.every;
+    uint32_t held = is_ring ? std::min(length_, plane.ring) : length_ / plane.every;
+    const std::vector<std::byte> zeros(held == 0 && end > 0 ? rows.row_bytes : 0);
+    if (!zeros.empty()) {  // of a row that stands for more positions than there are
+      queue.upload(rows.at_row(0), zeros);
+      queue.synchronize();
+      held = 1;
+    }
     // What is there doubles each time.
-    for (uint32_t held = length_ / plane.every; held > 0 && held < end;) {
+    while (held < end) {
       const uint32_t count = std::min(held, end - held);
       queue.copy(rows.at_row(held), rows.at_row(0), count * rows.row_bytes);
       held += count;

@@ -45,7 +45,7 @@ class Lab {
     conversation.tools = OrderedJson::parse(R"([{"type": "function", "function": {"name": "f"}}])");
     request.prompt = std::move(conversation);
     request.stop = std::move(stop);
-    answering_.emplace(*tokenizer_, request, 3, Answering::Form::conversation, std::nullopt,
+    answering_.emplace(*tokenizer_, request, 3, Answering::Form::conversation, Answering::Marks(),
                        std::make_unique<Recorder>(told), [](const Error& error) { FAIL(error.message); });
     answering_->started(0);
   }

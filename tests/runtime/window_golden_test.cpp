@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "runtime/cli/saved_chat.h"
+#include "runtime/generate/find_identity.h"
 #include "runtime/generate/prefix_cache.h"
 #include "tests/runtime/support/family.h"
 #include "tests/runtime/support/recording_model.h"
@@ -288,12 +290,64 @@ TEST_CASE(
     CHECK(restored(150) == 100);  // the end of the first
     CHECK(restored(99) == 64);
     CHECK(restored(63) == 0);
+    // A block's end that was far when it was kept first, and is near in a second conversation.
+    Sequence second = rig.model.sequence();
+    (void)rig.go_on(second, 128);
+    cache.keep(second);
+    CHECK(restored(150) == 128);
     // A sequence that holds a part already.
     Sequence sequence = rig.model.sequence();
     (void)rig.go_on(sequence, 80);
     CHECK(cache.restore(sequence, tokens.first(262)) == 262 - 80);
     CHECK(rig.are_same(rig.go_on(sequence, tokens.size()), tokens.size()));
   }
+}
+
+TEST_CASE("window: a saved chat goes on with the same bits; a file that nothing can go on from is refused") {
+  const Golden golden = golden_of("v4");
+  LoadOptions options;
+  options.context = 300;
+  auto loaded = test::load_folder(test::family_folder() / "v4", options);
+  REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
+  LoadedModel& model = **loaded;
+  const std::vector<float> whole = test::logits_of(model, golden.tokens);
+  const auto logits = [&](Sequence& sequence, size_t end) {
+    const Engine engine = model.engine();
+    const auto tokens = std::span(golden.tokens).subspan(sequence.length(), end - sequence.length());
+    engine.model.experts().begin_pass({.phase = Phase::prefill, .rows = static_cast<uint32_t>(tokens.size())});
+    const auto states = engine.model.forward({.sequence = sequence, .tokens = tokens}, engine.scratch, {});
+    REQUIRE(states);
+    std::vector<float> rows(tokens.size() * engine.model.config().vocab);
+    engine.model.logits(states->final, engine.model.head(), engine.scratch, rows);
+    return rows;
+  };
+  auto first = model.model().make_sequence();
+  auto second = model.model().make_sequence();
+  REQUIRE((first && second));
+  (void)logits(*first, 170);
+  const test::TempFolder folder;
+  const std::string file = (folder.path() / "chat").string();
+  const SavedChat chat{.messages = {{.role = Role::user, .content = "a"}, {.role = Role::assistant, .content = "b"}}};
+  REQUIRE(save_chat(file, chat, *first, model, {}));
+  const auto read = load_chat(file, *second, model, {});
+  REQUIRE_MESSAGE(read, (read ? "" : read.error().message));
+  CHECK(second->length() == 170);
+  const std::vector<float> rest = logits(*second, golden.tokens.size());
+  const std::span<const float> wanted = std::span(whole).last(rest.size());
+  CHECK(test::first_difference(rest, wanted) == rest.size());
+  // Rows of the first positions alone, read when their end was far.
+  (void)logits(*first, golden.tokens.size());
+  const auto block = first->read_block(0, 60);
+  REQUIRE(block);
+  REQUIRE_FALSE(block->goes_on);
+  const auto identity = find_identity(model, {});
+  REQUIRE(identity);
+  REQUIRE(write_kv_file(format::posix_file_system(), file, *block,
+                        {.parent = identity->digest, .text = saved_messages(chat)}, *identity));
+  const auto refused = load_chat(file, *second, model, {});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find("no rows to go on from") != std::string::npos);
+  CHECK(second->length() == golden.tokens.size());
 }
 
 TEST_CASE("window: a cache of a smaller type is close") {
