@@ -36,6 +36,7 @@ std::vector<format::TensorInfo> kv_tensors(const KvShape& shape, const KvHeader&
   for (const CachePlane& plane : shape.planes) {
     const uint64_t layers = plane.layers_of(shape.layers);
     const uint64_t rows = plane.block_rows(header.extent());
+    if (rows == 0) continue;  // a header says nothing of the order of tensors without bytes
     add(fmt::format("kv.{}", plane.name), Dtype::u8, {layers, rows, plane.row_bytes}, layers * rows * plane.row_bytes);
   }
   if (text_bytes > 0) add(kTextName, Dtype::u8, {text_bytes}, text_bytes);

@@ -5,7 +5,7 @@
 //                 "parent": what comes before it; "sha256": of all that follows the header; "goes_on": "false" where
 //                 no sequence can go on behind it (KvBlock)
 //   tokens        U32 [positions]
-//   kv.PLANE      U8 [layers, rows, row bytes], for each plane (CachePlane::block_rows)
+//   kv.PLANE      U8 [layers, rows, row bytes], for each plane that has rows (CachePlane::block_rows)
 //   text          U8 [bytes], if there is one
 //
 // A file is what a stranger may have put there: nothing of it decides memory before it was checked against the shape

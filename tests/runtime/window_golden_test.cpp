@@ -303,6 +303,34 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("window: a prefix cache on disk gives the same back to the next process") {
+  Rig rig("v4");
+  const KvIdentity identity{.digest = format::sha256("v4"), .shape = rig.model.model().kv_shape(), .context = 300};
+  const test::TempFolder folder;
+  const auto log = [](const Error& error) { FAIL(error.message); };
+  const auto open = [&] {
+    auto opened =
+        PrefixFolder::open(format::posix_file_system(), folder.path(), identity, uint64_t{1'000'000'000}, log);
+    REQUIRE_MESSAGE(opened, (opened ? "" : opened.error().message));
+    return PrefixCache::Options{.memory_bytes = 0, .folder = *std::move(opened)};
+  };
+  {
+    PrefixCache cache(identity, open(), log);
+    Sequence kept = rig.model.sequence();
+    (void)rig.go_on(kept, 100);
+    cache.keep(kept);
+    (void)rig.go_on(kept, 262);
+    cache.keep(kept);
+  }
+  PrefixCache cache(identity, open(), log);
+  for (const auto& [length, wanted] : {std::pair{263U, 262U}, {200U, 192U}, {150U, 100U}, {63U, 0U}}) {
+    CAPTURE(length);
+    Sequence sequence = rig.model.sequence();
+    CHECK(cache.restore(sequence, std::span(rig.golden.tokens).first(length)) == wanted);
+    CHECK(rig.are_same(rig.go_on(sequence, rig.golden.tokens.size()), rig.golden.tokens.size()));
+  }
+}
+
 TEST_CASE("window: a saved chat goes on with the same bits; a file that nothing can go on from is refused") {
   const Golden golden = golden_of("v4");
   LoadOptions options;
@@ -346,7 +374,7 @@ TEST_CASE("window: a saved chat goes on with the same bits; a file that nothing 
                         {.parent = identity->digest, .text = saved_messages(chat)}, *identity));
   const auto refused = load_chat(file, *second, model, {});
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().message.find("no rows to go on from") != std::string::npos);
+  CHECK_MESSAGE(refused.error().message.find("no rows to go on from") != std::string::npos, refused.error().message);
   CHECK(second->length() == golden.tokens.size());
 }
 
