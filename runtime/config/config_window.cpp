@@ -95,7 +95,7 @@ std::vector<uint32_t> read_entries(format::ConfigFields& fields, const ModelConf
 }
 
 uint32_t read_rotated(format::ConfigFields& fields, uint32_t head_dim) {
-  const double share = fields.number("partial_rotary_factor", 0, 1, -1);
+  const double share = fields.number("partial_rotary_factor", 0, 1, 0);
   const bool has_share = fields.find("partial_rotary_factor") != nullptr;
   const auto of_share = static_cast<uint32_t>(head_dim * share);
   const uint32_t dim =
@@ -104,7 +104,7 @@ uint32_t read_rotated(format::ConfigFields& fields, uint32_t head_dim) {
     fields.fail(ErrorKind::invalid, "partial_rotary_factor",
                 fmt::format("of head_dim {} it is not qk_rope_head_dim {}", head_dim, dim));
   }
-  if (dim % 2 != 0 || dim > head_dim)
+  if (dim < 2 || dim % 2 != 0 || dim > head_dim)
     fields.fail(ErrorKind::invalid, "qk_rope_head_dim", fmt::format("must be even, and at most head_dim {}", head_dim));
   return dim;
 }
