@@ -146,7 +146,7 @@ struct ExpandedAttendArgs {
 
 /// Attention of DeepSeek-V4 (inference/model.py, class Attention): one row of `dim` values is the key and the value of
 /// a position to all heads. A row at position p sees the rows of positions max(0, p - window + 1) .. p, oldest first,
-/// and behind them the entries that its choice names, or all that stand for positions up to p alone: (p + 1) / every of
+/// and after them the entries that its choice names, or all that stand for positions up to p alone: (p + 1) / every of
 /// them. out[r, h] = sum over them of softmax(q[r, h] . k * scale) k, where exp(sinks[h]) counts in the denominator.
 struct WindowAttendArgs {
   Slice queries;           // FP32 [rows, heads, dim]

@@ -227,7 +227,7 @@ struct StoredBlocks {
   }
 };
 
-/// Blocks of a window's rows, which lie in a ring, and of entries behind them.
+/// Blocks of a window's rows, which lie in a ring, and of entries after them.
 template <class L>
 struct WindowBlocks {
   static uint32_t in_window(const AttendTask& task, uint32_t row) {

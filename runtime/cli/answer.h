@@ -32,7 +32,7 @@ class AnswerPrinter {
   bool push(uint32_t token);
   /// Ends the answer and returns all of its text.
   std::string finish();
-  /// Where in that text the answer begins, behind the reasoning; its size, where the reasoning has not ended.
+  /// Where in that text the answer begins, after the reasoning; its size, where the reasoning has not ended.
   [[nodiscard]] size_t answer_begin() const { return answer_begin_; }
 
  private:
@@ -45,7 +45,7 @@ class AnswerPrinter {
   bool reasons_;
   std::optional<uint32_t> end_of_reasoning_;
   size_t bytes_ = 0;                // of the answer, what is held back included
-  size_t end_ = std::string::npos;  // behind the mark that was told by its token
+  size_t end_ = std::string::npos;  // after the mark that was told by its token
   size_t answer_begin_ = 0;
 };
 

@@ -131,7 +131,7 @@ struct ModelConfig {
   [[nodiscard]] uint32_t entry_positions(LayerId layer) const {
     return window && layer.value < window->every.size() ? window->every[layer.value] : 0;
   }
-  /// Whether the layer chooses positions itself, or entries; a layer behind the last, the MTP module's, does.
+  /// Whether the layer chooses positions itself, or entries; a layer after the last, the MTP module's, does.
   [[nodiscard]] bool has_indexer(LayerId layer) const {
     if (window) return entry_positions(layer) == kChosenEntryPositions;
     return indexer && (layer.value >= indexer->shared.size() || !indexer->shared[layer.value]);

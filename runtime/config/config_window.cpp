@@ -34,7 +34,7 @@ constexpr std::array<LayerKind, 3> kLayerKinds = {{{0, "sliding_attention"},
 
 using Ratios = std::optional<std::vector<uint32_t>>;
 
-// DeepSeek's list: a number for each layer, and behind them one for each draft module.
+// DeepSeek's list: a number for each layer, and after them one for each draft module.
 Ratios read_ratios(format::ConfigFields& fields, const ModelConfig& config) {
   const format::Json* list = fields.find("compress_ratios");
   if (list == nullptr) return std::nullopt;

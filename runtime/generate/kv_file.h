@@ -3,7 +3,7 @@
 //
 //   __metadata__  "dspack_kv": "1", the version; "model": KvIdentity::digest; "first": the first position;
 //                 "parent": what comes before it; "sha256": of all that follows the header; "goes_on": "false" where
-//                 no sequence can go on behind it (KvBlock)
+//                 no sequence can go on after it (KvBlock)
 //   tokens        U32 [positions]
 //   kv.PLANE      U8 [layers, rows, row bytes], for each plane that has rows (CachePlane::block_rows)
 //   text          U8 [bytes], if there is one

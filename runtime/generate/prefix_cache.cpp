@@ -146,7 +146,7 @@ PrefixCache::Node* PrefixCache::add(Node& parent, const Sequence& sequence, uint
   }
   put_in_memory(*node, kept);
   touch(*node);
-  // A block that this one begins with says nothing more, unless sequences go on behind it that cannot behind this one's
+  // A block that this one begins with says nothing more, unless sequences go on after it that cannot after this one's
   // first positions.
   for (size_t i = 0; i < parent.children.size();) {
     Node& other = *parent.children[i];
@@ -200,7 +200,7 @@ uint32_t PrefixCache::restore(Sequence& sequence, std::span<const uint32_t> toke
     }
     (is_in_memory ? now_.memory_tokens : now_.disk_tokens) += end - begin;
   }
-  // It may have come no further than a block behind which nothing goes on.
+  // It may have come no further than a block after which nothing goes on.
   if (sequence.cut_point(sequence.length()) != sequence.length()) sequence.truncate(0);
   publish();
   return sequence.length() - std::min(before, sequence.length());

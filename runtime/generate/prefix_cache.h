@@ -6,7 +6,7 @@
 // A block is found by comparing token ids, not digests. The last block of a conversation may be shorter, and gives way
 // to a longer one; of a block that begins like a prompt the common part is used. Where memory or disk are full the
 // block goes that was unused for longest; since a use counts for all that comes before it, that is always the end of a
-// conversation. Where a cache has rings (KvExtent), a prompt goes on only behind a block that was the end of a
+// conversation. Where a cache has rings (KvExtent), a prompt goes on only after a block that was the end of a
 // conversation, or near it, when it was kept, and has all of that block.
 //
 // Every block is in memory, on disk, or both. What is kept goes to the disk at once where there is one, so that it
@@ -81,12 +81,12 @@ class PrefixCache {
 
   void index_folder();
   [[nodiscard]] static Node* closest_child(const Node& node, std::span<const uint32_t> tokens);
-  /// What a sequence needs to go on behind the node, if the sequence has it and the node does not. Not where the node
+  /// What a sequence needs to go on after the node, if the sequence has it and the node does not. Not where the node
   /// is on disk: its file stays what it is.
   void complete(Node& node, const Sequence& sequence, uint64_t path_bytes);
   [[nodiscard]] Node* add(Node& parent, const Sequence& sequence, uint32_t count, uint64_t path_bytes);
   [[nodiscard]] bool make_disk_room(const KvExtent& extent, const Node& parent);
-  /// Where the cache has rings: cuts a path of nodes that have these tokens so that a sequence can go on behind its
+  /// Where the cache has rings: cuts a path of nodes that have these tokens so that a sequence can go on after its
   /// last node, which may be one beside the path. Returns that node's end.
   [[nodiscard]] static uint32_t cut_to_resumable(std::vector<Node*>& path, std::span<const uint32_t> tokens);
   void put_in_memory(Node& node, std::shared_ptr<const KvBlock> block);

@@ -8,7 +8,7 @@ Compressor::Compressor(const ModelConfig& config, const Shape& shape, uint32_t w
       values_at_(plan.add(uint64_t{wave_rows} * width())),
       gates_at_(plan.add(uint64_t{wave_rows} * width())) {}
 
-// An entry is made of the rows of its block and, where they overlap, of the one before: what goes on behind a position
+// An entry is made of the rows of its block and, where they overlap, of the one before: what goes on after a position
 // needs those of the block that has begun, and of the block before it.
 std::vector<CachePlane> Compressor::cache_planes() const {
   const uint32_t back = shape_.overlaps ? shape_.every : 0;

@@ -15,7 +15,7 @@
 namespace dspack::runtime {
 
 /// Positions [first, end) of a sequence. Where a cache has rings, only some of them have what a sequence needs to go on
-/// behind them.
+/// after them.
 struct KvExtent {
   uint32_t first = 0;
   uint32_t end = 0;
@@ -32,7 +32,7 @@ struct CachePlane {
   uint32_t every = 1;                 // positions that a row stands for; it is there when all of them are
   /// 0: all rows stay. Else those of the last positions alone, in a ring: of position p at row p % ring.
   uint32_t ring = 0;
-  /// Of a ring: what goes on behind `length` positions needs the rows from (length / block * block - back) on.
+  /// Of a ring: what goes on after `length` positions needs the rows from (length / block * block - back) on.
   uint32_t block = 1;
   uint32_t back = 0;
   /// Positions by which a sequence can be cut back whatever its length: a ring has room for so many more than are
@@ -41,7 +41,7 @@ struct CachePlane {
 
   /// Rows of a cache for so many positions.
   [[nodiscard]] uint64_t rows_for(uint64_t positions) const { return ring == 0 ? positions / every : ring; }
-  /// The first position whose row is needed behind `length` positions.
+  /// The first position whose row is needed after `length` positions.
   [[nodiscard]] uint32_t needed_from(uint32_t length) const {
     const uint32_t begun = length / block * block;
     return ring == 0 || begun < back ? 0 : begun - back;
@@ -61,7 +61,7 @@ struct KvShape {
   uint32_t layers = 0;
   std::vector<CachePlane> planes;
 
-  /// Whether it keeps more than rows that stay: what goes on behind a position then needs rows that are gone later.
+  /// Whether it keeps more than rows that stay: what goes on after a position then needs rows that are gone later.
   [[nodiscard]] bool has_rings() const {
     return std::ranges::any_of(planes, [](const CachePlane& plane) { return plane.ring != 0; });
   }

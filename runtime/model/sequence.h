@@ -90,7 +90,7 @@ class Sequence {
   /// A copy of `count` positions from `first` on, which must hold tokens. Errors: the device's failure.
   [[nodiscard]] Result<KvBlock> read_block(uint32_t first, uint32_t count) const;
   /// Appends positions of a block of this shape, from the present length to `end`, both within the block: with the bits
-  /// that a pass would leave. Where the cache has rings, whole blocks alone, and behind one that does not go on only
+  /// that a pass would leave. Where the cache has rings, whole blocks alone, and after one that does not go on only
   /// blocks are appended. Errors: the device's failure; the sequence is then as before.
   [[nodiscard]] Result<void> append(const KvBlock& block, uint32_t end);
 

@@ -43,7 +43,7 @@ class AddedTokens {
   /// `text` is valid UTF-8. Empty pieces of text are left out.
   [[nodiscard]] Result<std::vector<Segment>> split(std::string_view text, WorkBudget& budget) const;
   [[nodiscard]] bool contains(uint32_t id) const;
-  /// The same text with a guard (guarded_text.h) behind the first character of each literal, so that `split` finds none
+  /// The same text with a guard (guarded_text.h) after the first character of each literal, so that `split` finds none
   /// in it. Literals of one character are found nevertheless.
   [[nodiscard]] std::string guarded(std::string_view text) const;
 

@@ -1,6 +1,6 @@
 // Text of strangers within a text whose special tokens mean something, as a chat template writes it: what spells such a
 // token there is guarded, and stays text when the whole is encoded. A guard is a noncharacter of Unicode, which says
-// that the character behind it is no part of a token's spelling; a guard that a stranger writes has one in front.
+// that the character after it is no part of a token's spelling; a guard that a stranger writes has one in front.
 // Threads: pure functions. Errors: none.
 #pragma once
 

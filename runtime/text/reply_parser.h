@@ -3,7 +3,7 @@
 // if they are whole. All other text is content or reasoning to the byte, whatever marks are in it; but white space
 // around </think> and in front of a call, and between calls, belongs to the form.
 //
-// Where marks are told, a </think> that is none is text, and one behind the reasoning is left out.
+// Where marks are told, a </think> that is none is text, and one after the reasoning is left out.
 //
 // What comes out does not depend on how the text is cut into pieces. Text that may begin a mark or a call is held back
 // until that is decided, and read again if it is none; after 16 MB of that, no more calls are looked for. Threads:

@@ -19,24 +19,19 @@ import window_checkpoint
 import window_hf
 import window_reference
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import v4_checkpoint  # noqa: E402
+
 MARGIN, AGREEMENT = 2e-5, 1e-10
 TOKENS = 264  # over two blocks of 128, and over 4 x index_topk
 
+# The released file without its drafts, with small sizes.
 FLASH = {
-    "architectures": ["DeepseekV4ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 1,
-    "expert_dtype": "fp4", "hc_eps": 1e-06, "hc_mult": 4, "hc_sinkhorn_iters": 20, "head_dim": 32, "hidden_act": "silu",
-    "hidden_size": 64, "index_head_dim": 16, "index_n_heads": 16, "index_topk": 12, "initializer_range": 0.02,
-    "max_position_embeddings": 1048576, "model_type": "deepseek_v4", "moe_intermediate_size": 32, "n_routed_experts": 8,
-    "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 4, "num_experts_per_tok": 2, "num_hidden_layers": 6,
-    "num_hash_layers": 2, "num_key_value_heads": 1, "num_nextn_predict_layers": 1, "o_groups": 2, "o_lora_rank": 24,
-    "q_lora_rank": 48, "qk_rope_head_dim": 8,
-    "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0",
-                            "weight_block_size": [128, 128]},
-    "rms_norm_eps": 1e-06,
-    "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 16, "original_max_position_embeddings": 65536, "type": "yarn"},
-    "rope_theta": 10000, "routed_scaling_factor": 1.5, "scoring_func": "sqrtsoftplus", "sliding_window": 24, "swiglu_limit": 10.0,
-    "tie_word_embeddings": False, "topk_method": "noaux_tc", "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 256,
-    "compress_rope_theta": 160000, "compress_ratios": [0, 128, 4, 128, 4, 4, 0]}
+    **{key: value for key, value in v4_checkpoint.FLASH.items() if not key.startswith("dspark_")},
+    "compress_ratios": [0, 128, 4, 128, 4, 4, 0], "head_dim": 32, "hidden_size": 64, "index_head_dim": 16, "index_n_heads": 16,
+    "index_topk": 12, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_attention_heads": 4, "num_experts_per_tok": 2,
+    "num_hash_layers": 2, "num_hidden_layers": 6, "o_groups": 2, "o_lora_rank": 24, "q_lora_rank": 48, "qk_rope_head_dim": 8,
+    "sliding_window": 24, "vocab_size": 256}
 VARIANTS = {
     "v4": FLASH,
     # As Pro's a first layer with entries of 128; two streams, three groups of heads, experts of 160 columns.
