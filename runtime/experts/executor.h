@@ -85,6 +85,9 @@ class ExpertExecutor {
   [[nodiscard]] virtual bool takes_rest() const { return false; }
   /// See ExpertStore.
   [[nodiscard]] virtual bool wants_forecast() const { return false; }
+  /// A layer that is yet to be run in this pass will want these experts: [rows, top_k], all rows of the pass. Layers
+  /// are announced in the order in which they run.
+  virtual void announce(LayerId /*layer*/, std::span<const uint32_t> /*ids*/) {}
   /// The layer is one that is yet to be run in this pass. What the forecast borrows stays until that has begun, or the
   /// next pass.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps the forecast

@@ -24,6 +24,9 @@ void ExpertCache::begin_pass(const ExpertPass& pass, std::chrono::steady_clock::
   pass_ = pass;
   ++passes_;
   draft_uses_.clear();
+  announced_.clear();
+  announced_keys_.clear();
+  next_announced_ = announced_ahead_ = 0;
 }
 
 // A decode pass through the layers is what the governor judges; one layer alone is an MTP module's.
@@ -65,6 +68,11 @@ void ExpertCache::begin_layer(LayerId layer, std::span<const ExpertDemand> deman
         static_cast<uint64_t>(std::ranges::count_if(expected_, [&](ExpertKey key) { return wanted_.contains(key); }));
   }
   end_forecast();
+  while (!announced_.empty() && announced_.front().key.layer == layer) {
+    announced_keys_.erase(announced_.front().key);
+    announced_.pop_front();
+    if (next_announced_ > 0) --next_announced_;
+  }
 }
 
 ExpertUse ExpertCache::use_of(LayerId layer, const ExpertDemand& demand) const {
@@ -82,6 +90,7 @@ CacheSlot* ExpertCache::find(ExpertKey key) const {
 }
 
 void ExpertCache::hit(CacheSlot& slot, const ExpertUse& use, bool is_late) {
+  if (end_announcement(slot)) return;
   ++(is_late ? counts().late : counts().hits);
   ++slot.uses;
   if (slot.is_prefetch) {
@@ -103,6 +112,22 @@ Result<CacheSlot*> ExpertCache::insert(const ExpertUse& use, Evict evict) {
   return slot;
 }
 
+Result<CacheSlot*> ExpertCache::insert_announced(const ExpertUse& use) {
+  TRY_ASSIGN(CacheSlot * slot, insert(use, Evict::distant));
+  if (slot == nullptr) return slot;
+  ++next_announced_;
+  slot->announced_in = passes_;
+  ++announced_ahead_;
+  return slot;
+}
+
+bool ExpertCache::end_announcement(CacheSlot& slot) {
+  const uint64_t pass = std::exchange(slot.announced_in, 0);
+  if (pass == 0 || pass != passes_) return false;
+  --announced_ahead_;
+  return true;
+}
+
 Result<CacheSlot*> ExpertCache::insert_prefetch(ExpertKey key) {
   TRY_ASSIGN(CacheSlot * slot, take(key, Evict::distant));
   if (slot == nullptr) return slot;
@@ -122,7 +147,9 @@ void ExpertCache::used_elsewhere(const ExpertUse& use) {
 }
 
 CacheSlot* ExpertCache::next_to_leave(const Pool& pool, Evict evict) const {
-  const auto leaves = victim(pool, evict);
+  const bool spares_near = evict == Evict::any && !announced_.empty();
+  auto leaves = victim(pool, spares_near ? Evict::distant : evict);
+  if (!leaves && spares_near) leaves = victim(pool, evict);
   return leaves ? find(*leaves) : nullptr;
 }
 
@@ -177,6 +204,7 @@ void ExpertCache::clear(CacheSlot& slot) {
   pool.policy->removed(slot.key);
   std::erase(pool.spares, slot.key);
   by_key_.erase(packed(slot.key));
+  end_announcement(slot);
   slot.is_used = false;
   slot.is_ready = false;
   slot.is_prefetch = false;
@@ -189,6 +217,20 @@ void ExpertCache::set_spare(ExpertKey key, bool is_spare) {
   auto& spares = pools_[slot->pool].spares;
   std::erase(spares, key);
   if (is_spare) spares.push_back(key);
+}
+
+void ExpertCache::announce(LayerId layer, std::span<const ExpertDemand> demands) {
+  for (const ExpertDemand& demand : demands) {
+    announced_.push_back(use_of(layer, demand));
+    announced_keys_.insert(announced_.back().key);
+  }
+}
+
+std::optional<ExpertUse> ExpertCache::next_announced() {
+  while (next_announced_ < announced_.size() && find(announced_[next_announced_].key) != nullptr)
+    ++next_announced_;
+  if (next_announced_ == announced_.size()) return std::nullopt;
+  return announced_[next_announced_];
 }
 
 // While slots are left, an expert is read once whatever comes, and only those that are wanted should be.
@@ -213,7 +255,7 @@ std::optional<ExpertKey> ExpertCache::next_expected() {
 }
 
 bool ExpertCache::is_near(ExpertKey key) const {
-  return wanted_.contains(key) || std::ranges::find(expected_, key) != expected_.end();
+  return wanted_.contains(key) || announced_keys_.contains(key) || std::ranges::find(expected_, key) != expected_.end();
 }
 
 std::vector<ExpertKey> ExpertCache::held() const {

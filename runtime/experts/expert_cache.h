@@ -6,6 +6,7 @@
 
 #include <array>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,16 +27,17 @@ namespace dspack::runtime {
 /// A slot as the cache sees it; its owner's slots say more.
 struct CacheSlot {
   virtual ~CacheSlot() = default;
-  uint64_t number = 0;       // among all slots of the cache, in the order in which they were made
-  size_t pool = 0;           // by layout
-  bool is_used = false;      // holds `key`
-  ExpertKey key;             // if used
-  ExpertWeights weights;     // if ready
-  bool is_ready = false;     // owner's: the weights can be used, and may leave
-  bool is_prefetch = false;  // brought before it was wanted, and not wanted so far
-  uint32_t pins = 0;         // owner's: users; a pinned expert stays
-  uint32_t uses = 0;         // since the expert came
-  uint64_t bytes = 0;        // owner's: of the expert, as they are counted
+  uint64_t number = 0;        // among all slots of the cache, in the order in which they were made
+  size_t pool = 0;            // by layout
+  bool is_used = false;       // holds `key`
+  ExpertKey key;              // if used
+  ExpertWeights weights;      // if ready
+  bool is_ready = false;      // owner's: the weights can be used, and may leave
+  bool is_prefetch = false;   // brought before it was wanted, and not wanted so far
+  uint64_t announced_in = 0;  // the pass that brought it because it will want it, until it does; 0: none
+  uint32_t pins = 0;          // owner's: users; a pinned expert stays
+  uint32_t uses = 0;          // since the expert came
+  uint64_t bytes = 0;         // owner's: of the expert, as they are counted
 };
 
 class ExpertCache {
@@ -49,8 +51,8 @@ class ExpertCache {
     /// An expert is about to leave for another. Empty: nothing is done.
     std::function<void(const CacheSlot&)> evicting = {};
   };
-  /// What leaves where no slot is empty: anything that may, all but what this layer or the next one may need, or
-  /// nothing.
+  /// What leaves where no slot is empty: anything that may (what is near last, while layers are announced), all but
+  /// what is near, or nothing.
   enum class Evict { any, distant, none };
 
   struct Pool {
@@ -84,6 +86,9 @@ class ExpertCache {
   /// now. The use is not counted as a miss yet, since bringing the expert may fail.
   [[nodiscard]] Result<CacheSlot*> insert(const ExpertUse& use, Evict evict);
   void count_miss(const ExpertUse& use);
+  /// The same for an expert that next_announced has named. Once it is wanted, it does not count as a hit: it is the
+  /// miss that it would have been.
+  [[nodiscard]] Result<CacheSlot*> insert_announced(const ExpertUse& use);
   /// The same for an expert that may come to be wanted. Counted by the owner.
   [[nodiscard]] Result<CacheSlot*> insert_prefetch(ExpertKey key);
   /// The same for an expert that comes back from faster memory.
@@ -100,6 +105,13 @@ class ExpertCache {
   /// it was wanted there last, and will be there longest.
   void set_spare(ExpertKey key, bool is_spare);
 
+  /// A layer that is yet to be run in this pass will want these, after all that was announced before.
+  void announce(LayerId layer, std::span<const ExpertDemand> demands);
+  /// The next announced expert that has no slot, the same until it gets one; nullopt: there is none.
+  [[nodiscard]] std::optional<ExpertUse> next_announced();
+  /// Announced experts that were inserted, and are not wanted yet.
+  [[nodiscard]] uint64_t announced_ahead() const { return announced_ahead_; }
+
   /// Whether the present pass prefetches.
   [[nodiscard]] bool is_prefetching() const;
   /// What the next layer is likely to want, most likely first. A former forecast ends.
@@ -108,7 +120,7 @@ class ExpertCache {
   /// Each expected expert once, in order; nullopt: that was all.
   [[nodiscard]] std::optional<ExpertKey> next_expected();
   [[nodiscard]] bool has_expected() const { return next_expected_ < expected_.size(); }
-  /// Whether the layer at work or the next one may need the expert.
+  /// Whether the layer at work, the next one or one that was announced may need the expert.
   [[nodiscard]] bool is_near(ExpertKey key) const;
 
   /// Of the present pass's phase.
@@ -133,6 +145,8 @@ class ExpertCache {
   [[nodiscard]] Result<CacheSlot*> take(ExpertKey key, Evict evict);
   [[nodiscard]] std::optional<ExpertKey> victim(const Pool& pool, Evict evict) const;
   void judge_prefetch(std::chrono::steady_clock::time_point end);
+  /// The announcement has come true, or comes to nothing. Whether there was one of this pass.
+  bool end_announcement(CacheSlot& slot);
 
   Options options_;
   std::vector<Pool> pools_;
@@ -145,7 +159,11 @@ class ExpertCache {
   std::vector<std::pair<uint32_t, ExpertUse>> draft_uses_;  // of this pass, with their first row
   std::vector<ExpertKey> expected_;                         // by the next layer
   size_t next_expected_ = 0;
-  std::set<ExpertKey> wanted_;  // by the layer at work
+  std::set<ExpertKey> wanted_;       // by the layer at work
+  std::deque<ExpertUse> announced_;  // of layers that have not begun, in their order
+  std::set<ExpertKey> announced_keys_;
+  size_t next_announced_ = 0;
+  uint64_t announced_ahead_ = 0;
   PrefetchGovernor governor_;
   bool has_evicted_ = false;
   struct PassCourse {

@@ -129,6 +129,9 @@ class ExpertStore {
                                                                        std::vector<ExpertDemand> demands) = 0;
   /// Whether `expect` is of use in this pass.
   [[nodiscard]] virtual bool wants_forecast() const { return false; }
+  /// A layer that is yet to be run in this pass will make these demands. Layers are announced in the order in which
+  /// they run; what is missing is read as soon as nothing that is wanted earlier has to be.
+  virtual void announce(LayerId /*layer*/, std::span<const ExpertDemand> /*demands*/) {}
   /// The experts that the next layer is likely to want, most likely first. Only a hint.
   virtual void expect(LayerId layer, std::span<const ExpertId> experts) = 0;
   [[nodiscard]] virtual ExpertStoreStats stats() const { return {}; }

@@ -226,6 +226,19 @@ bool RoutedExperts::wants_forecast() const {
                                }));
 }
 
+// Demands as the layer's first wave will make them: a second one comes when slots have been used by the first.
+void RoutedExperts::announce(LayerId layer, std::span<const uint32_t> ids) {
+  if (store_ == nullptr) return;
+  std::vector<ExpertDemand> demands;
+  const size_t wave = std::min<size_t>(ids.size(), size_t{shape_.wave_tokens} * shape_.top_k);
+  for (const RoutedGroup& group : group_by_expert(ids.first(wave), shape_.top_k, 0)) {
+    const ExpertKey key{.layer = layer, .expert = group.demand.expert};
+    if (std::ranges::none_of(backends_, [&](const auto& backend) { return backend->holds(key); }))
+      demands.push_back(group.demand);
+  }
+  store_->announce(layer, demands);
+}
+
 void RoutedExperts::expect(LayerId layer, ExpertForecast forecast) {
   awaited_ = {.layer = layer, .forecast = std::move(forecast)};
   take_forecast();

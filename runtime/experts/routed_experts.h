@@ -80,6 +80,7 @@ class RoutedExperts final : public ExpertExecutor {
   // The host looks at what each of its stages takes, and has nothing to gain.
   [[nodiscard]] bool takes_rest() const override { return is_resident() && !target_.device.is_host(); }
   [[nodiscard]] bool wants_forecast() const override;
+  void announce(LayerId layer, std::span<const uint32_t> ids) override;
   void expect(LayerId layer, ExpertForecast forecast) override;
   /// What is known already.
   void expect(LayerId layer, std::span<const ExpertId> experts);

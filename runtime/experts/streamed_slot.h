@@ -15,7 +15,8 @@ struct StreamedStore::Slot final : CacheSlot {
   std::optional<Error> error;         // reading has failed
   Medium medium = Medium::disk;       // where it was read from
   Urgency urgency = Urgency::demand;  // of reading it
-  bool may_fail = false;              // begun as a prefetch: a failure is no error, it is read again when wanted
+  bool may_fail = false;              // begun before it was wanted: a failure is no error, it is read again then
+  bool is_guess = false;              // begun as a prefetch of what may come to be wanted
   bool is_second_try = false;
   std::chrono::steady_clock::time_point arrival;  // if ready: when it became so
 

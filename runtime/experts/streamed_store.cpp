@@ -57,8 +57,8 @@ class StreamedStore::Request final : public ExpertRequest {
 
   // With the lock held: as many of the missing as there are slots for, and in a prefill as the window allows.
   Result<void> start_missing() {
-    while (!missing_.empty() && (store_.phase() == Phase::decode || ahead() < store_.prefill_window(layer_))) {
-      auto slot = store_.start_miss(store_.cache_->use_of(layer_, demands_[missing_.front()]));
+    while (!missing_.empty() && (store_.phase() == Phase::decode || ahead() < store_.window(layer_))) {
+      auto slot = store_.start_miss(store_.cache_->use_of(layer_, demands_[missing_.front()]), Urgency::demand);
       if (!slot) return slot.error();
       if (*slot == nullptr) return {};
       ++(*slot)->pins;
@@ -264,9 +264,17 @@ Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std
   lock.lock();
   request_ = made.get();
   const auto begun = made->begin();
+  start_prefetches();
   lock.unlock();
   if (!begun) return begun.error();
   return std::unique_ptr<ExpertRequest>(std::move(made));
+}
+
+void StreamedStore::announce(LayerId layer, std::span<const ExpertDemand> demands) {
+  const std::lock_guard lock(mutex_);
+  if (options_.prefetch == PrefetchMode::off || !cache_->has_layer(layer)) return;
+  cache_->announce(layer, demands);
+  start_prefetches();
 }
 
 void StreamedStore::expect(LayerId layer, std::span<const ExpertId> experts) {
@@ -277,11 +285,21 @@ void StreamedStore::expect(LayerId layer, std::span<const ExpertId> experts) {
 }
 
 void StreamedStore::start_prefetches() {
-  const bool is_starved = request_ != nullptr && request_->has_missing();
-  while (loading(Urgency::demand) == 0 && loading(Urgency::prefetch) < kMaxPrefetches && !is_starved) {
+  if (request_ != nullptr && request_->has_missing()) return;
+  while (start_announced()) {
+  }
+  while (loading(Urgency::demand) == 0 && loading(Urgency::prefetch) < kMaxPrefetches) {
     const auto key = cache_->next_expected();
     if (!key || !start_prefetch(*key)) return;
   }
+}
+
+// False: nothing is left, enough is read ahead, or no slot may go. What fails is no error, as below.
+bool StreamedStore::start_announced() {
+  const auto use = cache_->next_announced();
+  if (!use || cache_->announced_ahead() >= window(use->key.layer)) return false;
+  const auto slot = start_miss(*use, Urgency::prefetch);
+  return slot && *slot != nullptr;
 }
 
 // False: no slot may go. What fails here is no error: the layer that wants the expert will meet it again.
@@ -292,7 +310,7 @@ bool StreamedStore::start_prefetch(ExpertKey key) {
   const auto taken = cache_->insert_prefetch(key);
   if (!taken || *taken == nullptr) return false;
   Slot& slot = static_cast<Slot&>(**taken);
-  slot.may_fail = true;
+  slot.may_fail = slot.is_guess = true;
   slot.is_second_try = false;
   if (!begin_reading(slot, Urgency::prefetch)) {
     cache_->clear(slot);
@@ -321,9 +339,10 @@ FetchOutlook StreamedStore::begin_prompt(const PromptShape& prompt) {
                                           .medium_of = [this](ExpertKey key) { return tier_.medium_of(key); }});
 }
 
-// Enough experts for the transfers never to pause, and an eighth of the slots, so that dear experts overlap with cheap
-// ones. A prefill's layer could use all slots at once, but then it would push out what decoding needs of other layers.
-size_t StreamedStore::prefill_window(LayerId layer) const {
+// How many experts a prefill's layer reads ahead of what is computed, and a pass ahead of its layers: enough for the
+// transfers never to pause, and an eighth of the slots, so that dear experts overlap with cheap ones. A prefill's layer
+// could use all slots at once, but then it would push out what decoding needs of other layers.
+size_t StreamedStore::window(LayerId layer) const {
   const ExpertCache::Pool& pool = cache_->pool_of(layer);
   const auto& experts = tier_.checkpoint().experts();
   // How one of the layer's experts is read; where they lie in two places, others may be read otherwise.
@@ -334,13 +353,15 @@ size_t StreamedStore::prefill_window(LayerId layer) const {
   return std::max(busy, pool.limit / 8);
 }
 
-Result<StreamedStore::Slot*> StreamedStore::start_miss(const ExpertUse& use) {
-  TRY_ASSIGN(CacheSlot * taken, cache_->insert(use, ExpertCache::Evict::any));
+Result<StreamedStore::Slot*> StreamedStore::start_miss(const ExpertUse& use, Urgency urgency) {
+  const bool is_ahead = urgency == Urgency::prefetch;
+  TRY_ASSIGN(CacheSlot * taken,
+             is_ahead ? cache_->insert_announced(use) : cache_->insert(use, ExpertCache::Evict::any));
   if (taken == nullptr) return static_cast<Slot*>(nullptr);
   Slot& slot = static_cast<Slot&>(*taken);
-  slot.may_fail = false;
-  slot.is_second_try = false;
-  if (const auto begun = begin_reading(slot, Urgency::demand); !begun) {
+  slot.may_fail = is_ahead;
+  slot.is_guess = slot.is_second_try = false;
+  if (const auto begun = begin_reading(slot, urgency); !begun) {
     cache_->clear(slot);
     return explained(begun.error(), use.key);
   }
@@ -394,7 +415,7 @@ void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
   slot.is_loading = false;
   meter_.end(slot.bytes, outcome.bytes_read);
   reading_.add(slot.medium, outcome.bytes_read);
-  if (slot.may_fail) cache_->prefetch_counts().prefetched_bytes += outcome.bytes_read;
+  if (slot.is_guess) cache_->prefetch_counts().prefetched_bytes += outcome.bytes_read;
   if (!read_again(slot, outcome)) settle(slot, outcome);
   start_prefetches();
   has_changed_ = true;
@@ -410,13 +431,13 @@ bool StreamedStore::read_again(Slot& slot, const LoadOutcome& outcome) {
   if (slot.urgency != Urgency::demand) return false;
   if (!is_spoilt && !slot.may_fail) return false;
   if (is_spoilt) slot.is_second_try = true;
-  if (slot.may_fail) {  // it counted as useful when it was wanted, and was not
+  if (slot.is_guess) {  // it counted as useful when it was wanted, and was not
     CacheCounts& prefetch = cache_->prefetch_counts();
     --prefetch.useful_prefetches;
     prefetch.useful_bytes -= slot.bytes;
     prefetch.wasted_bytes += outcome.bytes_read;
   }
-  slot.may_fail = false;
+  slot.may_fail = slot.is_guess = false;
   if (!begin_reading(slot, Urgency::demand)) return false;
   counts().bytes[static_cast<size_t>(slot.medium)] += slot.bytes;
   return true;

@@ -1,8 +1,9 @@
 // The host's cache of experts: a fixed number of slots, into which all misses of a layer are read at once by the
-// threads of a pool, each straight to its place. What the next layer is expected to want is read while nothing is
-// wanted at once; a prefetch takes no slot whose expert this layer or the next one may need, and is given up when it
-// turns out not to be wanted: of its blocks, those that have not begun are not read. Threads: one thread asks and
-// takes; the pool's threads read. Lifetime: borrows device and tier. Errors: see expert_store.h.
+// threads of a pool, each straight to its place. What later layers of the pass are known to want is read after that of
+// the layer at work. What the next layer is expected to want is read while nothing is wanted at once. Both take no slot
+// whose expert is near (expert_cache.h), and a guess that turns out wrong is given up: of its blocks, those that have
+// not begun are not read. Threads: one thread asks and takes; the pool's threads read. Lifetime: borrows device and
+// tier. Errors: see expert_store.h.
 #pragma once
 
 #include <algorithm>
@@ -66,6 +67,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
     const std::lock_guard lock(mutex_);
     return cache_->is_prefetching();
   }
+  void announce(LayerId layer, std::span<const ExpertDemand> demands) override;
   void expect(LayerId layer, std::span<const ExpertId> experts) override;
   void set_copied(ExpertKey key, bool is_copied) override;
   [[nodiscard]] std::optional<ExpertLease> lease_if_ready(ExpertKey key) override;
@@ -111,13 +113,15 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   [[nodiscard]] PhaseStats& counts() { return stats_.phases[static_cast<size_t>(phase())]; }
   [[nodiscard]] uint64_t& loading(Urgency urgency) { return loading_[static_cast<size_t>(urgency)]; }
   void count_hit(Slot& slot, const ExpertUse& use);
-  Result<Slot*> start_miss(const ExpertUse& use);
-  [[nodiscard]] size_t prefill_window(LayerId layer) const;
+  /// With Urgency::prefetch: of an expert that a later layer of this pass will want.
+  Result<Slot*> start_miss(const ExpertUse& use, Urgency urgency);
+  [[nodiscard]] size_t window(LayerId layer) const;
   Result<void> begin_reading(Slot& slot, Urgency urgency);
   void unpin(Slot& slot);
   /// Nothing is read or kept: no slot becomes free by waiting.
   [[nodiscard]] bool is_idle() const { return keeping_ == 0 && std::ranges::count(loading_, 0U) == kUrgencies; }
   void start_prefetches();
+  bool start_announced();
   bool start_prefetch(ExpertKey key);
   bool read_again(Slot& slot, const LoadOutcome& outcome);
   void settle(Slot& slot, const LoadOutcome& outcome);

@@ -159,7 +159,7 @@ Result<void> LoadedModel::make_experts(const LoadContext& context, const ModelCo
   TRY_ASSIGN(experts_, RoutedExperts::make(target, access_->weights(), routed, stop));
   if (options.route_trace.empty()) return {};
   TRY_ASSIGN(recorder_, RouteRecorder::create(format::posix_file_system(), options.route_trace,
-                                              route_header(checkpoint(), config.model_type, config.top_k)));
+                                              route_header(checkpoint(), config)));
   experts_->add_listener(*recorder_);
   return {};
 }

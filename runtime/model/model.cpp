@@ -269,10 +269,12 @@ Result<const LayerWeights*> Model::weights_at(uint32_t index, const Scratch& scr
 
 Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) const {
   const bool is_foreseen = executor_.wants_forecast();
+  uint32_t announced = 0;
   for (uint32_t index = 0; index < options_.layer_map.size(); ++index) {
     if (stop.stop_requested()) return interrupted();
     ++pass.scratch.state_->layers_begun;
     TRY_ASSIGN(const LayerWeights* weights, weights_at(index, pass.scratch, stop));
+    announced = announce(std::max(announced, index), index, *weights, pass.scratch);
     const TraceScope scope =
         pass.trace == nullptr ? TraceScope() : TraceScope(pass.trace, layer_module(LayerId(index)));
     LayerRunner::Context context{.queue = queue_,
@@ -282,7 +284,6 @@ Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) co
                                  .trace = scope,
                                  .stages = pass.scratch.stages()};
     if (is_foreseen) {
-      if (index == 0) announce(*weights, pass.scratch);
       context.meanwhile = [&, weights](const kernels::Rows& stream, const kernels::Rows& shared) {
         foresee(index, *weights, pass.scratch, stream, shared);
       };
@@ -332,11 +333,14 @@ kernels::Rows Model::score_rows(const Scratch& scratch, uint32_t rows) const {
   return rows_at(scratch, at_.logits, rows, config_.vocab);
 }
 
-void Model::announce(const LayerWeights& weights, const Scratch& scratch) const {
-  if (weights.moe.router.by_token == nullptr) return;
-  executor_.expect(weights.id,
-                   {.computed = queue_.mark(),
-                    .experts = [known = Router(config_).known(weights.moe.router, scratch.tokens_)] { return known; }});
+uint32_t Model::announce(uint32_t first, uint32_t index, const LayerWeights& weights, const Scratch& scratch) const {
+  for (; first < options_.layer_map.size(); ++first) {
+    const LayerWeights* const layer = first == index ? &weights : layers_->at_hand(options_.layer_map[first]);
+    if (layer == nullptr) break;
+    const RouterWeights& router = layer->moe.router;
+    if (router.by_token != nullptr) executor_.announce(layer->id, Router(config_).known(router, scratch.tokens_));
+  }
+  return first;
 }
 
 void Model::foresee(uint32_t index, const LayerWeights& weights, Scratch& scratch, const kernels::Rows& stream,
@@ -345,8 +349,8 @@ void Model::foresee(uint32_t index, const LayerWeights& weights, Scratch& scratc
                                  [&](LayerId layer) { return config_.is_moe(layer); });
   if (next == options_.layer_map.end()) return;
   const LayerWeights* following = layers_->at_hand(*next);
-  if (following == nullptr) return;  // its router may not have arrived
-  if (following->moe.router.by_token != nullptr) return announce(*following, scratch);
+  if (following == nullptr) return;                       // its router may not have arrived
+  if (following->moe.router.by_token != nullptr) return;  // it was announced
   const kernels::Slice mix = runner_.residual().mix_in(*scratch.buffer_, 0);
   executor_.expect(*next, predictor_.predict(
                               queue_, {.scratch = *scratch.buffer_, .forecast = *scratch.forecast_}, runner_.residual(),

@@ -205,8 +205,10 @@ class Model {
   /// to want.
   void foresee(uint32_t index, const LayerWeights& weights, Scratch& scratch, const kernels::Rows& stream,
                const kernels::Rows& shared) const;
-  /// Tells it what a layer that finds its experts by token will want.
-  void announce(const LayerWeights& weights, const Scratch& scratch) const;
+  /// Tells it what the layers that find their experts by token will want: from place `first` of the pass on, up to one
+  /// whose table is not in memory. `weights`: of the layer at place `index`, which begins. Returns the place after
+  /// them.
+  uint32_t announce(uint32_t first, uint32_t index, const LayerWeights& weights, const Scratch& scratch) const;
 
   kernels::Device& device_;
   kernels::Queue& queue_;

@@ -80,18 +80,14 @@ void Router::route(kernels::Queue& queue, const RouterWeights& weights, const ke
   trace.child("gate").routing({.ids = args.ids, .weights = args.weights, .rows = x.rows, .top_k = args.top_k});
 }
 
-std::vector<ExpertId> Router::known(const RouterWeights& weights, std::span<const uint32_t> tokens) const {
+std::vector<uint32_t> Router::known(const RouterWeights& weights, std::span<const uint32_t> tokens) const {
   DSPACK_CHECK(weights.by_token != nullptr, "a router that chooses by what it reads");
-  std::vector<ExpertId> experts;
-  std::vector<bool> seen(config_.experts, false);
-  for (const uint32_t token : tokens) {
-    for (const uint32_t id : std::span(*weights.by_token).subspan(uint64_t{token} * config_.top_k, config_.top_k)) {
-      if (seen[id]) continue;
-      seen[id] = true;
-      experts.emplace_back(id);
-    }
-  }
-  return experts;
+  std::vector<uint32_t> ids;
+  ids.reserve(tokens.size() * config_.top_k);
+  for (const uint32_t token : tokens)
+    std::ranges::copy(std::span(*weights.by_token).subspan(uint64_t{token} * config_.top_k, config_.top_k),
+                      std::back_inserter(ids));
+  return ids;
 }
 
 }  // namespace dspack::runtime

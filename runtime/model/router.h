@@ -44,8 +44,8 @@ class Router {
   /// the layer has a table.
   void route(kernels::Queue& queue, const RouterWeights& weights, const kernels::Rows& x,
              std::span<const uint32_t> tokens, const Places& places, const TraceScope& trace = {}) const;
-  /// The experts that these tokens go to, each once, in the order of the tokens. Precondition: the layer has a table.
-  [[nodiscard]] std::vector<ExpertId> known(const RouterWeights& weights, std::span<const uint32_t> tokens) const;
+  /// The experts that these tokens go to: [tokens, top_k]. Precondition: the layer has a table.
+  [[nodiscard]] std::vector<uint32_t> known(const RouterWeights& weights, std::span<const uint32_t> tokens) const;
 
  private:
   const ModelConfig& config_;

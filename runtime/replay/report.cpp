@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "format/base/size.h"
@@ -40,6 +41,7 @@ nlohmann::json counts_json(const ReplayCounts& counts, uint64_t tokens) {
   return {{"hits", counts.hits},
           {"misses", counts.misses},
           {"bytes", counts.bytes},
+          {"known_misses", counts.known_misses},
           {"misses_per_token", ratio(counts.misses, tokens)},
           {"bytes_per_token", ratio(counts.bytes, tokens)}};
 }
@@ -78,20 +80,23 @@ std::string describe(const Workload& workload) {
 }
 
 std::string to_table(const Workload& workload, const ReplayReport& report) {
+  const bool has_known = std::ranges::any_of(workload.header().layers, &RoutedLayerShape::is_by_token);
   std::string text =
       fmt::format("{} slots: {:.1f} % of the experts, {}, {:.2f} tokens' experts\n", report.slots,
                   100 * ratio(report.slots, workload.experts()), size_words(report.slots * workload.expert_bytes()),
                   ratio(report.slots, token_experts(workload)));
   text += notes(workload, report.slots);
-  text += fmt::format("  {:<12}{:>14}{:>14}{:>10}{:>12}{:>16}\n", "policy", "misses/token", "MB/token", "hits",
-                      "gap closed", "prompt misses");
+  text += fmt::format("  {:<12}{:>14}{:>14}{:>10}{:>12}{:>16}{}\n", "policy", "misses/token", "MB/token", "hits",
+                      "gap closed", "prompt misses", has_known ? "  known before" : "");
   const uint64_t tokens = workload.tokens(Phase::decode);
   for (const PolicyOutcome& outcome : report.outcomes) {
     const ReplayCounts& decode = outcome.result.of(Phase::decode);
     const std::string closed = outcome.gap_closed ? fmt::format("{:.1f} %", 100 * *outcome.gap_closed) : "-";
-    text += fmt::format("  {:<12}{:>14.2f}{:>14.2f}{:>8.1f} %{:>12}{:>16}\n", outcome.name,
+    const std::string known =
+        has_known ? fmt::format("{:>12.1f} %", 100 * ratio(decode.known_misses, decode.misses)) : "";
+    text += fmt::format("  {:<12}{:>14.2f}{:>14.2f}{:>8.1f} %{:>12}{:>16}{}\n", outcome.name,
                         ratio(decode.misses, tokens), ratio(decode.bytes, tokens) / 1e6, 100 * hit_rate(decode), closed,
-                        outcome.result.of(Phase::prefill).misses);
+                        outcome.result.of(Phase::prefill).misses, known);
   }
   return text;
 }

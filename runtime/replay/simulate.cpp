@@ -86,8 +86,10 @@ ReplayResult simulate(const Workload& workload, uint64_t slots, EvictionPolicy& 
     if (step.accepted || missing.empty()) continue;
     for (const ExpertUse& use : missing)
       held.insert(use);
+    const RoutedLayerShape& shape = *workload.header().find(step.layer);
     counts.misses += missing.size();
-    counts.bytes += missing.size() * workload.header().find(step.layer)->expert_bytes;
+    counts.bytes += missing.size() * shape.expert_bytes;
+    if (shape.is_by_token) counts.known_misses += missing.size();
   }
   return result;
 }

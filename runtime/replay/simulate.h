@@ -17,6 +17,8 @@ struct ReplayCounts {
   uint64_t hits = 0;
   uint64_t misses = 0;
   uint64_t bytes = 0;  // read for the misses
+  uint64_t known_misses =
+      0;  // of the misses, those of layers that find their experts by token: read ahead of the layer
 };
 
 struct ReplayResult {

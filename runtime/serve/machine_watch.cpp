@@ -22,7 +22,7 @@ std::string event(std::string_view name, const format::Json& data) {
 /// The layers that a pass may go through.
 std::vector<RoutedLayerShape> running_layers(const LoadedModel& loaded) {
   const ModelConfig& config = loaded.model().config();
-  std::vector<RoutedLayerShape> layers = route_header(loaded.checkpoint(), config.model_type, config.top_k).layers;
+  std::vector<RoutedLayerShape> layers = route_header(loaded.checkpoint(), config).layers;
   const format::LayerMap& map = loaded.model().layer_map();
   std::erase_if(layers, [&](const RoutedLayerShape& shape) {
     const bool is_mtp = loaded.mtp() != nullptr && loaded.mtp()->layer() == shape.layer;

@@ -2,6 +2,7 @@
 other forms it is as far off as those lose; stages that draft are left alone; recorded routes are replayed."""
 
 import array
+import json
 import shutil
 from pathlib import Path
 
@@ -52,6 +53,10 @@ class RunV4(EndToEnd):
             self.assertEqual(self.assert_ok(few).stdout, self.assert_ok(all_of_them).stdout)
             replayed = self.assert_ok(self.dsrun("replay", trace, "--slots", 12)).stdout
             self.assertIn("40 prompt tokens, 7 decoded tokens", replayed)
+            self.assertIn("known before", replayed)
+            layers = json.loads(trace.read_text().split("\n")[0])["layers"]
+            by_token = json.loads((source / "config.json").read_text())["num_hash_layers"]
+            self.assertEqual([layer["layer"] for layer in layers if layer.get("by_token")], list(range(by_token)))
 
     def test_packed_in_other_forms(self):
         tokens, wanted = self.golden("v4")

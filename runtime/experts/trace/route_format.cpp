@@ -39,8 +39,15 @@ Result<RoutedLayerShape> parse_layer(const format::Json& object) {
   TRY_ASSIGN(const uint64_t layer, number_in(object, "layer", 0, kMaxId));
   TRY_ASSIGN(const uint64_t experts, number_in(object, "experts", 1, kMaxId));
   TRY_ASSIGN(const uint64_t bytes, number_in(object, "expert_bytes", 1, kMaxExpertBytes));
-  return RoutedLayerShape{
-      .layer = LayerId(static_cast<uint32_t>(layer)), .experts = static_cast<uint32_t>(experts), .expert_bytes = bytes};
+  bool is_by_token = false;
+  if (const auto told = object.find("by_token"); told != object.end()) {
+    if (!told->is_boolean()) return invalid(R"("by_token" is neither true nor false)");
+    is_by_token = told->get<bool>();
+  }
+  return RoutedLayerShape{.layer = LayerId(static_cast<uint32_t>(layer)),
+                          .experts = static_cast<uint32_t>(experts),
+                          .expert_bytes = bytes,
+                          .is_by_token = is_by_token};
 }
 
 Result<void> append_row(const format::Json& row, const RoutedLayerShape& shape, uint32_t top_k,
@@ -79,8 +86,9 @@ const RoutedLayerShape* RouteHeader::find(LayerId layer) const {
 std::string to_line(const RouteHeader& header) {
   std::string layers;
   for (const RoutedLayerShape& shape : header.layers) {
-    layers += fmt::format(R"({}{{"layer":{},"experts":{},"expert_bytes":{}}})", layers.empty() ? "" : ",",
-                          shape.layer.value, shape.experts, shape.expert_bytes);
+    layers += fmt::format(R"({}{{"layer":{},"experts":{},"expert_bytes":{}{}}})", layers.empty() ? "" : ",",
+                          shape.layer.value, shape.experts, shape.expert_bytes,
+                          shape.is_by_token ? R"(,"by_token":true)" : "");
   }
   return fmt::format(R"({{"format":"{}","version":{},"model_type":{},"top_k":{},"layers":[{}]}})", kFormat, kVersion,
                      format::Json(header.model_type).dump(), header.top_k, layers);

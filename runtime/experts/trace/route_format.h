@@ -21,6 +21,7 @@ struct RoutedLayerShape {
   LayerId layer;
   uint32_t experts = 0;
   uint64_t expert_bytes = 0;  // what a miss reads
+  bool is_by_token = false;   // its experts are known before the pass
   bool operator==(const RoutedLayerShape&) const = default;
 };
 

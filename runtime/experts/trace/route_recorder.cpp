@@ -11,10 +11,12 @@ constexpr size_t kPendingBytes = 256U << 10U;
 
 }  // namespace
 
-RouteHeader route_header(const format::Checkpoint& checkpoint, std::string model_type, uint32_t top_k) {
-  RouteHeader header{.model_type = std::move(model_type), .top_k = top_k, .layers = {}};
+RouteHeader route_header(const format::Checkpoint& checkpoint, const ModelConfig& config) {
+  RouteHeader header{.model_type = config.model_type, .top_k = config.top_k, .layers = {}};
   for (const auto& [key, tensors] : checkpoint.experts()) {  // by layer, then by expert
-    if (header.layers.empty() || header.layers.back().layer != key.layer) header.layers.push_back({.layer = key.layer});
+    if (header.layers.empty() || header.layers.back().layer != key.layer) {
+      header.layers.push_back({.layer = key.layer, .is_by_token = key.layer.value < config.layers_by_token});
+    }
     RoutedLayerShape& shape = header.layers.back();
     uint64_t bytes = 0;
     for (const uint32_t tensor : tensors)

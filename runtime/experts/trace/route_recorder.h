@@ -9,13 +9,14 @@
 
 #include "format/checkpoint.h"
 #include "format/file_system.h"
+#include "runtime/config/config.h"
 #include "runtime/experts/executor.h"
 #include "runtime/experts/trace/route_format.h"
 
 namespace dspack::runtime {
 
-/// The layers with routed experts of a checkpoint.
-[[nodiscard]] RouteHeader route_header(const format::Checkpoint& checkpoint, std::string model_type, uint32_t top_k);
+/// The layers with routed experts of a checkpoint with this config.json.
+[[nodiscard]] RouteHeader route_header(const format::Checkpoint& checkpoint, const ModelConfig& config);
 
 class RouteRecorder final : public RouteListener {
  public:

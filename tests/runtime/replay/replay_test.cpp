@@ -162,5 +162,20 @@ TEST_CASE("replay: drafts that stood count as tokens and as uses, others as neit
   CHECK(optimum(workload, 3) == 6);
 }
 
+TEST_CASE("replay: of the misses, those of layers that find their experts by token are told") {
+  RouteHeader header = lab::header(2, 8, 1);
+  header.layers.front().is_by_token = true;
+  Workload workload(*parse_route_header(to_line(header)));
+  for (uint32_t expert = 0; expert < 3; ++expert) {
+    for (uint32_t layer = 0; layer < 2; ++layer)
+      lab::add(workload, {.pass = expert, .layer = LayerId(layer), .ids = {expert / (layer + 1)}});
+  }
+  const ReplayCounts counts = with_lru(workload, 8).of(Phase::decode);
+  CHECK(counts.misses == 5);
+  CHECK(counts.known_misses == 3);
+  const NamedPolicy* const policy = &replay_policies().front();
+  CHECK(to_table(workload, replay(workload, 8, {policy, 1}, 1)).find("60.0 %") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace dspack::runtime::replay_test

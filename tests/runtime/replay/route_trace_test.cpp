@@ -62,6 +62,9 @@ TEST_CASE("routes: headers that are refused") {
       {R"({"format":"dspack-routes","version":1,"model_type":"m","top_k":1,"layers":[)"
        R"({"layer":1,"experts":8,"expert_bytes":1},{"layer":1,"experts":8,"expert_bytes":1}]})",
        "does not ascend"},
+      {R"({"format":"dspack-routes","version":1,"model_type":"m","top_k":1,)"
+       R"("layers":[{"layer":0,"experts":8,"expert_bytes":1,"by_token":1}]})",
+       "\"by_token\""},
   };
   for (const auto& [line, reason] : cases) {
     CAPTURE(line);
