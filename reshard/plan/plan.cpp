@@ -14,10 +14,10 @@ namespace {
 
 using format::TensorEntry;
 
-// Bytes that are cheaper read along than left out: a request's round trip is worth more.
+// A gap of at most this many bytes is read too: that is cheaper than the round trip of another request.
 constexpr uint64_t kReadOverBytes = 64ULL * 1024;
 
-/// The manifest writes names as templates; one that looks like a template would not come back as it was.
+/// The manifest stores names as templates, so a name that looks like a template would not be restored as it was.
 Result<void> check_names(const format::Checkpoint& source) {
   for (const TensorEntry& entry : source.tensors()) {
     if (!entry.place.layer || entry.place.expert || !format::template_entry(format::name_template(entry.name)))
@@ -28,7 +28,7 @@ Result<void> check_names(const format::Checkpoint& source) {
   return {};
 }
 
-/// Experts that are there and not found would all come into one file, which is not what was asked for.
+/// Unrecognised experts would all end up in one file, which is not the grouping that was asked for.
 Result<void> check_experts(const Recipe& recipe, const format::Checkpoint& source) {
   if (recipe.by.kind == Grouping::Kind::shard || !source.experts().empty() || source.expert_doubts().empty()) return {};
   return Error{ErrorKind::unsupported,
@@ -36,7 +36,7 @@ Result<void> check_experts(const Recipe& recipe, const format::Checkpoint& sourc
                            fmt::join(source.expert_doubts(), "; "))};
 }
 
-/// Of the result's tensors, for plan_files: that of the tensors that they are made of.
+/// For plan_files: ranks the result's tensors by where their source tensors lie. Empty: the order of use.
 std::vector<uint32_t> order_of(FileOrder order, const Product& product, const format::Checkpoint& source) {
   if (order == FileOrder::of_use) return {};
   std::vector<format::Extent> origins;
@@ -75,14 +75,14 @@ std::vector<std::vector<Copy>> make_copies(const std::vector<PlannedFile>& files
   return shards;
 }
 
-/// A shard of which every tensor is used is read whole, which proves it; of others no more is read than is needed.
+/// A shard whose tensors are all used is read whole, which verifies it; from others only the needed ranges are read.
 std::vector<ShardRead> make_reads(const std::vector<std::vector<Copy>>& shards, const Product& product,
                                   const format::Checkpoint& source) {
   std::vector<ShardRead> reads(shards.size());
   std::vector<bool> used(source.tensors().size(), false);
   for (const uint32_t tensor : product.used)
     used[tensor] = true;
-  std::vector<uint64_t> known(shards.size());  // bytes of the catalogue's tensors
+  std::vector<uint64_t> known(shards.size());  // size of the catalogue's tensors in each shard
   for (uint32_t i = 0; i < used.size(); ++i) {
     const TensorEntry& tensor = source.tensors()[i];
     if (!used[i]) reads[tensor.file].whole = false;
@@ -101,10 +101,10 @@ std::vector<ShardRead> make_reads(const std::vector<std::vector<Copy>>& shards, 
   return reads;
 }
 
-/// What the plan knows from the weights and not from headers; null if that is nothing.
+/// The facts of the plan that do not come from headers; null: none.
 format::Json facts_json(const Recipe& recipe, const SourceFacts& facts, const format::Checkpoint& source) {
   format::Json json;
-  if (recipe.zstd_level) json["zstd"] = ZSTD_versionString();  // another version may compress to other bytes
+  if (recipe.zstd_level) json["zstd"] = ZSTD_versionString();  // another version may produce different bytes
   if (recipe.drop_mtp && facts.decoder_layers) json["decoder_layers"] = *facts.decoder_layers;
   for (const std::vector<uint32_t>& group : facts.alike) {
     format::Json names = format::Json::array();
@@ -150,7 +150,7 @@ uint64_t ShardRead::bytes() const {
 std::string plan_digest(const Recipe& recipe, const std::vector<PlanSource>& source, const format::Json& facts,
                         FileOrder order) {
   format::Json json = {{"program", kVersion}, {"recipe", recipe_json(recipe)}, {"source", format::Json::array()}};
-  if (order == FileOrder::of_source) json["order"] = "source";  // the other one is older than this field
+  if (order == FileOrder::of_source) json["order"] = "source";  // of_use is older than this field and omits it
   for (const PlanSource& file : source) {
     json["source"].push_back(
         {{"path", file.path}, {"size", file.size_bytes}, {"header", to_hex(format::sha256(file.header))}});

@@ -18,13 +18,13 @@ bool is_mtp(const TensorEntry& tensor, const SourceFacts& facts) {
   return tensor.place.layer && tensor.place.layer->value >= facts.decoder_layers.value();
 }
 
-/// The MTP module is what stands behind the decoder's layers, and nothing else does. With a config.json of another
-/// model half a module would be left out, or layers of the decoder.
+/// Checks that the MTP module is exactly the layers from `decoder_layers` on. With another model's config.json,
+/// drop_mtp would leave out half a module, or layers of the decoder.
 Result<void> check_mtp(const Checkpoint& source, uint32_t decoder_layers) {
   std::map<LayerId, bool> is_mtp_layer;
   for (const TensorEntry& tensor : source.tensors()) {
     if (!tensor.place.layer) continue;
-    // Some are named so, and DeepSeek-V4's have a stage that has no other tensors than a layer.
+    // The numbering marks some as MTP layers; one of DeepSeek-V4's stages has only tensors that any layer has.
     const bool is_named = tensor.place.layer->value >= format::kFirstMtpLayer;
     is_mtp_layer[*tensor.place.layer] |= is_named || tensor.place.role == format::Role::mtp;
   }
@@ -43,7 +43,7 @@ Result<void> check_mtp(const Checkpoint& source, uint32_t decoder_layers) {
 struct Taken {
   std::vector<bool> taken;
   bool complete = true;
-  bool drops_mtp = false;  // there was one, and it is left out
+  bool drops_mtp = false;  // an MTP module exists and is left out
 };
 
 Taken take(const Recipe& recipe, const Checkpoint& source, const SourceFacts& facts) {
@@ -60,7 +60,7 @@ Taken take(const Recipe& recipe, const Checkpoint& source, const SourceFacts& fa
   return result;
 }
 
-/// An FP8 or FP4 weight without its scale is worthless: better refused now than found when it is run.
+/// An FP8 or FP4 weight is unusable without its scale: refuse it now, not when the model runs.
 Result<void> check_scales(const Checkpoint& result, const Checkpoint& source) {
   for (const TensorEntry& entry : result.tensors()) {
     const bool is_fp4 = trained_fp4_scales(entry, source) != nullptr;
@@ -79,10 +79,10 @@ Result<void> check_scales(const Checkpoint& result, const Checkpoint& source) {
   return {};
 }
 
-/// All changes that the transforms make to what is taken.
+/// All changes that the transforms make to the taken tensors.
 struct Changes {
-  std::map<uint32_t, std::vector<Made>> by_tensor;  // that they put something, or nothing, in the place of
-  std::vector<bool> applied;                        // of each transform, whether it changed anything
+  std::map<uint32_t, std::vector<Made>> by_tensor;  // replacements of each changed source tensor; empty: removed
+  std::vector<bool> applied;                        // per transform: whether it changed anything
 };
 
 Result<Changes> changes(const Recipe& recipe, const Checkpoint& source, const SourceFacts& facts,
@@ -108,7 +108,7 @@ Result<Changes> changes(const Recipe& recipe, const Checkpoint& source, const So
 
 constexpr size_t kMaxWarnings = 10;
 
-/// What a recipe names and a source does not have: more likely a slip than meant.
+/// Warnings for parts of the recipe that match nothing in the source: probably mistakes.
 std::vector<std::string> idle_parts(const Recipe& recipe, const Checkpoint& source, const std::vector<bool>& applied) {
   std::vector<std::string> warnings;
   const auto look = [&](const std::vector<Selector>& selectors, std::string_view what) {
@@ -136,7 +136,7 @@ std::vector<std::string> idle_parts(const Recipe& recipe, const Checkpoint& sour
   return warnings;
 }
 
-/// Of each group of equal tensors that are stored as they are, the first is stored for all.
+/// Maps tensors to the first of their group of equal tensors, which is stored for all. Changed tensors are excluded.
 std::map<uint32_t, uint32_t> find_aliases(const Recipe& recipe, const SourceFacts& facts,
                                           const std::vector<bool>& taken, const Changes& changed) {
   std::map<uint32_t, uint32_t> stored;

@@ -1,7 +1,7 @@
-// The product of a recipe: which tensors the packed repository is to hold, and of which tensor of the source each is
-// made. The step between a catalogue and the layout of files.
+// The product of a recipe: which tensors the packed repository will hold, and from which source tensor each is made.
+// The step between a catalogue and the layout of files.
 // Threads: pure functions of plain values. Lifetime: refers to the source's catalogue by index; keep both together.
-// Errors: invalid (nothing is left, a scale that would be missing, equal tensors that are not alike), unsupported (a
+// Errors: invalid (no tensor is left, a missing scale, an MTP module that cannot be identified), unsupported (a
 // transform that does not fit).
 #pragma once
 
@@ -15,22 +15,22 @@
 
 namespace dspack::reshard {
 
-/// What a recipe may need to know of a source beyond its headers. What is not needed is not looked up.
+/// Facts about a source, beyond its headers, that a recipe may need. Only needed facts are looked up.
 struct SourceFacts {
-  std::optional<uint32_t> decoder_layers{};    // without the MTP module's; for drop_mtp
-  std::vector<std::vector<uint32_t>> alike{};  // tensors that are probably equal, in groups; for dedupe
-  format::Quantization stored{};               // what config.json says of codes; for transforms that decode
+  std::optional<uint32_t> decoder_layers{};    // without the MTP module's layers; for drop_mtp
+  std::vector<std::vector<uint32_t>> alike{};  // groups of probably equal tensors; for dedupe
+  format::Quantization stored{};               // quantisation described by config.json; for transforms that decode
   std::set<uint32_t> exact_scales{};           // scale tensors whose values are all powers of two; for scales_to_e8m0
 };
 
-/// How a tensor of the result comes about.
+/// How a tensor of the result is made.
 struct Making {
-  uint32_t source = 0;  // catalogue index of the tensor that it is made of
+  uint32_t source = 0;  // catalogue index of the source tensor that it is made from
   Conversion conversion = Conversion::none;
   std::vector<uint32_t> needs{};  // as in Made
 };
 
-/// A tensor of the source that is stored as another one, whose bytes must turn out to be the same.
+/// A source tensor that is stored under another tensor's name; their bytes must turn out to be equal.
 struct Alias {
   uint32_t tensor = 0;  // catalogue indices
   uint32_t stored = 0;
@@ -38,11 +38,11 @@ struct Alias {
 
 struct Product {
   format::Checkpoint result;    // what the repository holds: names, dtypes, shapes, sizes
-  std::vector<Making> makings;  // of each of its tensors
-  std::vector<uint32_t> used;   // source tensors that become part of it in whatever way, ascending
+  std::vector<Making> makings;  // parallel to the tensors of `result`
+  std::vector<uint32_t> used;   // source tensors that contribute to the result in any way, ascending
   std::vector<Alias> aliases;
-  bool complete = true;               // no tensor is left out, other than those of a dropped MTP module
-  std::vector<std::string> warnings;  // parts of the recipe that concern no tensor
+  bool complete = true;               // no tensor is left out except a dropped MTP module's
+  std::vector<std::string> warnings;  // parts of the recipe that match no tensor
 };
 
 [[nodiscard]] Result<Product> make_product(const Recipe& recipe, const format::Checkpoint& source,

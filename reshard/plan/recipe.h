@@ -1,4 +1,4 @@
-// A recipe: what the packed repository should be like. Flags of the command line are shorthand for it.
+// A recipe: how a repository is to be packed. Command-line flags are shorthand for it.
 // Threads: a plain value. Errors: invalid.
 #pragma once
 
@@ -21,24 +21,24 @@ using format::to_string;
 
 struct Recipe {
   Grouping by;
-  std::optional<format::LayerSelection> layers{};  // that a token passes; absent: all, once each
-  Selection selection{};                           // tensors that are taken
-  std::vector<Transform> transforms{};             // of each weight the first that fits
+  std::optional<format::LayerSelection> layers{};  // the layers that a token passes; absent: all, once each
+  Selection selection{};                           // which tensors are taken
+  std::vector<Transform> transforms{};             // the first that fits a weight applies to it
   std::optional<int> zstd_level{};                 // store weight files compressed
   bool dedupe = false;                             // store equal tensors once
   bool drop_mtp = false;                           // leave out the multi-token-prediction module
 };
 
-/// FP8 and BF16 weights have no matches to look for, only values of unequal frequency: higher levels give next to
-/// nothing and take longer (docs/recipes.md has the figures).
+/// In FP8 and BF16 weights zstd finds no matches, only unequal symbol frequencies: higher levels gain next to nothing
+/// and take longer (figures in docs/recipes.md).
 inline constexpr int kDefaultZstdLevel = 1;
 inline constexpr int kMostZstdLevel = 19;
 /// "zstd" or "zstd:LEVEL" -> the level.
 [[nodiscard]] Result<int> parse_compression(std::string_view text);
 
-/// A recipe file: a JSON object with the key "by" and others of docs/recipes.md.
+/// Parses a recipe file: a JSON object with the key "by" and optional others (docs/recipes.md).
 [[nodiscard]] Result<Recipe> parse_recipe(std::string_view json);
-/// As it stands in the manifest; parse_recipe reads it back.
+/// The recipe as the manifest stores it; parse_recipe reads it back.
 [[nodiscard]] format::Json recipe_json(const Recipe& recipe);
 
 }  // namespace dspack::reshard

@@ -26,7 +26,7 @@ Result<uint32_t> parse_number(std::string_view text) {
   return invalid(fmt::format("\"{}\" is no number from 0 to {}", text, kMaxId));
 }
 
-/// Ascending, and as few as there can be.
+/// The same numbers in ascending order and the fewest ranges.
 NumberSet tidied(NumberSet ranges) {
   std::sort(ranges.begin(), ranges.end());
   NumberSet tidy;

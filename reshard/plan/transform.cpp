@@ -19,8 +19,8 @@ using format::Json;
 using format::TensorEntry;
 
 struct RuleInput {
-  uint32_t index;             // of the weight
-  const TensorEntry& weight;  // any tensor: a rule looks whether it concerns it
+  uint32_t index;             // catalogue index of `weight`
+  const TensorEntry& weight;  // any tensor: each rule decides whether it applies
   const format::Checkpoint& source;
   const KnownOfSource& known;
 };
@@ -48,7 +48,7 @@ TensorEntry made_entry(std::string name, Dtype dtype, std::vector<uint64_t> shap
   return entry;
 }
 
-/// Whether `values` of `each_bytes` fit into memory while a tensor is converted.
+/// Errors: unsupported, if `values` of `each_bytes` exceed kMaxHeldBytes.
 Result<void> check_held(const TensorEntry& tensor, std::optional<uint64_t> values, uint64_t each_bytes) {
   const std::optional<uint64_t> bytes = values ? checked_mul(*values, each_bytes) : std::nullopt;
   if (bytes && *bytes <= kMaxHeldBytes) return {};
@@ -82,7 +82,7 @@ Result<std::optional<Change>> dequantise_to_f32(const RuleInput& input) {
   return dequantise(input, Dtype::f32, Conversion::fp8_to_f32);
 }
 
-/// The name of the matrix whose codes a tensor may be; empty: it is of none.
+/// The name of the matrix whose codes the tensor may hold; empty: the name is not that of codes.
 std::string matrix_of(const TensorEntry& tensor) {
   constexpr std::array<std::string_view, 3> kCodeParts = {"weight", "weight_packed", "qweight"};
   const std::string module = format::module_of(tensor.name);
@@ -91,7 +91,7 @@ std::string matrix_of(const TensorEntry& tensor) {
   return is_codes ? module + "weight" : std::string();
 }
 
-/// Tensors of a matrix beside its codes: those that decode them, and all that are there.
+/// The other tensors of a coded matrix: those needed to decode it, and all that exist.
 struct Beside {
   std::vector<uint32_t> needs;
   std::vector<uint32_t> all;
@@ -117,10 +117,10 @@ Beside beside(const RuleInput& input, const format::StoredMatrix& matrix) {
   return beside;
 }
 
-/// What is held while a matrix is decoded: its tensors, and its planes where they are not those.
+/// Bounds the memory for decoding a matrix: its tensors and its planes, counted separately.
 Result<void> check_matrix_held(const RuleInput& input, const format::StoredMatrix& matrix,
                                const std::vector<uint32_t>& needs) {
-  // Codes come first: where they fit, the sizes of planes, which follow from the same shape, do not overflow.
+  // Codes come first: if they fit, the sizes of the planes, which follow from the same shape, cannot overflow.
   std::vector<uint64_t> parts{input.weight.range.size()};
   for (const uint32_t index : needs)
     parts.push_back(input.source.tensors()[index].range.size());
@@ -138,7 +138,7 @@ Result<void> check_matrix_held(const RuleInput& input, const format::StoredMatri
   return {};
 }
 
-/// Codes of any form become values. Those of FP8 in blocks do so as they stream by.
+/// Decodes codes of any form. FP8 in blocks is decoded as it streams by.
 Result<std::optional<Change>> decode(const RuleInput& input, Dtype to) {
   if (is_fp8_matrix(input.weight) && block_scales(input.weight, input.source)) {
     return dequantise(input, to, to == Dtype::bf16 ? Conversion::fp8_to_bf16 : Conversion::fp8_to_f32);
@@ -181,7 +181,7 @@ Result<std::optional<Change>> quantise_to_fp8(const RuleInput& input) {
   return std::optional(std::move(change));
 }
 
-/// A form of four bits that routed experts can get.
+/// A four-bit form for routed experts.
 struct ExpertForm {
   std::string_view name;
   uint64_t group = 0;  // columns that share a scale
@@ -191,8 +191,8 @@ bool is_matrix(const TensorEntry& tensor) {
   return tensor.name.ends_with(".weight") && tensor.shape.size() == 2 && tensor.range.size() != 0;
 }
 
-/// Why a routed expert's tensor cannot get the form; nullopt: it can, or has not to. `is_trained`: it holds the codes
-/// in which it was trained, and nothing was lost yet.
+/// Why a routed expert's tensor cannot be converted to the form; nullopt: it can, or need not be. `is_trained`: it
+/// holds the codes that it was trained in, so nothing has been lost yet.
 std::optional<Error> expert_obstacle(const TensorEntry& weight, bool is_trained, const ExpertForm& form) {
   const auto ends_with = [&](std::string_view ending) { return weight.name.ends_with(ending); };
   const bool is_byte = weight.dtype == Dtype::u8 || weight.dtype == Dtype::i8;
@@ -216,7 +216,7 @@ std::optional<Error> expert_obstacle(const TensorEntry& weight, bool is_trained,
   return std::nullopt;
 }
 
-/// The scales that decode an expert's matrix, as catalogue indices; none: BF16.
+/// The scale tensors that decode an expert's matrix, as catalogue indices; none for BF16.
 Result<std::vector<uint32_t>> expert_scales(const RuleInput& input, const TensorEntry* fp4_scales) {
   const TensorEntry& weight = input.weight;
   if (weight.dtype == Dtype::f8_e4m3) {
@@ -235,16 +235,16 @@ Result<std::vector<uint32_t>> expert_scales(const RuleInput& input, const Tensor
   return std::vector<uint32_t>{index_of(*fp4_scales, input.source)};
 }
 
-/// What follows a weight's name in that of a tensor made of it, and what that tensor is.
+/// A tensor made from a weight, named by the weight's name and a suffix.
 struct MadePart {
   std::string_view suffix;
   Dtype dtype = Dtype::f32;
   std::vector<uint64_t> shape;
   Conversion conversion = Conversion::none;
-  bool of_values = true;  // of the weight's, and not of its shape alone
+  bool of_values = true;  // depends on the weight's values, not only on its shape
 };
 
-/// Routed experts' matrices become these parts.
+/// Replaces a routed expert's matrix by these parts.
 Result<std::optional<Change>> quantise_expert(const RuleInput& input, const ExpertForm& form,
                                               std::vector<MadePart> (*parts_of)(uint64_t rows, uint64_t columns)) {
   const TensorEntry& weight = input.weight;
