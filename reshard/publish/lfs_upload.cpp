@@ -19,18 +19,17 @@ using format::Json;
 using format::LfsObject;
 using format::UploadPart;
 
-// Signed links live for minutes to hours. A storage that refuses a fresh one again and again does not do it for its
-// age.
+// Signed links live for minutes to hours. If the storage refuses a fresh one again and again, age is not the reason.
 constexpr unsigned kMaxRenewals = 3;
 
 constexpr unsigned kSilenceSeconds = 60;
-// A storage may take its time to put the parts of a large object together.
+// Joining the parts of a large object may take the storage a while.
 constexpr unsigned kCompletionSilenceSeconds = 180;
 
 constexpr uint64_t kMaxStorageAnswerBytes = 1 << 20;
 
-/// Refusals that fresh links can mend: expired (401, 403; S3 also says 400), an upload that the storage has given up
-/// (404, 410, 409), bytes that did not arrive as they left (422).
+/// Refusals that fresh links can fix: expired (401, 403; S3 also answers 400), an upload that the storage dropped (404,
+/// 410, 409), bytes that arrived damaged (422).
 bool is_mendable(long status) {
   constexpr std::array kStatuses{400L, 401L, 403L, 404L, 409L, 410L, 422L};
   return std::ranges::find(kStatuses, status) != kStatuses.end();
@@ -42,8 +41,8 @@ bool is_mendable(long status) {
 struct LfsUpload::Sending {
   const LocalFile& file;
   std::unique_ptr<format::ReadFile> bytes;
-  uint64_t told = 0;    // bytes that progress knows of: what is sent again is not told again
-  std::string refusal;  // of the last attempt
+  uint64_t told = 0;    // bytes reported to progress; bytes that are sent again are not reported again
+  std::string refusal;  // reason of the last attempt's refusal
 };
 
 Result<void> LfsUpload::send(const LocalFile& file, LfsObject answer, const std::stop_token& stop) {
@@ -55,7 +54,7 @@ Result<void> LfsUpload::send(const LocalFile& file, LfsObject answer, const std:
     progress_.advanced(file.size_bytes - sending.told);
     progress_.item_done();
   };
-  unsigned idle = 0;  // refusals in a row that came no further than those before
+  unsigned idle = 0;  // consecutive refusals without progress
   for (;;) {
     if (!answer.refusal.empty()) {
       const std::string words = format::refusal_text(format::without_secret(answer.refusal, hub_.hub().token()));
@@ -101,7 +100,7 @@ Result<LfsUpload::Outcome> LfsUpload::send_by(Sending& sending, const LfsObject&
     TRY_ASSIGN(const Outcome outcome,
                tell(sending, answer.upload->href, format::canonical_json(whole),
                     {"Accept: application/vnd.git-lfs+json", "Content-Type: application/vnd.git-lfs+json"}, stop));
-    // Refused because it was done before, and the answer was lost? Then the object is there.
+    // The completion may be refused because it was done before and its answer was lost; then verification succeeds.
     if (outcome == Outcome::refused && !answer.verify) return outcome;
   }
   if (!answer.verify) return Outcome::stored;
@@ -136,7 +135,7 @@ Result<LfsUpload::Outcome> LfsUpload::send_part(Sending& sending, const UploadPa
   return refused(sending, answer, request.name);
 }
 
-/// Calls of the Hub itself: completion of a multipart upload, verification.
+/// Calls the Hub itself: to complete a multipart upload, or to verify an object.
 Result<LfsUpload::Outcome> LfsUpload::tell(Sending& sending, const std::string& href, std::string body,
                                            std::vector<std::string> headers, const std::stop_token& stop) {
   const std::string url = format::at_endpoint(href, hub_.hub().endpoint());

@@ -1,6 +1,6 @@
-// The bytes of a file on their way to the Hub's large file storage, in one piece or in parts, as the storage asks.
-// Threads: thread-safe; a call sends one file. Memory: curl's buffers, whatever the size of the file. Errors: those of
-// HubWriter; network, where the storage refuses for good; corrupt, where the file has another size by now.
+// Sends a file's bytes to the Hub's large file storage, in one piece or in parts, as the storage asks.
+// Threads: thread-safe; a call sends one file. Memory: curl's buffers, independent of the file's size. Errors: those of
+// HubWriter; network, if the storage keeps refusing; corrupt, if the file's size has changed.
 // Source: the Git LFS batch API, and huggingface_hub's lfs.py for its "multipart" transfer.
 #pragma once
 
@@ -18,16 +18,16 @@ class LfsUpload {
             format::Progress& progress)
       : hub_(hub), revision_(std::move(revision)), sealed_(sealed), files_(files), progress_(progress) {}
 
-  /// What the storage has to say about a file; `file.size_bytes` > 0.
+  /// `answer`: the Hub's answer to the batch request for this file; `file.size_bytes` > 0.
   [[nodiscard]] Result<void> send(const LocalFile& file, format::LfsObject answer, const std::stop_token& stop);
 
-  /// Sent by this object, without what was stored already.
+  /// Sent by this object; files that the storage already had are not counted.
   [[nodiscard]] uint64_t sent_files() const { return sent_files_; }
   [[nodiscard]] uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:
   struct Sending;
-  enum class Outcome { stored, refused };  // refused: the links may have expired; `Sending::refusal` says how
+  enum class Outcome { stored, refused };  // refused: the links may have expired; the reason is in `Sending::refusal`
   [[nodiscard]] Result<Outcome> send_by(Sending& sending, const format::LfsObject& answer, const std::stop_token& stop);
   [[nodiscard]] Result<Outcome> send_part(Sending& sending, const format::UploadPart& part,
                                           const std::vector<std::string>& headers, std::string& etag,

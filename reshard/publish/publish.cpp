@@ -14,7 +14,7 @@ using format::HttpFailure;
 using format::HubWriter;
 using format::PullRequest;
 
-/// How far it is: what a step must change. Equal ones mean that nothing has come of it.
+/// A snapshot to compare before and after a step: if they are equal, the step had no effect.
 auto progress_of(const Situation& situation) {
   return std::tuple(situation.repository, situation.branch, situation.pull_request ? situation.pull_request->number : 0,
                     situation.pull_request ? situation.pull_request->status : "", situation.difference.to_send.size(),
@@ -37,7 +37,7 @@ class Publication {
       if (situation.pull_request) outcome_.pull_request = situation.pull_request->number;
       auto done = step(situation);
       if (auto* failure = std::get_if<HttpFailure>(&done)) {
-        // A merge that is refused may have been made by somebody else: look before that is said.
+        // A refused merge may have been made by someone else: look again before reporting the refusal.
         const bool merging = situation.pull_request && situation.difference.none();
         const bool last_look = !failure->may_pass && merging && failure->error.kind != ErrorKind::cancelled;
         if (last_look) {
@@ -52,7 +52,7 @@ class Publication {
       if (progress_of(situation) != before) {
         failures = 0;
       } else if (std::holds_alternative<std::monostate>(done)) {
-        // A listing may lag behind for a moment, but not for long.
+        // A listing may be out of date for a moment, but not for long.
         const HttpFailure idle{
             Error{ErrorKind::network,
                   fmt::format("{}: the Hub accepts what is sent, but does not list it (may this token read there?)",
@@ -71,7 +71,7 @@ class Publication {
     return find_situation(job_.hub, job_.target, job_.sealed, job_.files, job_.jobs, job_.stop);
   }
 
-  /// The next thing to do.
+  /// Performs the next step.
   Attempted<std::monostate> step(const Situation& situation) {
     const HubWriter& hub = job_.hub;
     if (!situation.repository) {
@@ -90,7 +90,7 @@ class Publication {
   }
 
   Attempted<std::monostate> open_pull_request() {
-    if (outcome_.pull_request) {  // never a second one for a listing that lags behind
+    if (outcome_.pull_request) {  // do not open a second one while the listing is out of date
       return HttpFailure{
           Error{ErrorKind::network, fmt::format("{}: pull request {} is not listed (closed by somebody?)",
                                                 job_.hub.hub().page(), *outcome_.pull_request)},

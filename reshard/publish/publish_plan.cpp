@@ -10,9 +10,9 @@
 namespace dspack::reshard {
 namespace {
 
-constexpr std::string_view kAttributes = ".gitattributes";  // which the Hub writes itself
+constexpr std::string_view kAttributes = ".gitattributes";  // written by the Hub itself
 
-/// What differs, or nothing.
+/// The difference in words; empty: none.
 std::string difference_of(const LocalFile& file, const format::HubFile& there) {
   if (there.size_bytes != file.size_bytes)
     return fmt::format("has {} bytes there, {} here", there.size_bytes, file.size_bytes);
@@ -50,7 +50,7 @@ class Filling {
   const std::vector<LocalFile>& local_;
   const CommitLimits& limits_;
   std::vector<PlannedCommit> commits_;
-  uint64_t bytes_ = 0;  // of content, in the last commit
+  uint64_t bytes_ = 0;  // content in the last commit
 };
 
 uint64_t regular_bytes(const std::vector<LocalFile>& local, const std::vector<PendingFile>& pending) {

@@ -17,14 +17,14 @@
 namespace dspack::reshard {
 namespace {
 
-constexpr size_t kNamed = 2;  // of what differs; the rest is counted
+constexpr size_t kNamed = 2;  // findings that an error message lists; the rest are counted
 
 Error not_sealed(const format::Path& folder, std::string_view what) {
   return {ErrorKind::conflict,
           fmt::format("{}: {}; only a sealed packed repository is published", folder.string(), what)};
 }
 
-/// One error of all that was found.
+/// Combines all findings into one error.
 Result<void> judge(const format::Path& folder, const std::vector<std::string>& findings) {
   if (findings.empty()) return {};
   std::string named;

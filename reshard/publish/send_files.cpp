@@ -17,8 +17,8 @@ namespace {
 
 using format::Json;
 
-// What huggingface_hub allows itself in a commit. Files that the Hub does not want in its large file storage are of a
-// few megabytes at most.
+// huggingface_hub's own limit for a commit. Files that the Hub does not want in its large file storage have a few
+// megabytes at most.
 constexpr uint64_t kMaxRegularBytes = 100ULL << 20;
 
 std::string line(const char* key, Json value) {
@@ -52,7 +52,7 @@ Result<std::string> commit_body(const CommitHead& head, const PlannedCommit& com
     TRY_ASSIGN(const std::string content, format::read_text(files, sealed.folder / file.path, file.size_bytes));
     if (content.size() != file.size_bytes || format::sha256(content) != file.sha256)
       return Error{ErrorKind::corrupt, fmt::format("{}: changed while it was published", file.path)};
-    // Put together by hand: the content is most of the text, and is not to be copied through a JSON value.
+    // Built by hand: the content is most of the text and should not be copied through a JSON value.
     body += R"({"key":"file","value":{"content":")";
     body += format::base64(format::as_bytes(content));
     body += fmt::format(R"(","encoding":"base64","path":{}}}}}{})", format::canonical_json(file.path), "\n");
@@ -70,9 +70,9 @@ using format::LfsObject;
 using format::LfsRequest;
 
 constexpr size_t kPreuploadFiles = 256;  // the Hub's limit
-constexpr uint64_t kSampleBytes = 512;   // by which it tells text from binary
+constexpr uint64_t kSampleBytes = 512;   // the Hub tells text from binary by these
 
-/// Files to be committed with how they travel: large, or in the commit itself.
+/// Asks the Hub for each file whether it is large or travels in the commit itself.
 Result<std::vector<PendingFile>> ask_modes(const SendJob& job, const std::string& revision,
                                            const std::vector<size_t>& wanted) {
   std::vector<PendingFile> pending(wanted.size());
@@ -97,7 +97,7 @@ Result<std::vector<PendingFile>> ask_modes(const SendJob& job, const std::string
                                  "elsewhere",
                                  job.hub.hub().page(), file.path)};
       }
-      // A storage has no place for an object without bytes.
+      // The storage cannot hold an empty object.
       pending[i] = {wanted[i], modes[i - begin].large && file.size_bytes > 0};
     }
     return {};
@@ -106,7 +106,7 @@ Result<std::vector<PendingFile>> ask_modes(const SendJob& job, const std::string
   return pending;
 }
 
-/// The large objects of a commit, each once.
+/// The large objects of a commit, without duplicates.
 std::vector<const LocalFile*> objects_of(const PlannedCommit& commit, const SealedFolder& sealed) {
   std::map<format::Digest, const LocalFile*> objects;
   for (const PendingFile& pending : commit.files) {
@@ -120,7 +120,7 @@ std::vector<const LocalFile*> objects_of(const PlannedCommit& commit, const Seal
   return list;
 }
 
-/// Commits in order; while one is made, the files of the next are sent.
+/// Makes the commits in order; during each, sends the files of the next.
 class Sender {
  public:
   Sender(const SendJob& job, const Situation& situation, const std::vector<PlannedCommit>& commits, Sent& sent)
@@ -157,7 +157,7 @@ class Sender {
     job_.progress.started("sending", bytes, count);
   }
 
-  /// Sends the files of commit `number` (none behind the last) and makes the commit before it.
+  /// Sends the files of commit `number` (none after the last) and makes the commit before it.
   Result<void> step(size_t number) {
     std::vector<const LocalFile*> objects;
     std::vector<LfsObject> answers;
@@ -188,10 +188,10 @@ class Sender {
     TRY_ASSIGN(std::string body, commit_body(head, planned, job_.sealed, job_.files));
     auto outcome = job_.hub.commit(situation_.revision, std::move(body), stop);
     if (auto* failure = std::get_if<HttpFailure>(&outcome)) {
-      // The branch has moved: by somebody else, or by this very commit, whose answer was lost.
+      // The branch has moved: by someone else's commit, or by this one, whose answer was lost.
       if (failure->error.kind == ErrorKind::conflict) failure->may_pass = true;
       if (!failure->may_pass) return failure->error;
-      commit_failure_ = std::move(*failure);  // looked for when the files that are on their way have arrived
+      commit_failure_ = std::move(*failure);  // resolved by looking again once the running uploads are done
       return {};
     }
     head_ = std::get<std::string>(outcome);
@@ -205,7 +205,7 @@ class Sender {
   LfsUpload upload_;
   std::string head_;  // the newest commit; written by one job at a time
   Sent& sent_;
-  std::optional<HttpFailure> commit_failure_;  // one that may pass
+  std::optional<HttpFailure> commit_failure_;  // a transient one
 };
 
 }  // namespace
@@ -215,7 +215,7 @@ Attempted<std::monostate> send_files(const SendJob& job, const Situation& situat
   const bool sealed = situation.tree.contains(format::kManifestPath);
   const auto manifest = static_cast<size_t>(
       std::ranges::find(job.sealed.files, format::kManifestPath, &LocalFile::path) - job.sealed.files.begin());
-  // A manifest that is there goes first and comes back last.
+  // An unchanged manifest is deleted first and committed again last.
   if (sealed && std::ranges::find(wanted, manifest) == wanted.end()) wanted.push_back(manifest);
   const auto pending = ask_modes(job, situation.revision, wanted);
   if (!pending) return HttpFailure{pending.error()};

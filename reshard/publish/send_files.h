@@ -1,7 +1,8 @@
-// Brings a revision of a repository to what the folder holds: uploads and commits, as planned.
-// Threads: one call at a time; sends `jobs` files at a time while the commit before is made. Errors: those of HubWriter
-// and LfsUpload; corrupt, where a file's content is no longer that of its digest; unsupported, where a file is too
-// large to travel in a commit. A failure of a commit that may pass, or a branch that has moved: look again, then go on.
+// Makes a revision of a repository equal to the folder by the planned uploads and commits.
+// Threads: one call at a time; sends `jobs` files at a time while the previous commit is made. Errors: those of
+// HubWriter and LfsUpload; corrupt, if a file's content no longer matches its digest; unsupported, if a file is too
+// large to travel in a commit. After a transient failure of a commit, or if the branch has moved: look again, then
+// resume.
 // Source of a commit's text: huggingface_hub, _commit_api.py (_prepare_commit_payload).
 #pragma once
 
@@ -15,16 +16,16 @@ namespace dspack::reshard {
 
 struct CommitHead {
   std::string summary;
-  std::string parent;  // the commit that must be the newest; empty: any
+  std::string parent;  // the branch's newest commit must be this one; empty: any
 };
 
-/// Memory: the text itself, which holds the content of the regular files (CommitLimits).
+/// Memory: the text itself, including the content of the regular files (CommitLimits).
 [[nodiscard]] Result<std::string> commit_body(const CommitHead& head, const PlannedCommit& commit,
                                               const SealedFolder& sealed, format::FileSystem& files);
 
-/// What was done, over all attempts.
+/// Totals over all attempts.
 struct Sent {
-  uint64_t files = 0;  // into the large file storage
+  uint64_t files = 0;  // sent to the large file storage
   uint64_t bytes = 0;
   uint64_t commits = 0;
 };
@@ -38,7 +39,7 @@ struct SendJob {
   const std::stop_token& stop;
 };
 
-/// Precondition: situation.revision exists, and something differs.
+/// Precondition: situation.revision exists, and its difference is not empty.
 [[nodiscard]] format::Attempted<std::monostate> send_files(const SendJob& job, const Situation& situation, Sent& sent);
 
 }  // namespace dspack::reshard

@@ -10,7 +10,7 @@
 namespace dspack::reshard {
 namespace {
 
-constexpr size_t kShownDigits = 16;  // of the manifest's digest, in a title
+constexpr size_t kShownDigits = 16;  // digits of the manifest's digest in a title
 
 struct Looking {
   const format::HubWriter& hub;
@@ -20,7 +20,7 @@ struct Looking {
   unsigned jobs;
   const std::stop_token& stop;
 
-  /// Listing and difference of a revision at one of its commits, so that they belong together.
+  /// Reads the listing at `head`, a commit of the revision, so that the difference belongs to that commit.
   Result<void> read(const std::string& revision, const std::string& head, Situation& situation) const {
     situation.revision = revision;
     situation.head = head;
@@ -33,7 +33,7 @@ struct Looking {
   Result<void> look_at_pull_request(Situation& situation) const {
     TRY_ASSIGN(situation.pull_request, hub.find_pull_request(pull_request_title(sealed.manifest_sha256), stop));
     if (!situation.pull_request) {
-      situation.revision.clear();  // it will begin as the branch is
+      situation.revision.clear();  // its branch will start as a copy of the target branch
       return {};
     }
     const std::string revision = situation.pull_request->revision();
@@ -46,8 +46,8 @@ struct Looking {
     return read(revision, presence.info.head, situation);
   }
 
-  /// What is not ours is not ours to delete: what the manifest of the branch names is, and what an unfinished
-  /// publication leaves.
+  /// Refuses to delete files that dspack did not publish. Its own are those in the branch's manifest, and those that an
+  /// unfinished publication leaves.
   Result<void> check_foreign(const Situation& situation, const std::string& branch_head) const {
     std::vector<std::string> others = foreign(situation.difference.extra);
     if (!others.empty() && situation.sealed) {
@@ -62,7 +62,7 @@ struct Looking {
                              others.size() == 1 ? "" : fmt::format(" and {} more", others.size() - 1))};
   }
 
-  /// Of the repository that is to be replaced.
+  /// The files of the packed repository that is to be replaced.
   Result<std::set<std::string>> files_of_manifest(const std::string& head) const {
     const std::string& revision = head.empty() ? target.branch : head;
     TRY_ASSIGN(const std::string text,

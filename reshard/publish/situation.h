@@ -1,6 +1,6 @@
-// How far a publication has come, determined from the server alone: nothing is kept locally, so that a run can be
-// killed at any moment and resumed from any machine. Threads: one call at a time. Errors: those of HubWriter; conflict,
-// where the repository holds what must not be replaced.
+// How far a publication has come, determined from the server alone: no state is kept locally, so a run can be killed at
+// any moment and resumed from any machine. Threads: one call at a time. Errors: those of HubWriter; conflict, if the
+// repository holds something that must not be replaced.
 #pragma once
 
 #include <optional>
@@ -13,33 +13,33 @@ namespace dspack::reshard {
 
 struct PublishTarget {
   std::string branch = format::kDefaultRevision;
-  bool create_pull_request = false;  // and leave it to be merged
+  bool create_pull_request = false;  // open a pull request, and do not merge it
   bool only_private = false;
 };
 
-/// By its title a pull request is known again as the one for this manifest.
+/// The title identifies the pull request that publishes this manifest.
 [[nodiscard]] std::string pull_request_title(const format::Digest& manifest);
 
 struct Situation {
   bool repository = false;
   bool branch = false;
-  bool sealed = false;                              // the branch has a manifest: readers take it for whole
-  bool by_pull_request = false;                     // what is to be done there
-  std::optional<format::PullRequest> pull_request;  // which is under way
-  std::string revision;          // where commits go; empty: a pull request that is still to be opened
-  std::string head;              // its newest commit; empty: none
-  format::HubTree tree;          // what it holds
-  ListingDifference difference;  // of that from the folder
-  bool on_branch = false;        // the branch itself is as the folder: nothing is left to do
+  bool sealed = false;                              // the branch has a manifest, so readers take it for complete
+  bool by_pull_request = false;                     // publish through a pull request
+  std::optional<format::PullRequest> pull_request;  // the one under way
+  std::string revision;          // receives the commits; empty: a pull request that is still to be opened
+  std::string head;              // newest commit of `revision`, or of the branch without one; empty: none
+  format::HubTree tree;          // listing at `head`
+  ListingDifference difference;  // between the folder and `tree`
+  bool on_branch = false;        // the branch itself equals the folder: nothing is left to do
 
-  /// Whether that is all that was asked for.
+  /// Whether everything that was asked for is done.
   [[nodiscard]] bool complete(const PublishTarget& target) const {
     const bool for_review = target.create_pull_request && pull_request && pull_request->status == "open";
     return on_branch || (for_review && difference.none());
   }
 };
 
-/// Also computes the names of `sealed`'s small files where they are needed (name_blobs).
+/// Also computes the blob hashes of `sealed`'s small files if they are needed (name_blobs).
 [[nodiscard]] Result<Situation> find_situation(const format::HubWriter& hub, const PublishTarget& target,
                                                SealedFolder& sealed, format::FileSystem& files, unsigned jobs,
                                                const std::stop_token& stop);
