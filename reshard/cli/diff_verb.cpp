@@ -1,4 +1,4 @@
-// `reshard diff`: what two places have different.
+// `reshard diff`: the differences between two places.
 #include <fmt/format.h>
 
 #include "format/cli/output.h"
@@ -29,7 +29,7 @@ Result<int> run_diff(const DiffFlags& flags, format::Process& process) {
     format::print_json(diff_json(report));
   else
     format::print_out(diff_text(report));
-  // In the words of both: a damaged file differs from what its manifest says, and is not read here.
+  // Say so for both: diff takes the manifest's digests, so it does not notice damaged files.
   const bool of_a = a.checkpoint.manifest().has_value();
   const bool of_b = b.checkpoint.manifest().has_value();
   if (!flags.json && (of_a || of_b)) {

@@ -1,4 +1,4 @@
-// `reshard inspect`: what a place holds, as text, as JSON lines, or as a page.
+// `reshard inspect`: describes the contents of a place as text, as JSON lines, or as a page.
 #include <fmt/format.h>
 
 #include "format/cli/output.h"
@@ -13,14 +13,14 @@ struct InspectFlags {
   NetworkFlags network;
   std::string source;
   bool json = false;
-  std::string html;                    // a file to write, "-" for stdout; empty: no page
+  std::string html;                    // output file, "-" for stdout; empty: no page
   std::optional<format::Grouping> by;  // the grouping that the page compares with; unset: by expert
   unsigned jobs = 16;
 };
 
 using format::Path;
 
-/// A page can go to a new file or replace one; asked before anything is read across a network.
+/// A page can be a new file or replace one; checked before anything is read over a network.
 Result<void> check_page_place(const std::string& file, format::FileSystem& files) {
   TRY_ASSIGN(const auto there, files.stat(file));
   if (there && !there->is_regular) {

@@ -1,4 +1,4 @@
-// `reshard link`: a packed repository as vLLM, SGLang and others want to find a checkpoint.
+// `reshard link`: lays a packed repository out as vLLM, SGLang and others expect a checkpoint.
 #include <fmt/format.h>
 
 #include "format/cli/output.h"

@@ -79,7 +79,7 @@ Result<Opened> open_both(const std::string& place, unsigned jobs, const Context&
 
 }  // namespace
 
-// Of a distant place it may take minutes: an index, and a request for the header of every shard.
+// Can take minutes over a network: it requests the index and the header of every shard.
 Result<Opened> open_place(const std::string& place, unsigned jobs, const Context& context) {
   context.progress.started(without_passwords("opening " + place), 0, 0);
   auto opened = open_both(place, jobs, context);

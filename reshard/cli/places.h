@@ -14,28 +14,28 @@
 namespace dspack::reshard {
 
 struct NetworkFlags {
-  uint64_t limit_rate = 0;  // bytes per second over all connections; 0: none
-  unsigned retries = 11;    // of a request, counted from the last byte that came
+  uint64_t limit_rate = 0;  // bytes per second over all connections; 0: no limit
+  unsigned retries = 11;    // repetitions of a request, counted from zero whenever bytes arrive
   double pause_second = 1;  // RemoteOptions
 };
 
-/// --jobs of `what`, for instance "Files read at a time": so many that their connections and files stay below the
-/// usual limit of 1,024 open files.
+/// Adds --jobs, described as `what` ("Files read at a time"). Its maximum keeps connections and files below the usual
+/// limit of 1,024 open files.
 format::OptionTable::Option add_jobs(format::OptionTable& table, unsigned& jobs, const std::string& what);
-/// --limit-rate, and keys of --dev.
+/// Adds --limit-rate, and keys of --dev.
 void add_network_options(format::OptionTable& table, NetworkFlags& flags);
 
-/// How long so many bytes take: at the limit, if there is one, else at two usual rates. `what`: "download", "upload".
+/// How long transferring `bytes` takes: at the limit, if set, else at two usual rates. `what`: "download", "upload".
 [[nodiscard]] std::string transfer_words(uint64_t bytes, uint64_t limit_rate, std::string_view what);
 
-/// What every verb needs from its process.
+/// Everything that a verb needs from its process.
 struct Context {
   format::RemoteOptions remote;
   std::stop_token stop;
   format::Progress& progress;
 };
 
-/// The environment's options, changed as the flags say. Every pause of a request is told to the progress.
+/// The environment's options, changed by the flags. Notes about requests, such as pauses, are passed to the progress.
 [[nodiscard]] Context make_context(format::Process& process, const NetworkFlags& flags = {});
 
 /// A place and its catalogue.
@@ -45,14 +45,14 @@ struct Opened {
 };
 
 [[nodiscard]] Result<Opened> open_place(const std::string& place, unsigned jobs, const Context& context);
-/// Refuses a place that is no packed repository.
+/// Errors: also invalid, if the place is not a packed repository.
 [[nodiscard]] Result<Opened> open_packed(const std::string& place, unsigned jobs, const Context& context);
 
-/// Where the source of unfinished work in `folder` is, as open_repository takes it. `named`: by the user; empty: not.
+/// The source of unfinished work in `folder`, as open_repository takes it. `named`: the user's choice; empty: none.
 [[nodiscard]] Result<std::string> begun_source(const std::string& folder, const std::string& named,
                                                const JournalHead& begun);
 
-/// A local file that sha256sum wrote.
+/// Reads a local file written by sha256sum.
 [[nodiscard]] Result<Declarations> read_checksum_list(const std::string& path);
 
 }  // namespace dspack::reshard

@@ -1,4 +1,4 @@
-// `reshard publish`: what it says before, meanwhile and after.
+// `reshard publish`: its options and its output before, during and after the work.
 #include <algorithm>
 #include <chrono>
 
@@ -34,7 +34,7 @@ using format::print_error;
 using format::print_line;
 using format::print_out;
 
-// Above that, viewers refuse the index, and every file costs its readers a rate-limited request.
+// Above this, viewers refuse the index, and each file costs its readers a rate-limited request.
 constexpr uint64_t kManyFiles = 10'000;
 
 constexpr char kCardPath[] = "README.md";
@@ -44,7 +44,7 @@ std::string counted(uint64_t count, std::string_view one, std::string_view many)
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
-/// What is known of the server, in words.
+/// The state of the server in words.
 std::string there_words(const Situation& situation, const PublishTarget& target) {
   if (!situation.repository)
     return fmt::format("no such repository: it is created{}", target.only_private ? ", private" : "");
@@ -83,7 +83,7 @@ PublishTarget target_of(const PublishFlags& flags) {
           .only_private = flags.only_private};
 }
 
-/// Everything that the three ways of the verb need.
+/// Everything that the three modes of the verb need.
 struct Publishing {
   const PublishFlags& flags;
   const Context& context;

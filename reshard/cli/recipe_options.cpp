@@ -6,7 +6,7 @@
 namespace dspack::reshard {
 namespace {
 
-/// Appends what `parse` makes of each text.
+/// Appends the result of `parse` for each text.
 template <class T>
 format::OptionTable::Take appender(std::vector<T>& into, Result<T> (*parse)(std::string_view)) {
   return [&into, parse](const std::string& text) -> Result<void> {
@@ -16,7 +16,7 @@ format::OptionTable::Take appender(std::vector<T>& into, Result<T> (*parse)(std:
   };
 }
 
-/// A name without a folder and an ending is that of an installed recipe, unless a file here has it.
+/// A name without a folder or extension refers to an installed recipe, unless such a file exists here.
 format::Path recipe_file(const std::string& named) {
   format::FileSystem& files = format::posix_file_system();
   const auto exists = [&files](const format::Path& path) {

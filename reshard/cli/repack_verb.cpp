@@ -1,4 +1,4 @@
-// reshard without a verb: packs a checkpoint. Its options are the recipe, where from, where to, and how much at once.
+// reshard without a verb: packs a checkpoint. Its options are the recipe, the source, the output and the jobs.
 
 #include <algorithm>
 #include <chrono>
@@ -25,13 +25,13 @@ constexpr char kDefaultSource[] = "deepseek-ai/DeepSeek-V3";
 
 struct RepackFlags {
   NetworkFlags network;
-  std::string source;  // empty: kDefaultSource, which complete() puts there
+  std::string source;  // empty: complete() sets kDefaultSource
   bool is_default_source = false;
   RecipeFlags recipe;
   std::string out;
-  std::optional<Part> part;   // absent: all of it
-  std::string checksum_list;  // a file that sha256sum wrote; empty: none
-  unsigned jobs = 0;          // 0: as fits the source
+  std::optional<Part> part;   // absent: the whole repack
+  std::string checksum_list;  // a file written by sha256sum; empty: none
+  unsigned jobs = 0;          // 0: default_jobs
   bool dry_run = false;
   bool yes = false;
 
@@ -44,17 +44,17 @@ struct RepackFlags {
   }
 };
 
-/// --jobs, where nothing was said: files of a folder at a time, or the most connections.
+/// Default of --jobs: files of a folder that are read at a time, or the maximum number of connections.
 unsigned default_jobs(const format::Repository& source) {
   constexpr unsigned kFiles = 4;
-  constexpr unsigned kConnections = 16;  // a run begins with a few and takes more only where more bring more
+  constexpr unsigned kConnections = 16;  // a run starts with a few and adds more only while that raises the rate
   return source.kind() == format::RepositoryKind::local ? kFiles : kConnections;
 }
 
 using format::human_bytes;
 using format::print_out;
 
-/// Scales are read by themselves when a weight that needs them comes by, wherever they lie.
+/// Scales are read separately when a weight that needs them is converted, even if they are in another shard.
 struct ScaleReads {
   uint64_t requests = 0;
   uint64_t bytes = 0;
@@ -63,7 +63,7 @@ struct ScaleReads {
 ScaleReads scale_reads(const RepackOutlook& outlook) {
   ScaleReads reads;
   for (const std::vector<Copy>& copies : outlook.plan.shards) {
-    std::optional<uint32_t> last;  // several tensors may be made of one
+    std::optional<uint32_t> last;  // several tensors may be made from one
     for (const Copy& copy : copies) {
       if (copy.needs.empty() || last == copy.tensor) continue;
       last = copy.tensor;
@@ -131,7 +131,7 @@ void print_outlook(const RepackOutlook& outlook, const format::Repository& repos
   }
 }
 
-/// Work that was begun on the Hub goes on at the commit that it was begun with, wherever the branch is by now.
+/// Work on the Hub resumes at the commit that it started with, even if the branch has moved.
 Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags, const Context& context) {
   format::RemoteOptions remote = context.remote;
   remote.local_links = format::LinkRule::inside;
@@ -151,7 +151,7 @@ Result<std::unique_ptr<format::Repository>> open_source(const RepackFlags& flags
   return repository;
 }
 
-/// Bytes that nobody's digest covers are sealed as they came.
+/// Warns of source bytes that were sealed without being checked against any declared digest.
 void tell_of_unvouched(const RepackFlags& flags, const RepackOutlook& outlook, const format::Repository& repository,
                        const std::vector<uint64_t>& shards, const Context& context) {
   const uint64_t count = unvouched_shards(outlook, repository, shards);
@@ -179,18 +179,18 @@ Result<int> pack_part(const RepackFlags& flags, const RepackOutlook& outlook, fo
   return 0;
 }
 
-/// Whether work in the output folder goes on, or is done: then nobody is asked about it again.
+/// Whether the output folder has unfinished work or a finished repository: then the user is not asked again.
 Result<bool> has_begun(const RepackFlags& flags) {
   TRY_ASSIGN(const auto begun, unfinished_work(flags.out, format::posix_file_system()));
   TRY_ASSIGN(const auto sealed, format::posix_file_system().stat(format::Path(flags.out) / format::kManifestPath));
   return begun || sealed;
 }
 
-// By expert V3 has 15,000 files, and the largest model that is known 25,000.
+// V3 has 15,000 files by expert, and the largest known model 25,000.
 constexpr uint64_t kMostFilesUnasked = 100'000;
 
-/// A header of 100 MB can name millions of experts. File systems bear so many files badly, and so does whoever removes
-/// them again: that wants a word of the user's.
+/// A header of 100 MB can name millions of experts. File systems handle that many files badly, and they are hard to
+/// remove again, so the user must confirm.
 Result<bool> confirm_many_files(const RepackFlags& flags, const RepackOutlook& outlook) {
   const uint64_t count = outlook.plan.files.size();
   if (count <= kMostFilesUnasked || flags.yes) return true;
@@ -206,8 +206,8 @@ Result<bool> confirm_many_files(const RepackFlags& flags, const RepackOutlook& o
   return false;
 }
 
-/// Who names no source may not know what the default one weighs: it is said, and on a terminal asked before the first
-/// byte of weights. A run that resumes is not asked about, and what is complete is not fetched again.
+/// Without a named source the user may not know how large the default one is: print it and, on a terminal, ask before
+/// the first byte of weights is read. Not for work that resumes or is complete.
 Result<bool> confirm_default_source(const RepackFlags& flags, const RepackOutlook& outlook, const Context& context) {
   if (!flags.is_default_source) return true;
   TRY_ASSIGN(const bool begun, has_begun(flags));
@@ -222,7 +222,7 @@ Result<bool> confirm_default_source(const RepackFlags& flags, const RepackOutloo
 }
 
 Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
-  const auto begin = std::chrono::steady_clock::now();  // opening the source and planning count as well
+  const auto begin = std::chrono::steady_clock::now();  // includes opening the source and planning
   const Context context = make_context(process, flags.network);
   TRY_ASSIGN(const Recipe recipe, recipe_of(flags.recipe));
   if (!flags.dry_run) TRY(format::try_output_folder(flags.out));

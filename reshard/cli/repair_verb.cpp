@@ -1,4 +1,4 @@
-// `reshard repair`: a complete repository by its manifest, an unfinished one by its journal.
+// `reshard repair`: repairs a complete repository by its manifest, an unfinished one by its journal.
 #include <chrono>
 
 #include <fmt/format.h>
@@ -20,8 +20,8 @@ namespace {
 struct RepairFlags {
   NetworkFlags network;
   std::string folder;
-  std::string source;  // empty: where the repository was packed from
-  bool quick = false;  // look at presence and size alone
+  std::string source;  // empty: the place that the repository was packed from
+  bool quick = false;  // check only presence and size
   unsigned jobs = 4;
 };
 
@@ -33,7 +33,7 @@ std::string count_of(uint64_t number, std::string_view what) {
   return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
 }
 
-/// Prints what was done; returns the exit status.
+/// Prints the report; returns the exit status.
 int print_report(const RepairFlags& flags, const RepairReport& report, Clock::time_point begin) {
   for (const std::string& line : report.left)
     print_out(printable(line) + "\n");

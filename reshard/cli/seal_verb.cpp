@@ -1,4 +1,4 @@
-// `reshard seal`: makes a packed repository of what parts have packed, or of what dsrun has kept of a distant one.
+// `reshard seal`: makes a packed repository from finished parts, or from what dsrun has cached of a distant one.
 #include <fmt/format.h>
 
 #include "format/cli/output.h"
@@ -14,7 +14,7 @@ namespace {
 struct SealFlags {
   NetworkFlags network;
   std::string folder;
-  std::string source;  // of what parts have packed, where it is elsewhere now; empty: as it was
+  std::string source;  // where the parts' source is now; empty: where the parts read it
   unsigned jobs = 4;
 };
 

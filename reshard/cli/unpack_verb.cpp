@@ -25,7 +25,7 @@ using format::human_bytes;
 using format::print_out;
 
 Result<int> run_unpack(const UnpackFlags& flags, format::Process& process) {
-  const auto begin = std::chrono::steady_clock::now();  // opening the place counts as well
+  const auto begin = std::chrono::steady_clock::now();  // includes opening the place
   TRY(format::try_output_folder(flags.out));
   const Context context = make_context(process, flags.network);
   TRY_ASSIGN(const Opened packed, open_packed(flags.folder, flags.jobs, context));

@@ -1,4 +1,4 @@
-// The verbs of reshard: the options of each, and what it does with them, are in the file of its name.
+// The verbs of reshard. The file named after a verb has its options and runs it.
 // Threads: main. Errors: those of the libraries; the runner prints them.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace dspack::reshard {
 
-/// Without a word: packs a checkpoint, or says what that would take.
+/// The verb without a word: packs a checkpoint, or with --dry-run prints what that would take.
 [[nodiscard]] format::Verb repack_verb();
 [[nodiscard]] format::Verb inspect_verb();
 [[nodiscard]] format::Verb verify_verb();

@@ -1,4 +1,4 @@
-// `reshard verify`: digests first; then, where asked for, the source's bytes or what is declared about them.
+// `reshard verify`: checks digests, then on request compares with the source's bytes or with declarations about them.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -16,9 +16,9 @@ namespace {
 struct VerifyFlags {
   NetworkFlags network;
   std::string folder;
-  std::string source;                   // empty: not compared with
-  std::optional<std::string> upstream;  // whose declarations to compare with; empty: where it was packed from
-  std::string checksum_list;            // a file that sha256sum wrote; empty: none
+  std::string source;                   // empty: no comparison
+  std::optional<std::string> upstream;  // place whose declarations to compare with; empty: where it was packed from
+  std::string checksum_list;            // a file written by sha256sum; empty: none
   unsigned jobs = 4;
 };
 
@@ -27,16 +27,16 @@ using format::print_error;
 using format::print_line;
 using format::print_out;
 
-/// What mends damage. Only a folder of this machine can be repaired.
+/// Advice for damaged files. Only a local folder can be repaired.
 std::string damage_remedy(const std::string& folder, const format::Repository& packed) {
   if (packed.kind() != format::RepositoryKind::local) return "replace the named files";
   return fmt::format("reshard repair {} fetches lost or damaged files again", folder);
 }
 
-// The files are as they were sealed, and what was sealed is not that.
+// The files are as they were sealed, but were packed from something else.
 constexpr char kOtherSourceRemedy[] = "pack that source again, or name the one that was packed";
 
-/// Prints what was found, or `clean` if that is nothing. Returns the exit status.
+/// Prints the findings, or `clean` if there are none. Returns the exit status.
 int report_findings(const std::string& folder, const std::vector<std::string>& findings, const std::string& clean,
                     const std::string& remedy) {
   for (const std::string& finding : findings)
@@ -57,7 +57,7 @@ int report(const std::string& folder, const VerifyReport& verified, std::string_
   return report_findings(folder, verified.findings, clean, remedy);
 }
 
-/// `known`: findings that were printed before; a damaged tensor is named once.
+/// `known`: findings already printed, ascending; they are not printed again.
 int report_upstream(const std::string& folder, const UpstreamReport& upstream,
                     const std::vector<Declarations>& declared, const std::vector<std::string>& known) {
   for (const std::string& line : upstream.shards)
@@ -75,7 +75,7 @@ int report_upstream(const std::string& folder, const UpstreamReport& upstream,
                          kOtherSourceRemedy);
 }
 
-/// All that is declared where the user points to. Asked for first: without it there is nothing to prove.
+/// All declarations that the user asked to compare with. Read first: without them nothing can be verified.
 Result<std::vector<Declarations>> read_declarations(const VerifyFlags& flags, const format::Manifest& manifest,
                                                     const Context& context) {
   std::vector<Declarations> declared;
