@@ -15,13 +15,13 @@
 namespace dspack::reshard {
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;  // fields that stay keep their place
+using OrderedJson = nlohmann::ordered_json;  // preserves the order of the fields
 
 constexpr char kQuantisation[] = "quantization_config";
 constexpr char kKeptModules[] = "modules_to_not_convert";
 constexpr std::string_view kWeight = ".weight";
 
-/// Where loaders look for the language model's fields: the object itself, or that of a model with more parts.
+/// The object that holds the language model's fields: "text_config" in a model with several parts, else the config.
 OrderedJson& language_model(OrderedJson& config) {
   const auto text = config.find("text_config");
   return text != config.end() && text->is_object() ? *text : config;
@@ -33,10 +33,10 @@ bool converts(const Plan& plan, const std::function<bool(Conversion)>& wanted) {
   });
 }
 
-// Each is compared with every module; models list some hundreds.
+// Each entry is compared with every module; models list a few hundred.
 constexpr size_t kMaxKeptModules = 10'000;
 
-/// A description that is there must be one that the transforms know: changed, any other would be a wrong one.
+/// An existing description must be one that the transforms know: any other would be wrong after the change.
 Result<void> check_quantisation(const OrderedJson& described, const Plan& plan) {
   if (described.is_null()) return {};
   const auto is = [&](const char* key, const OrderedJson& value) {
@@ -61,12 +61,12 @@ Result<void> check_quantisation(const OrderedJson& described, const Plan& plan) 
                fmt::format("its \"{}\" is not [{}, {}], the one that transforms know", kBlockSize, kBlock, kBlock)};
 }
 
-/// Whether the plan makes values of codes of any form.
+/// Whether the plan decodes codes of any form into values.
 bool decodes_codes(const Plan& plan) {
   return converts(plan, [](Conversion conversion) { return decodes(conversion); });
 }
 
-/// The first tensor of the result that holds codes; nullptr: there is none.
+/// The first tensor of the result that holds codes; nullptr: none.
 const format::TensorEntry* first_codes(const format::Checkpoint& result) {
   for (const format::TensorEntry& tensor : result.tensors()) {
     const std::string module = format::module_of(tensor.name);
@@ -82,12 +82,13 @@ bool is_fp8(const format::TensorEntry& tensor) {
   return tensor.dtype == Dtype::f8_e4m3 && tensor.name.ends_with(kWeight);  // not the scales of NVFP4
 }
 
-/// Whether it holds values, not codes of some form (I8 and U8 are FP4's).
+/// Whether it holds values, not codes of a form (I8 and U8 are FP4's).
 bool holds_values(const format::TensorEntry& tensor) {
   return tensor.dtype == Dtype::bf16 || tensor.dtype == Dtype::f16 || tensor.dtype == Dtype::f32;
 }
 
-/// Modules whose matrix is FP8; or whose matrix is not quantised, among what DeepSeek-V3 quantises.
+/// Modules whose matrix is FP8; if not `fp8`, those whose matrix is not quantised although DeepSeek-V3 quantises its
+/// kind.
 std::vector<std::string> modules(const format::Checkpoint& result, bool fp8) {
   std::vector<std::string> found;
   for (const format::TensorEntry& tensor : result.tensors()) {
@@ -98,15 +99,15 @@ std::vector<std::string> modules(const format::Checkpoint& result, bool fp8) {
   return found;
 }
 
-/// "model.layers.3.mlp.experts" for any module of these, others as they are.
+/// "model.layers.3.mlp.experts" for any module of these experts, other names unchanged.
 std::string with_siblings(const std::string& module) {
   constexpr std::string_view kExpertModules = ".experts.";
   const size_t at = module.find(kExpertModules);
   return at == std::string::npos ? module : module.substr(0, at + kExpertModules.size() - 1);
 }
 
-/// Whether a loader that is given `entry` takes it for `module` or what it is part of: a whole name, or the beginning,
-/// middle or end of one, cut at dots.
+/// Whether a loader applies `entry` to `module`: `entry` is the whole name, or its beginning, middle or end, cut at
+/// dots.
 bool means(std::string_view entry, std::string_view module) {
   if (entry.empty()) return false;
   for (size_t at = module.find(entry); at != std::string_view::npos; at = module.find(entry, at + 1)) {
@@ -116,8 +117,8 @@ bool means(std::string_view entry, std::string_view module) {
   return false;
 }
 
-/// Modules that loaders must not take for FP8: those that the source names and that still are not, then the others; the
-/// experts of a layer as one where all are alike.
+/// Modules that loaders must not take for FP8: entries of the source's list that still are not FP8, then all others.
+/// The experts of a layer are one entry if none of them is FP8.
 std::vector<std::string> kept_modules(const OrderedJson& before, const format::Checkpoint& result) {
   const std::vector<std::string> fp8 = modules(result, true);
   std::vector<std::string> kept;
@@ -144,7 +145,7 @@ std::vector<std::string> kept_modules(const OrderedJson& before, const format::C
   return kept;
 }
 
-/// Whether every scale of the result's FP8 matrices is a power of two stored as such.
+/// Whether the scales of all FP8 matrices of the result are stored as E8M0.
 bool all_scales_e8m0(const format::Checkpoint& result) {
   const std::vector<std::string> fp8 = modules(result, true);
   return !fp8.empty() && std::ranges::all_of(fp8, [&](const std::string& module) {
@@ -155,7 +156,7 @@ bool all_scales_e8m0(const format::Checkpoint& result) {
   });
 }
 
-/// The result's own description of its FP8 weights.
+/// Turns the source's description into that of the result's FP8 weights.
 void describe_quantisation(OrderedJson& quantisation, const Plan& plan) {
   if (!quantisation.is_object()) {
     quantisation = {{"activation_scheme", "dynamic"},
@@ -174,10 +175,10 @@ void describe_quantisation(OrderedJson& quantisation, const Plan& plan) {
   }
 }
 
-/// A form of four bits as compressed-tensors describes it.
+/// A four-bit form as compressed-tensors describes it.
 struct DescribedForm {
-  Conversion codes = Conversion::none;  // shows that the plan makes it
-  const char* name = "";                // for people
+  Conversion codes = Conversion::none;  // the plan makes the form if it has this conversion
+  const char* name = "";                // for messages
   const char* format = "";
   OrderedJson weights;
 };
@@ -201,7 +202,8 @@ std::vector<DescribedForm> four_bit_forms() {
           {Conversion::nvfp4_codes, "NVFP4", "nvfp4-pack-quantized", nvfp4}};
 }
 
-/// The one that the plan makes; nullopt: none. Errors: unsupported (several, which one pattern cannot tell apart).
+/// The form that the plan makes; nullopt: none. Errors: unsupported (several forms: one pattern cannot tell them
+/// apart).
 Result<std::optional<DescribedForm>> made_form(const Plan& plan) {
   std::optional<DescribedForm> made;
   for (DescribedForm& form : four_bit_forms()) {
@@ -214,7 +216,7 @@ Result<std::optional<DescribedForm>> made_form(const Plan& plan) {
   return made;
 }
 
-/// The first routed expert of the result that still is the FP4 of DeepSeek-V4; nullptr: there is none.
+/// The first routed expert of the result that is still in DeepSeek-V4's FP4; nullptr: none.
 const format::TensorEntry* first_trained_fp4(const format::Checkpoint& result) {
   const auto found = std::ranges::find_if(result.tensors(), [&](const format::TensorEntry& tensor) {
     return tensor.place.role == format::Role::routed_expert && trained_fp4_scales(tensor, result) != nullptr;
@@ -222,7 +224,7 @@ const format::TensorEntry* first_trained_fp4(const format::Checkpoint& result) {
   return found == result.tensors().end() ? nullptr : &*found;
 }
 
-/// Routed experts' modules that have not four bits, though the pattern of those that do fits their names.
+/// Modules of routed experts that are not in four bits, although the pattern for the four-bit ones matches their names.
 std::vector<std::string> other_experts(const format::Checkpoint& result) {
   std::vector<std::string> found;
   for (const format::TensorEntry& tensor : result.tensors()) {
@@ -232,7 +234,7 @@ std::vector<std::string> other_experts(const format::Checkpoint& result) {
   return found;
 }
 
-/// The result's description where routed experts have four bits: compressed-tensors', whose groups may differ.
+/// The description of a result with four-bit routed experts: compressed-tensors', whose groups may differ in form.
 OrderedJson describe_experts(const DescribedForm& form, const Plan& plan) {
   const auto group = [](const OrderedJson& targets, const char* format, const OrderedJson& weights) {
     return OrderedJson{{"targets", targets},
@@ -262,7 +264,7 @@ OrderedJson describe_experts(const DescribedForm& form, const Plan& plan) {
           {"config_groups", groups}};
 }
 
-/// Changes what the config says of quantisation, in the language model's part or at the top or wherever it is.
+/// Changes the description of the quantisation, whether it is in the language model's part, at the top, or in both.
 Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
   std::vector<OrderedJson*> holders;
   for (OrderedJson* holder : {&language_model(config), &config}) {
@@ -270,7 +272,7 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
       holders.push_back(holder);
   }
   if (decodes_codes(plan)) {
-    // Which of the many descriptions of codes there is makes no difference where none are left.
+    // Without remaining codes, a description is removed whatever its form.
     const format::TensorEntry* left = first_codes(plan.result);
     if (left != nullptr) {
       return Error{ErrorKind::unsupported,
@@ -284,7 +286,7 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
   }
   const bool are_values = first_codes(plan.result) == nullptr;
   for (OrderedJson* holder : holders) {
-    // Of a method that transforms do not know nothing is left to be said where no codes are left.
+    // A description by an unknown method need not be checked if no codes are left: it is removed below.
     const OrderedJson& described = (*holder)[kQuantisation];
     const bool is_known = !described.is_object() || described.value("quant_method", OrderedJson()) == "fp8";
     if (is_known || !are_values) TRY(check_quantisation(described, plan));
@@ -313,7 +315,7 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
   return {};
 }
 
-/// DeepSeek-V4 says beside its quantisation that experts are FP4: no longer, where the recipe has made others of them.
+/// Removes DeepSeek-V4's "expert_dtype": "fp4", beside the quantisation, if the recipe has converted these experts.
 void forget_expert_type(OrderedJson& model, const format::Checkpoint& result) {
   constexpr char kExpertType[] = "expert_dtype";
   const bool has_experts = std::ranges::any_of(result.tensors(), [](const format::TensorEntry& tensor) {
@@ -323,8 +325,7 @@ void forget_expert_type(OrderedJson& model, const format::Checkpoint& result) {
   if (said != model.end() && *said == "fp4" && has_experts && first_trained_fp4(result) == nullptr) model.erase(said);
 }
 
-/// What counts the layers behind the decoder's. DeepSeek-V4's stages that draft have keys of their own, and a place
-/// each in the list of ratios.
+/// Removes the MTP module: its count, the keys of DeepSeek-V4's draft stages, and their entries in the list of ratios.
 void forget_mtp(OrderedJson& model) {
   model["num_nextn_predict_layers"] = 0;
   std::vector<std::string> stages;

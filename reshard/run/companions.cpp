@@ -21,10 +21,10 @@ namespace {
 using format::Json;
 using format::Path;
 
-// Where the source's own files go whose names a packed repository needs for itself.
+// Folder for the source's own files whose names a packed repository needs for itself.
 constexpr std::string_view kSourceIndexFolder = "provenance/";
 
-// What released repositories of the family carry beside their weights, for places that cannot be listed.
+// Files beside the weights in released repositories of the family, for places that cannot be listed.
 constexpr const char* kUsualNames[] = {
     "config.json",
     "generation_config.json",
@@ -66,7 +66,7 @@ std::set<std::string> auto_map_modules(std::string_view config_text) {
   return modules;
 }
 
-/// Weights in this or another format: not companions of the tensors that are packed.
+/// Weights in this or another format; they are not companions.
 bool is_weight_file(std::string_view path) {
   static constexpr std::string_view kEndings[] = {".safetensors", ".bin", ".pt",      ".pth",
                                                   ".gguf",        ".h5",  ".msgpack", ".onnx"};
@@ -85,7 +85,7 @@ bool is_taken(const std::string& path) {
          path == format::kHeadersPath;
 }
 
-/// Names to try where a place cannot be listed.
+/// Names to try if a place cannot be listed.
 Result<std::vector<std::string>> usual_candidates(format::Repository& repository, const std::stop_token& stop) {
   std::set<std::string> paths(std::begin(kUsualNames), std::end(kUsualNames));
   const auto config = repository.read_text(kConfigPath, format::kConfigDocument.bytes, stop);
@@ -94,8 +94,8 @@ Result<std::vector<std::string>> usual_candidates(format::Repository& repository
   return std::vector<std::string>(paths.begin(), paths.end());
 }
 
-/// Names that non-weight files of a checkpoint have: those that are there, where the place can be listed; else the
-/// usual ones, there or not, and the Python modules that config.json's auto_map names.
+/// Names of a checkpoint's non-weight files: those that exist, if the place can be listed; else the usual names, which
+/// may not exist, and the Python modules in config.json's auto_map.
 Result<std::vector<std::string>> companion_candidates(format::Repository& repository, const std::stop_token& stop) {
   TRY_ASSIGN(const auto listed, repository.list(stop));
   if (listed) {
@@ -108,7 +108,7 @@ Result<std::vector<std::string>> companion_candidates(format::Repository& reposi
   return usual_candidates(repository, stop);
 }
 
-/// The source's non-weight files, whatever they are called.
+/// The source's non-weight files, whatever their names.
 Result<std::vector<Companion>> list_companions(format::Repository& repository, unsigned jobs,
                                                const std::stop_token& stop) {
   std::vector<Companion> companions;
@@ -116,7 +116,7 @@ Result<std::vector<Companion>> list_companions(format::Repository& repository, u
   if (listed) {
     for (const format::ListedFile& file : *listed) {
       if (is_weight_file(file.path)) continue;
-      // What may not be read is better found now than when the weights are done; across a network that costs requests.
+      // Find unreadable files now, not after the weights are done. Over a network this would cost requests.
       if (repository.is_local()) TRY(repository.open(file.path, stop));
       Companion companion{file.path, packed_path(file.path), file.size_bytes};
       if (file.sha256) companion.declared.push_back(declared_sha256(*file.sha256, repository.description()));

@@ -1,4 +1,4 @@
-// The files of a packed repository that hold no weights: the source's own, byte for byte, and those that we write
+// The files of a packed repository that hold no weights: the source's own, byte for byte, and those that dspack writes
 // (index, model card, kept headers).
 // Threads: called from one thread; fetches run in parallel. Errors: as the source and the file system.
 #pragma once
@@ -20,29 +20,30 @@
 
 namespace dspack::reshard {
 
-/// A non-weight file of the source and where it goes.
+/// A non-weight file of the source and its place in the packed repository.
 struct Companion {
   std::string source_path;
   std::string path;  // in the packed repository: README.md becomes README.source.md
   uint64_t size_bytes = 0;
-  std::vector<Declared> declared = {};  // what its bytes must be
+  std::vector<Declared> declared = {};  // digests that its bytes must have
 };
 
-/// What a companion of a packed repository is called in its source; nullopt: it is ours (index, card, kept headers).
+/// The name in the source of a packed companion; nullopt: dspack wrote it (index, card, kept headers).
 [[nodiscard]] std::optional<std::string> source_name(const std::string& packed_path);
 
-/// Whether config.json of a packed repository is one that its recipe has changed; the source's own lies beside it.
+/// Whether the recipe has changed config.json of a packed repository; the source's own is then beside it.
 [[nodiscard]] bool has_changed_config(const format::Manifest& manifest);
-/// source_name, where config.json may be such a one: then it is ours, and kSourceConfig is the source's.
+/// source_name for a repository with a possibly changed config.json: then dspack wrote it, and kSourceConfig is the
+/// source's.
 [[nodiscard]] std::optional<std::string> source_name(const std::string& packed_path, const format::Manifest& manifest);
 
 inline constexpr char kConfigPath[] = "config.json";
-/// Where the source's config.json goes if a recipe has changed the model that it describes.
+/// Where the source's config.json is kept if a recipe has changed the model that it describes.
 inline constexpr char kSourceConfig[] = "config.source.json";
-/// NVIDIA's description of codes beside config.json, which loaders prefer to what that does not say.
+/// NVIDIA's description of the quantisation, which loaders use if config.json has none.
 inline constexpr char kQuantConfigPath[] = "hf_quant_config.json";
 
-/// A description of the source's that is not one of the result, and the name under which it is kept.
+/// A file of the source that does not describe the result, and the name under which it is kept.
 struct SetAside {
   std::string_view source;
   std::string_view packed;
@@ -50,19 +51,19 @@ struct SetAside {
 inline constexpr SetAside kSetAside[] = {{kConfigPath, kSourceConfig},
                                          {kQuantConfigPath, "hf_quant_config.source.json"}};
 
-/// Finds the source's non-weight files by listing the place; where it cannot be listed, by the usual names and the
+/// Finds the source's non-weight files by listing the place. If it cannot be listed, tries the usual names and the
 /// Python modules that config.json names.
 [[nodiscard]] Result<std::vector<Companion>> find_companions(format::Repository& repository, unsigned jobs,
                                                              const std::stop_token& stop);
 
-/// Copies one companion below `out`; complete or absent afterwards, and absent (corrupt) if its digest is known and
+/// Copies one companion below `out`. Afterwards it is complete or absent; absent (corrupt) if its digest is known and
 /// differs.
 [[nodiscard]] Result<format::CompanionFile> copy_companion(const Companion& companion, format::Repository& repository,
                                                            const format::Path& out, format::FileSystem& files,
                                                            DurableFolders& folders, const std::stop_token& stop);
 
-/// Copies one companion to `into`, durable but for its name. Its digest is known and differs: corrupt, and what came is
-/// there.
+/// Copies one companion to `into`; durable except for its name. corrupt, if its digest is known and differs: the file
+/// then stays at `into`.
 [[nodiscard]] Result<format::CompanionFile> fetch_companion(const Companion& companion, format::Repository& repository,
                                                             const format::Path& into, format::FileSystem& files,
                                                             DurableFolders& folders, const std::stop_token& stop);
@@ -72,30 +73,30 @@ inline constexpr SetAside kSetAside[] = {{kConfigPath, kSourceConfig},
                                                             const format::Path& out, format::FileSystem& files,
                                                             DurableFolders& folders);
 
-/// The ordinary Hub index over the packed files, so that other loaders open the folder as it is. Where they cannot
-/// (unreadable_reason) there must be none: they would take what they do not find for absent, and some would go on
-/// without.
+/// The ordinary Hub index of the packed files, so that other loaders can open the folder as it is. If they cannot read
+/// the files (unreadable_reason), write none: they would treat tensors that they do not find as absent, and some would
+/// continue without them.
 [[nodiscard]] std::string packed_index(const std::vector<PlannedFile>& files, const format::Checkpoint& catalogue);
 
-/// Where the source's own README.md goes.
+/// Where the source's own README.md is kept.
 inline constexpr char kSourceCardPath[] = "README.source.md";
 
 using CompanionDigests = std::map<std::string, format::Digest>;
 
-/// A place whose companions are compared. A packed one is believed what its manifest says of them.
+/// A place whose companions are compared. For a packed one, the manifest's digests are trusted.
 struct CompanionPlace {
   format::Repository& repository;
   const format::Checkpoint& catalogue;
 };
 
-/// Those that a packed repository has beside the files which are its own.
+/// The digests that a packed repository records for the source's companions, by their source names.
 [[nodiscard]] CompanionDigests recorded_companions(const format::Manifest& manifest);
 
-/// The names of those that are there; of an ordinary place that cannot be listed, of those that might be.
+/// Names of the existing companions; for an ordinary place that cannot be listed, of those that may exist.
 [[nodiscard]] Result<std::set<std::string>> companion_names(const CompanionPlace& place, const std::stop_token& stop);
 
-/// Digests of all that a packed place records; of an ordinary one, of those of `names` that are there. Adds to
-/// `bytes_read`.
+/// Digests of all companions that a packed place records; for an ordinary one, of the existing files in `names`. Adds
+/// the bytes it reads to `bytes_read`.
 [[nodiscard]] Result<CompanionDigests> companion_digests(const CompanionPlace& place,
                                                          const std::set<std::string>& names, unsigned jobs,
                                                          uint64_t& bytes_read, const std::stop_token& stop);

@@ -14,14 +14,14 @@
 namespace dspack::reshard {
 namespace {
 
-// Written at once: whole pages from page to page, which go to the disk directly.
+// Write size: whole, aligned pages, as direct I/O requires.
 constexpr uint64_t kWriteBytes = 4ULL << 20;
 
 struct FreeContext {
   void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
 };
 
-/// A file that was written past the page cache and is read once more: past it, too, where the disk can.
+/// Reads a file that was written past the page cache, also past it if the file system supports that.
 class RawFile {
  public:
   static Result<RawFile> open(format::FileSystem& files, const format::Path& path) {
@@ -46,10 +46,10 @@ class RawFile {
 
   format::FileSystem* files_;
   format::Path path_;
-  std::unique_ptr<format::ReadFile> file_;  // null: direct reads are not to be had
+  std::unique_ptr<format::ReadFile> file_;  // null: direct reads are not supported
 };
 
-/// A file that grows at its end, with its digest.
+/// A file that is only appended to, with its digest.
 class Appending {
  public:
   explicit Appending(std::unique_ptr<format::WriteFile> file) : file_(std::move(file)), buffer_(kWriteBytes) {}
@@ -66,7 +66,7 @@ class Appending {
     return {};
   }
 
-  /// Durable afterwards. Its size and digest.
+  /// Makes the file durable; returns its size and digest.
   Result<std::pair<uint64_t, format::Digest>> finish() {
     TRY(flush());
     TRY(file_->sync());
@@ -82,7 +82,7 @@ class Appending {
 
   std::unique_ptr<format::WriteFile> file_;
   PageBuffer buffer_;
-  uint64_t held_ = 0;  // in the buffer
+  uint64_t held_ = 0;  // bytes in the buffer
   uint64_t written_ = 0;
   format::Sha256 hash_;
 };

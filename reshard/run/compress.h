@@ -1,5 +1,5 @@
 // Compresses a finished weight file into independent frames.
-// Threads: thread-safe. Memory: one frame raw, one compressed, and 4 MiB to be written. Errors: io, budget.
+// Threads: thread-safe. Memory: one frame raw, one compressed, and a write buffer of 4 MiB. Errors: io, budget.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace dspack::reshard {
 
-/// `to` is whole and durable afterwards. Equal bytes, level and version of zstd give equal bytes.
+/// On success, `to` is complete and durable. Equal bytes, level and zstd version give equal output.
 [[nodiscard]] Result<format::CompressedForm> compress_file(format::FileSystem& files, const format::Path& from,
                                                            const format::Path& to, const std::vector<uint64_t>& cuts,
                                                            int level);

@@ -52,12 +52,12 @@ class Dequantiser final : public RowConverter {
   uint64_t columns_;
   std::vector<float> scales_;
   uint64_t row_scales_;
-  uint64_t blocks_ = 0;  // of rows, converted
+  uint64_t blocks_ = 0;  // blocks of rows converted
   std::vector<T> out_;
   kernels::Loss loss_;
 };
 
-/// BF16 rows -> FP8, or the scales that go with them.
+/// BF16 rows -> FP8, or the scales of these rows.
 class Quantiser final : public RowConverter {
  public:
   Quantiser(uint64_t columns, bool scales_only)
@@ -88,7 +88,7 @@ class Quantiser final : public RowConverter {
   kernels::Loss loss_;
 };
 
-/// What follows from the tensor's shape or from nothing, whatever its bytes.
+/// Output that does not depend on the tensor's bytes: a constant, or derived from its shape.
 class Constant final : public Converter {
  public:
   template <class T>

@@ -1,4 +1,4 @@
-// What others declare about a source's files: SHA-256 and size, by a list or by the Hub.
+// Digests and sizes of a source's files as declared by others: by a checksum list, the Hub or a server.
 // Threads: plain values and pure functions; an OtherHashes belongs to one thread at a time.
 #pragma once
 
@@ -11,33 +11,33 @@
 
 namespace dspack::reshard {
 
-/// What somebody declares about the source's files.
+/// The declarations of one list or place about the source's files.
 struct Declarations {
-  std::string by;  // who, for people: "org/name@main", "SHA256SUMS"
+  std::string by;  // the author, for messages: "org/name@main", "SHA256SUMS"
   std::map<std::string, format::DeclaredFile> files;
-  std::vector<std::string> weights;  // safetensors files that it names, where it can name files; sorted
+  std::vector<std::string> weights;  // safetensors files that it names, if it names files; sorted
 };
 
-/// A list in the form of sha256sum: lines "hex  path" or "hex *path". Errors: invalid, with the line.
+/// Parses a list as sha256sum writes it: lines "hex  path" or "hex *path". Errors: invalid, naming the line.
 [[nodiscard]] Result<Declarations> parse_checksum_list(std::string_view text, std::string by);
 
-/// The list that a folder, local or on a server, has beside its files.
+/// A list that a folder, local or on a server, may have beside its files.
 inline constexpr char kChecksumList[] = "SHA256SUMS";
 inline constexpr uint64_t kMaxListBytes = 64ULL << 20;
 
-/// What somebody declares of one file's content.
+/// A declaration about one file's content.
 struct Declared {
   format::ContentDigest digest;
-  std::string by;  // who, for people
+  std::string by;  // the author, for messages
 };
 
 [[nodiscard]] Declared declared_sha256(const format::Digest& sha256, std::string by);
 
-/// Everything that is declared of a file: by those lists that name it, and by the place itself.
+/// Everything declared about a file: by the lists that name it, and by the place itself.
 [[nodiscard]] std::vector<Declared> declared_of(const std::string& path, const std::vector<Declarations>& lists,
                                                 const std::optional<format::ContentDigest>& by_place);
 
-/// The digests of a content that are declared and are not SHA-256, which is computed anyway.
+/// Computes the declared digests of a content that are not SHA-256, which is computed in any case.
 class OtherHashes {
  public:
   explicit OtherHashes(const std::vector<Declared>& declared);
@@ -48,8 +48,8 @@ class OtherHashes {
   std::map<format::HashKind, format::ContentHash> hashes_;
 };
 
-/// Refuses a content whose digests are not those declared; those of other kinds than SHA-256 come from `others`, and
-/// what is not in there is passed over. Errors: corrupt, without the place.
+/// Compares a content's digests with the declared ones. Digests of other kinds than SHA-256 come from `others`; kinds
+/// that are missing there are skipped. Errors: corrupt, without the place.
 [[nodiscard]] Result<void> check_declared(const std::vector<Declared>& declared, const format::Digest& sha256,
                                           const std::map<format::HashKind, std::string>& others);
 

@@ -11,7 +11,7 @@
 namespace dspack::reshard {
 namespace {
 
-/// What a file may take in its final form.
+/// Upper bound on a file's size in its final form.
 uint64_t most_stored_bytes(const Plan& plan, const PlannedFile& file) {
   if (!plan.recipe.zstd_level) return file.size_bytes;
   const std::vector<uint64_t> cuts = format::frame_cuts(file.offsets, file.size_bytes);
@@ -21,7 +21,7 @@ uint64_t most_stored_bytes(const Plan& plan, const PlannedFile& file) {
   return bytes;
 }
 
-/// The sum of unsealed files, and what lies there twice while they are sealed.
+/// Adds up unsealed files, and the copies that exist while they are sealed.
 class Sum {
  public:
   explicit Sum(const Plan& plan) : plan_(plan) {}
@@ -32,7 +32,7 @@ class Sum {
     largest_ = std::max(largest_, file.size_bytes);
   }
 
-  /// Bytes of a file that others have the rest of: it is not sealed here.
+  /// A file that other parts also write: this part takes `bytes` of it and does not seal it.
   void add_piece(uint64_t bytes) { pieces_ += bytes; }
 
   [[nodiscard]] uint64_t bytes(const DiskUse& use) const {
@@ -79,7 +79,7 @@ Result<uint64_t> missing_bytes(const Plan& plan, const RunScope& scope, const st
     if (plan.recipe.zstd_level) {
       TRY(look_at(format::Path(partial) += format::kCompressedSuffix, most_stored_bytes(plan, file)));
     }
-    TRY(look_at(final_path(plan, scope, file), most_stored_bytes(plan, file)));  // renamed, and not yet recorded
+    TRY(look_at(final_path(plan, scope, file), most_stored_bytes(plan, file)));  // renamed but not yet recorded
   }
   return sum.bytes(use) - std::min(sum.bytes(use), there);
 }
@@ -106,7 +106,7 @@ Result<uint64_t> missing_files(const Plan& plan, const RunScope& scope, const st
     if (!there) ++count;
   }
   if (!plan.recipe.zstd_level) return count;
-  return count + std::min<uint64_t>(use.jobs, plan.files.size());  // raw and compressed at once, while they are sealed
+  return count + std::min<uint64_t>(use.jobs, plan.files.size());  // raw and compressed forms coexist while sealing
 }
 
 }  // namespace dspack::reshard

@@ -11,7 +11,7 @@
 namespace dspack::reshard {
 namespace {
 
-// What lies on the disk is read back in pieces of this size.
+// Size of the pieces in which a file is read back.
 constexpr uint64_t kReadBackBytes = 1 << 20;
 
 }  // namespace
@@ -79,7 +79,7 @@ std::optional<format::Sha256State> FileDigest::state(std::span<const format::Sha
   return hash_->state();
 }
 
-/// From next_ to the tensor `until`, which are all written.
+/// Adds the tensors from next_ to `until`, all of which are written.
 Result<void> FileDigest::read_back(size_t until, const OpenWritten& open) {
   std::unique_ptr<format::ReadFile> written;
   std::vector<std::byte> buffer;
@@ -90,8 +90,7 @@ Result<void> FileDigest::read_back(size_t until, const OpenWritten& open) {
     }
     const uint64_t begin = file_.offsets[next_], end = end_of(next_);
     format::Sha256 tensor;
-    // A digest that ends in the midst of a tensor has its beginning already; that is read for the tensor's digest
-    // alone.
+    // If the digest already covers the beginning of a tensor, that is read only for the tensor's own digest.
     for (uint64_t at = begin; at < end;) {
       const uint64_t stop = at < hashed_ ? std::min(hashed_, end) : end;
       const std::span<std::byte> piece(buffer.data(), std::min<uint64_t>(buffer.size(), stop - at));
@@ -161,7 +160,7 @@ bool Turns::is_open(const Copy& copy) const {
                      [](const Share& share) { return share.left == 0; });
 }
 
-/// Where the first tensor at `offset` or behind begins that must wait.
+/// The offset of the first tensor at or after `offset` that must wait.
 uint64_t Turns::first_closed(uint64_t shard, uint64_t offset) const {
   const std::vector<Copy>& copies = plan_.shards[shard];
   auto copy = std::ranges::lower_bound(copies, offset, {}, [](const Copy& each) { return each.source.begin; });

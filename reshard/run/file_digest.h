@@ -1,8 +1,8 @@
-// The digest of one output file while its tensors come, and the turns in which shards may bring them. The digest takes
-// bytes in the file's order alone; a tensor that comes before its turn is held in memory where there is room for it,
-// and read back from the disk where there is none.
-// Threads: a FileDigest belongs to one at a time, Turns and HoldingRoom are thread-safe. Lifetime: borrows the plan,
-// its catalogue and the room. Errors: io, corrupt (what is on the disk is not what was written), cancelled.
+// The digest of one output file while its tensors arrive, and the turns in which shards may deliver them. The digest
+// takes bytes only in file order; a tensor that arrives early is held in memory if there is room, and otherwise read
+// back from disk later.
+// Threads: a FileDigest belongs to one thread at a time, Turns and HoldingRoom are thread-safe. Lifetime: borrows the
+// plan, its catalogue and the room. Errors: io, corrupt (the disk returns other bytes than were written), cancelled.
 #pragma once
 
 #include <atomic>
@@ -21,15 +21,15 @@
 
 namespace dspack::reshard {
 
-/// Usual size of a HoldingRoom: what 256 MiB leave beside the pieces of shards that several connections fetch
-/// (stream.h). The scales of all experts of a layer of DeepSeek-V3 have 2.8 MB.
+/// Usual size of a HoldingRoom: the rest of 256 MiB that pieces of shards fetched over several connections leave
+/// (stream.h). The scales of all experts of a DeepSeek-V3 layer take 2.8 MB.
 inline constexpr uint64_t kHeldBytes = 12ULL << 20;
 
-/// Memory for tensors that came before their turn, of all files together. Threads: thread-safe.
+/// Memory shared by all files for tensors that arrive early. Threads: thread-safe.
 class HoldingRoom {
  public:
   explicit HoldingRoom(uint64_t bytes) : left_(bytes) {}
-  /// False: there is not that much.
+  /// False: fewer than `bytes` are left.
   [[nodiscard]] bool take(uint64_t bytes);
   void give_back(uint64_t bytes) { left_.fetch_add(bytes, std::memory_order_relaxed); }
 
@@ -37,10 +37,10 @@ class HoldingRoom {
   std::atomic<uint64_t> left_;
 };
 
-/// How a file is opened in which tensors lie that are to be read back.
+/// Opens the file that holds tensors to be read back.
 using OpenWritten = std::function<Result<std::unique_ptr<format::ReadFile>>()>;
 
-/// Of one file. Threads: one at a time.
+/// The digest of one file. Threads: one at a time.
 class FileDigest {
  public:
   FileDigest(const PlannedFile& file, const format::Checkpoint& result, HoldingRoom& room)
@@ -48,30 +48,30 @@ class FileDigest {
 
   [[nodiscard]] bool is_begun() const { return hash_.has_value(); }
   void begin(std::string_view header);
-  /// With the digest of the file's beginning, which ends with a tensor or in the midst of one.
+  /// Starts from the digest of the file's beginning, which may end within a tensor.
   void begin(const format::Sha256State& hash);
-  /// A tensor is on the disk, whole, since an earlier run.
+  /// An earlier run has written the tensor completely.
   void found(uint32_t slot, const format::Digest& whole) { written_[slot] = whole; }
   [[nodiscard]] bool has(uint32_t slot) const { return written_[slot].has_value(); }
 
-  /// What is to be done with a tensor's bytes, from byte `done` of it on.
+  /// How to treat the bytes of a tensor, from its byte `done` on.
   struct Turn {
-    format::Sha256* hash = nullptr;  // they belong into it; until `end`
-    bool held = false;               // they are to be kept and given to `end`
+    format::Sha256* hash = nullptr;  // add the bytes to it; borrowed until `end`
+    bool held = false;               // keep the bytes and pass them to `end`
   };
-  /// Precondition: is_begun(). Reads back what lies before the tensor, if all of that is there.
+  /// Precondition: is_begun(). First reads back the preceding tensors that the digest lacks, if all are written.
   [[nodiscard]] Result<Turn> turn(uint32_t slot, uint64_t done, const OpenWritten& open);
-  /// The tensor's last byte has come and is written.
+  /// Call when the tensor's last byte is written.
   void end(uint32_t slot, const Turn& turn, const format::Digest& whole, std::vector<std::byte> held);
 
-  /// So many of the file's first tensors are wholly in the digest.
+  /// The number of the file's first tensors that are wholly in the digest.
   [[nodiscard]] size_t tensors() const { return next_; }
-  /// Of the file's beginning; nullopt while a tensor's bytes are being added, unless `mine` has the digest: who asks
-  /// adds them.
+  /// State of the digest over the file's beginning. nullopt before `begin`, and while a tensor's bytes are being added
+  /// unless the caller adds them: `mine` are the digests that it adds to.
   [[nodiscard]] std::optional<format::Sha256State> state(std::span<const format::Sha256* const> mine) const;
-  /// After the last tensor: what is not known yet is read back.
+  /// Call after the last tensor: reads back whatever is not in the digest yet.
   [[nodiscard]] Result<format::Digest> finish(const OpenWritten& open);
-  /// Bytes that were read back so far.
+  /// Bytes read back so far.
   [[nodiscard]] uint64_t read_back_bytes() const { return read_back_; }
 
  private:
@@ -84,36 +84,36 @@ class FileDigest {
   HoldingRoom& room_;
   std::optional<format::Sha256> hash_;
   size_t next_ = 0;      // the first tensor that is not wholly in hash_
-  uint64_t hashed_ = 0;  // bytes of the file in hash_, as far as its tensors' ends are known
+  uint64_t hashed_ = 0;  // bytes of the file in hash_; those of a running turn count from its `end`
   bool in_use_ = false;
   std::map<size_t, std::vector<std::byte>> held_;       // by slot
-  std::vector<std::optional<format::Digest>> written_;  // by slot; of those that are whole
+  std::vector<std::optional<format::Digest>> written_;  // by slot; set for complete tensors
   uint64_t read_back_ = 0;
 };
 
-/// In which order shards may be read that feed the same files: a shard that has much for a file waits until those that
-/// come before it in that file have given theirs. Those are later shards (format::reading_order), so whoever reads
-/// shards from the last to the first never waits for one that nobody reads. Files that other parts have tensors of get
-/// no digest here, and nobody waits for them. Threads: thread-safe.
+/// The order in which shards that feed the same files may be read: a shard with more than `small_bytes` for a file
+/// waits until the shards before it in that file have delivered theirs. Those have higher numbers
+/// (format::reading_order), so reading from the last shard to the first never waits for a shard that is not being read.
+/// Files shared with other parts get no digest here, so no shard waits for them. Threads: thread-safe.
 class Turns {
  public:
-  /// A shard that has at most `small_bytes` for a file does not wait.
+  /// A shard with at most `small_bytes` for a file does not wait.
   Turns(const Plan& plan, const RunScope& scope, uint64_t small_bytes);
 
-  /// The tensor is written.
+  /// Call when the tensor is written.
   void given(const Copy& copy);
 
-  /// How far the shard may be read from `offset` on; `offset` itself: not at all now.
+  /// The offset up to which the shard may be read from `offset` on; equal to `offset`: it must wait.
   [[nodiscard]] uint64_t end_of_turn(uint64_t shard, uint64_t offset) const;
-  /// Waits until it is farther than that.
+  /// Blocks until end_of_turn exceeds `offset`.
   [[nodiscard]] Result<void> wait(uint64_t shard, uint64_t offset, const std::stop_token& stop);
 
  private:
-  /// What a shard has for a file: tensors that are multiples of a page, which come first in it.
+  /// A shard's share of a file: its tensors whose sizes are multiples of a page, which come first in the file.
   struct Share {
     uint64_t shard = 0;
     uint64_t bytes = 0;
-    uint64_t left = 0;  // tensors that are not given yet
+    uint64_t left = 0;  // tensors not yet written
   };
   [[nodiscard]] bool is_open(const Copy& copy) const;
   [[nodiscard]] uint64_t first_closed(uint64_t shard, uint64_t offset) const;

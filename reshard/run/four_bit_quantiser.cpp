@@ -18,16 +18,16 @@
 namespace dspack::reshard {
 using format::ByteSink;
 
-/// What one form of four bits makes of rows of values.
+/// How a four-bit form encodes rows of values.
 struct FourBitForm {
   std::string_view name;
   uint64_t group = 0;        // values that share a scale
-  uint64_t scale_bytes = 0;  // of one
-  float largest = 0;         // magnitude that it can hold
+  uint64_t scale_bytes = 0;  // bytes per scale
+  float largest = 0;         // largest magnitude that it can hold
   kernels::Loss (*quantise)(std::span<const float> values, std::span<uint8_t> codes, std::span<std::byte> scales);
-  /// Whether codes of MXFP4 stay under these scales, so that their values are not needed; nullptr: they never do.
+  /// Whether MXFP4 codes can be kept under these scales, so that decoded values are not needed; nullptr: never.
   bool (*keeps)(std::span<const float> stored_scales) = nullptr;
-  /// Of MXFP4, if there is `keeps`.
+  /// Converts MXFP4; set if `keeps` is.
   kernels::Loss (*recode)(std::span<const uint8_t> stored, std::span<const float> stored_scales,
                           std::span<const float> values, std::span<uint8_t> codes,
                           std::span<std::byte> scales) = nullptr;
@@ -63,7 +63,7 @@ const FourBitForm kNvfp4Form{
 
 }  // namespace
 
-/// BF16 rows, or FP8 or FP4 rows and their scales -> codes of four bits and their scales, which two converters hand on.
+/// BF16 rows, or FP8 or FP4 rows and their scales -> four-bit codes and their scales, passed on by two converters.
 class FourBitQuantiser final : public RowConverter {
  public:
   enum Part : uint8_t { codes, scales };
@@ -77,9 +77,9 @@ class FourBitQuantiser final : public RowConverter {
 
   std::optional<kernels::Loss> loss() const override { return loss_; }
 
-  /// The tensor's bytes from `at` on.
+  /// Takes the tensor's bytes from offset `at` on.
   Result<void> take_at(uint64_t at, std::span<const std::byte> bytes) {
-    if (at != taken_) return {};  // known from the other one
+    if (at != taken_) return {};  // the other converter has passed these bytes already
     taken_ += bytes.size();
     return take(bytes, {});
   }
@@ -87,7 +87,7 @@ class FourBitQuantiser final : public RowConverter {
     if (std::exchange(finished_, true)) return {};
     return finish({});
   }
-  /// What has been made of one part since it was last asked for.
+  /// Passes on the bytes of one part that were made since the last call.
   Result<void> hand_on(Part part, const ByteSink& sink) {
     TRY(sink(made_[part]));
     made_[part].clear();
@@ -119,7 +119,7 @@ class FourBitQuantiser final : public RowConverter {
   }
 
  private:
-  /// The scales of the next `count` values: of a block of FP8's rows, of FP4's groups, none of BF16.
+  /// The scales of the next `count` values: one row of FP8's blocks, FP4's groups; none for BF16.
   std::span<const float> next_scales(uint64_t count) {
     if (dtype_ == Dtype::bf16) return {};
     const uint64_t taken = dtype_ == Dtype::i8 ? count / kernels::kMxfp4Group : ceil_div(columns_, kBlock);
@@ -162,8 +162,8 @@ class FourBitQuantiser final : public RowConverter {
   Dtype dtype_;
   uint64_t columns_;
   std::vector<float> stored_scales_;
-  uint64_t taken_ = 0;         // bytes of the tensor
-  uint64_t scales_taken_ = 0;  // of stored_scales_
+  uint64_t taken_ = 0;         // bytes of the tensor taken so far
+  uint64_t scales_taken_ = 0;  // scales of stored_scales_ used so far
   bool finished_ = false;
   std::vector<float> values_;
   std::array<std::vector<std::byte>, 2> made_;
@@ -172,7 +172,7 @@ class FourBitQuantiser final : public RowConverter {
 
 namespace {
 
-/// One of its parts. The codes report what rounding has cost.
+/// One of the two parts. The codes report the loss.
 class FourBitPart final : public Converter {
  public:
   FourBitPart(std::shared_ptr<FourBitQuantiser> quantiser, FourBitQuantiser::Part part)

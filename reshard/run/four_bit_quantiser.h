@@ -1,6 +1,6 @@
-// Matrices of routed experts made into codes of four bits and their scales: two tensors from one search.
+// Quantises matrices of routed experts to four-bit codes and their scales: two tensors from one search.
 // Threads: single-thread. Memory: a block of rows, before and after, and the scales of an FP8 or FP4 matrix. Errors:
-// unsupported (values that the form does not hold).
+// unsupported (values that the form cannot hold).
 #pragma once
 
 #include "reshard/run/converter.h"
@@ -9,15 +9,14 @@ namespace dspack::reshard {
 
 class FourBitQuantiser;
 
-/// Of one matrix. Its parts are converters that get the same bytes; the first of them that gets some has them
-/// converted.
+/// The converters for the parts of one matrix. They get the same bytes; the first to get a piece has it converted.
 class FourBitParts {
  public:
-  /// `source`: BF16; FP8 with these scales, one a block of 128 x 128; FP4 with one for 32 columns of a row.
+  /// `source`: BF16, FP8 with one scale per block of 128 x 128, or FP4 with one scale per 32 columns of a row.
   FourBitParts(const format::TensorEntry& source, const std::vector<float>& scales)
       : source_(source), scales_(scales) {}
 
-  /// Precondition: codes or scales, of the same form in all calls.
+  /// Precondition: a conversion to codes or scales, of the same form in all calls.
   [[nodiscard]] std::unique_ptr<Converter> part(Conversion conversion);
 
  private:

@@ -46,7 +46,7 @@ class MatrixDecoder final : public Converter {
   std::optional<kernels::Loss> loss() const override { return is_rounded_ ? std::optional(loss_) : std::nullopt; }
 
  private:
-  /// Checked, and where it lies: as it is stored, or in `made`.
+  /// Checks a plane and returns its bytes: as stored, or made in `made`.
   Result<const std::byte*> make_plane(const StoredPlane& plane, std::vector<std::byte>& made) {
     std::vector<std::span<const std::byte>> stored;
     for (const format::TensorEntry* tensor : plane.tensors)
@@ -58,7 +58,7 @@ class MatrixDecoder final : public Converter {
     return to.data();
   }
 
-  /// Passes on the values of rows from `row` on.
+  /// Passes on the values of the rows from `row` on.
   Result<void> hand_on(uint64_t row, const ByteSink& sink) {
     if (!is_rounded_) return sink(std::as_bytes(std::span(values_)));
     rounded_.resize(values_.size());

@@ -1,8 +1,8 @@
-// Matrices of any stored form made into values: those that dsrun multiplies with, for it is the same code that finds,
-// checks and makes their planes (format/weights).
-// Threads: single-thread. Lifetime: borrows the catalogue. Memory: the matrix as it is stored and its planes
-// (kMaxMatrixBytes), and a block of rows. Errors: invalid (codes or scales that mean nothing), unsupported (a value
-// that is too large for BF16).
+// Decodes matrices of any stored form into the values that dsrun multiplies with: the same code finds, checks and makes
+// their planes (format/weights).
+// Threads: single-thread. Lifetime: borrows the catalogue. Memory: the matrix as stored and its planes
+// (kMaxMatrixBytes), and a block of rows. Errors: invalid (meaningless codes or scales), unsupported (a value too large
+// for BF16).
 #pragma once
 
 #include <map>
@@ -12,14 +12,14 @@
 
 namespace dspack::reshard {
 
-/// Of a matrix whose codes come as bytes; `beside`: the whole bytes of each other tensor of its planes.
+/// A matrix whose codes are streamed; `beside`: the whole bytes of each other tensor of its planes.
 struct MatrixSource {
   const format::Checkpoint& catalogue;
   format::StoredMatrix matrix;
   std::map<const format::TensorEntry*, std::vector<std::byte>> beside;
 };
 
-/// Precondition: `conversion` decodes.
+/// Precondition: decodes(conversion).
 [[nodiscard]] std::unique_ptr<Converter> make_matrix_decoder(MatrixSource source, Conversion conversion);
 
 }  // namespace dspack::reshard

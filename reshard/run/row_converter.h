@@ -1,4 +1,4 @@
-// What converters of matrices are made of: bytes collected into whole rows.
+// Base class for converters of matrices: collects bytes into whole rows.
 // Threads: single-thread. Memory: the rows of one group. Errors: those of `convert`.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace dspack::reshard {
 
-/// Bytes as values; what is left over at the end is not looked at.
+/// Bytes as values; an incomplete value at the end is ignored.
 template <class T>
 std::vector<T> values_of(std::span<const std::byte> bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));
@@ -16,7 +16,7 @@ std::vector<T> values_of(std::span<const std::byte> bytes) {
   return values;
 }
 
-/// Collects the bytes of a matrix into groups of whole rows, and hands each group on.
+/// Collects the bytes of a matrix into groups of whole rows and converts each group.
 class RowConverter : public Converter {
  public:
   RowConverter(uint64_t row_bytes, uint64_t rows_at_once) : group_bytes_(row_bytes * rows_at_once) {
@@ -38,7 +38,7 @@ class RowConverter : public Converter {
   }
 
  protected:
-  /// Whole rows, as many as come at once or fewer at the end.
+  /// `rows`: a full group of whole rows, or fewer at the end.
   virtual Result<void> convert(std::span<const std::byte> rows, const format::ByteSink& sink) = 0;
 
  private:
