@@ -34,7 +34,7 @@ Result<TensorDigests> read_digests(const Json& list) {
   return digests;
 }
 
-/// A list of digests; with what a conversion leaves, an object that holds it.
+/// A list of digests, or an object with that list and the results of a conversion.
 Result<TensorDigests> read_tensor(const Json& entry) {
   if (!entry.is_object()) return read_digests(entry);
   TRY_ASSIGN(TensorDigests digests, read_digests(entry.value("sha256", Json())));
@@ -62,7 +62,7 @@ Json tensor_json(const TensorDigests& digests) {
   Json entry = {{"sha256", std::move(list)}};
   for (const Digest& needed : digests.needed)
     entry["needed"].push_back(to_hex(needed));
-  // Written so that they read back as the same numbers: a resumed run must end with the same manifest.
+  // Written so that they read back as the same numbers: a resumed run must produce the same manifest.
   if (digests.loss) entry["loss"] = {digests.loss->squared_error, digests.loss->squared_value};
   return entry;
 }
@@ -116,7 +116,7 @@ Json tensor_begun_json(const TensorBegun& tensor) {
   return list;
 }
 
-/// Adds to what earlier records have of the shard.
+/// Merges the record with the shard's earlier ones.
 Result<void> read_begun(const Json& json, JournalState& state) {
   ShardBegun record;
   TRY_ASSIGN(record.shard, format::json_uint(json, "begun"));
@@ -126,7 +126,7 @@ Result<void> read_begun(const Json& json, JournalState& state) {
     TRY_ASSIGN(record.hash, read_state(json["hash"]));
   }
   if (state.shards.contains(record.shard)) return Error{ErrorKind::corrupt, "a shard is begun that is done"};
-  if (record.at == 0) {  // forgotten, and with it every digest that its bytes may be in
+  if (record.at == 0) {  // forget the shard, and every digest that may cover its bytes
     state.begun.erase(record.shard);
     state.file_hashes.clear();
     return {};
@@ -211,7 +211,7 @@ Result<void> apply(const Json& json, JournalState& state) {
   return Error{ErrorKind::corrupt, "a record of an unknown kind"};
 }
 
-/// What of an identity must be equal.
+/// The fields of an identity that must be equal.
 Json compared(Json identity) {
   for (const char* key : {kAskedKey, kPlaceKey, kRecipeKey})
     identity.erase(key);
@@ -234,7 +234,7 @@ std::string origin_text(const Json& identity) {
   return origin ? fmt::format("{} at commit {}", origin->repository, origin->commit) : "a folder";
 }
 
-/// Which part of the identity differs, in words.
+/// The first difference between the identities, in words.
 std::string difference(const Json& recorded, const Json& now) {
   const auto field = [](const Json& identity, std::string_view key) {
     return format::json_string(identity, key).has_value() ? *format::json_string(identity, key) : std::string("?");
@@ -346,7 +346,7 @@ Result<void> Journal::append(const std::vector<FileSealed>& record) {
 }
 namespace {
 
-/// Of a copy whose bytes are digested in blocks of rows; 0: they are not.
+/// Size of the row blocks in which a copy is digested; 0: it has no block digests.
 uint64_t block_bytes_of(const Copy& copy, const Plan& plan) {
   if (copy.file == kNoFile || copy.conversion != Conversion::none) return 0;
   return format::row_block_bytes(plan.result.tensors()[plan.files[copy.file].tensors[copy.slot]]);
@@ -365,7 +365,7 @@ bool fits_copies(const std::vector<TensorDigests>& tensors, const std::vector<Co
   return true;
 }
 
-/// `done` bytes of the tensor have come.
+/// Whether the record fits a copy of whose bytes `done` were read.
 bool fits_open(const TensorBegun& tensor, const Copy& copy, uint64_t done, const Plan& plan) {
   const uint64_t block = block_bytes_of(copy, plan);
   if (copy.conversion != Conversion::none || tensor.whole.bytes != done) return false;
@@ -373,8 +373,8 @@ bool fits_open(const TensorBegun& tensor, const Copy& copy, uint64_t done, const
   return tensor.row_blocks.size() == done / block && tensor.row_block && tensor.row_block->bytes == done % block;
 }
 
-/// The tensors under way are all copies of the one that comes next, and `at` lies in it; if none is, `at` lies between
-/// two tensors.
+/// Checks that the tensors under way are all copies of the next tensor, and `at` lies within it; or if there are none,
+/// that `at` lies between two tensors.
 bool fits_shard(const ShardBegun& record, const Plan& plan) {
   const std::vector<Copy>& copies = plan.shards[record.shard];
   const ShardRead& read = plan.reads[record.shard];

@@ -54,7 +54,7 @@ constexpr std::string_view kFence = "---";
 constexpr std::string_view kLibrary = "library_name";
 constexpr std::string_view kKept[] = {"license", "license_name", "license_link", "pipeline_tag", kLibrary};
 
-/// Safe in YAML, and on a page: the rest of what a card may say is not ours to repeat.
+/// Safe in YAML and on a page. Other values of the source's card are not repeated.
 bool is_plain(std::string_view value) {
   return !value.empty() && value.size() <= kMaxValueBytes && std::ranges::all_of(value, [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
@@ -92,24 +92,24 @@ std::map<std::string, std::string> card_fields(std::string_view card) {
 
 std::string packed_card_fields(const format::Manifest& manifest, std::string_view source_card) {
   std::map<std::string, std::string> source = card_fields(source_card);
-  // Whatever library opens the source's files knows nothing of the map; those that know Mistral's own names look for
-  // them in files of other names.
+  // The library that opens the source's files does not know the layer map; loaders of Mistral's own names look for them
+  // in files with other names.
   const bool others_read = !unreadable_reason(manifest) && name_author(manifest) != format::NameAuthor::mistral;
   if (manifest.layer_map || !others_read) source[std::string(kLibrary)] = "dspack";
   std::string block = "---\n";
   if (!manifest.origin.repository.empty()) block += fmt::format("base_model: {}\n", manifest.origin.repository);
   for (const std::string_view field : kKept) {
     if (const auto found = source.find(std::string(field)); found != source.end())
-      block += fmt::format("{}: \"{}\"\n", field, found->second);  // in quotes: "no" and "1.0" are text
+      block += fmt::format("{}: \"{}\"\n", field, found->second);  // quoted: "no" and "1.0" are text
   }
   return block + "tags:\n- dspack\n- mixture-of-experts\n---\n\n";
 }
 
 namespace {
 
-constexpr size_t kListedShards = 300;  // V3 has 163; a longer list is left to the manifest
+constexpr size_t kListedShards = 300;  // V3 has 163; a longer list is only in the manifest
 
-/// Text from outside as Markdown shows it: nothing of it makes a table, a link, code or a tag.
+/// Escapes text from outside for Markdown: it cannot form a table, link, code or tag.
 std::string markdown(std::string_view text) {
   constexpr std::string_view kSpecial = "|`<>&*_[]\\#~!";
   std::string shown;
@@ -120,7 +120,7 @@ std::string markdown(std::string_view text) {
   return shown;
 }
 
-/// What the weight files are, in words.
+/// Describes the weight files.
 std::string files_of(const Grouping& grouping, uint64_t experts) {
   constexpr char kDense[] = "Every layer has one file with what each token needs";
   switch (grouping.kind) {
@@ -138,7 +138,7 @@ std::string files_of(const Grouping& grouping, uint64_t experts) {
   return {};
 }
 
-/// What the tensors are, compared with the source's.
+/// Describes the tensors in comparison with the source's.
 std::string weights_of(const format::Manifest& manifest) {
   const format::Coverage& coverage = manifest.coverage;
   const std::string here =
@@ -152,7 +152,7 @@ std::string weights_of(const format::Manifest& manifest) {
   return text;
 }
 
-/// What kind of files these are.
+/// Describes the file format.
 std::string form_of(const format::Manifest& manifest) {
   if (has_requirement(manifest, format::kZstdKey)) {
     return "The weight files are safetensors files in independent zstd frames, which dspack reads as they are; "
@@ -179,7 +179,7 @@ std::string introduction(const format::Manifest& manifest, const Recipe& recipe,
   return text;
 }
 
-/// What dspack itself does with it.
+/// How to use the repository with dspack.
 std::string usage_with_dspack(format::NameAuthor author, const std::string& name) {
   if (author == format::NameAuthor::mistral) {
     return "`dsrun` does not run models whose tensors have these names yet. What dspack does with them is below: "

@@ -25,8 +25,8 @@ const char* kind_text(WorkKind kind) {
   return "";
 }
 
-/// Whether there is a journal with a record, or one that is damaged before some. A run has the first record durable
-/// before it makes any file in the output.
+/// Whether the file is a journal with a valid record, or with a damaged one before valid ones. A run makes its first
+/// record durable before it creates any file in the output.
 Result<bool> has_journal(const Path& path, format::FileSystem& files) {
   const auto text = read_text(files, path, format::kMaxJournalBytes);
   if (!text && text.error().kind == ErrorKind::not_found) return false;
@@ -35,7 +35,7 @@ Result<bool> has_journal(const Path& path, format::FileSystem& files) {
   return scan.valid_bytes > 0 || scan.damage.has_value();
 }
 
-/// Whether the mark is one that a run has made. That of an unpacking is compared as a whole by whoever goes on with it.
+/// Whether a run has made the mark. An unpacking's mark is compared as a whole by the run that resumes it.
 Result<bool> is_own_mark(const Path& out, WorkKind kind, format::FileSystem& files) {
   const Path mark = work_mark(out, kind);
   if (kind == WorkKind::unpack) return true;
@@ -48,7 +48,7 @@ Result<bool> is_own_mark(const Path& out, WorkKind kind, format::FileSystem& fil
   return false;
 }
 
-/// Whether nothing was made yet: all there is in the folder is what a run begins with.
+/// Whether no output was made yet: the folder holds only what a run starts with.
 Result<bool> has_just_begun(const Path& out, const std::vector<std::string>& names, format::FileSystem& files) {
   if (names.size() != 1 || out / names.front() != work_folder(out)) return false;
   TRY_ASSIGN(const auto info, files.stat(work_folder(out)));
@@ -62,7 +62,7 @@ Result<bool> has_just_begun(const Path& out, const std::vector<std::string>& nam
   });
 }
 
-/// Whose unfinished work it is. A journal beside parts is that of the run that they have been joined into.
+/// The kind of unfinished work. A journal beside parts belongs to the run that joins them.
 Result<std::optional<WorkKind>> work_in(const Path& out, format::FileSystem& files) {
   for (const WorkKind kind : kKinds) {
     TRY_ASSIGN(const auto mark, files.stat(work_mark(out, kind)));
@@ -128,7 +128,7 @@ Result<void> check_target(const Path& out, WorkKind kind, format::FileSystem& fi
 Result<std::unique_ptr<format::FileLock>> lock_work_folder(const Path& out, format::LockKind kind,
                                                            format::FileSystem& files) {
   DurableFolders folders(files, out);
-  TRY(folders.make(work_folder(out)));  // first of all, so that check_target knows the folder again
+  TRY(folders.make(work_folder(out)));  // first of all, so that check_target recognises the folder
   auto lock = files.lock(work_folder(out) / kLockName, kind);
   if (!lock && lock.error().kind == ErrorKind::conflict) {
     return Error{ErrorKind::conflict, fmt::format("{}: another reshard is working on this folder", out.string())};
@@ -140,7 +140,7 @@ Result<void> remove_work_folder(const Path& out, format::FileSystem& files) {
   const Path work = work_folder(out);
   TRY_ASSIGN(const auto info, files.stat(work));
   if (!info) return {};
-  if (info->is_link || !info->is_directory) return {};  // nobody's work
+  if (info->is_link || !info->is_directory) return {};  // not made by a run
   for (const Path& folder : {part_folder(out), done_folder(out), work_mark(out, WorkKind::parts)})
     TRY(files.remove_tree(folder));
   for (const WorkKind kind : {WorkKind::unpack, WorkKind::repack}) {

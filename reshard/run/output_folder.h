@@ -1,7 +1,7 @@
 // The output folder of a run: separate from the source, empty or resumable, locked by one run at a time.
 // Threads: thread-safe.
-// Errors: invalid (folders inside each other), conflict (something else is there, another run holds it), budget (too
-// little disk, too few free inodes), io.
+// Errors: invalid (folders inside each other), conflict (the folder holds something else, another run has locked it),
+// budget (too little disk space, too few free inodes), io.
 #pragma once
 
 #include <memory>
@@ -16,50 +16,51 @@ namespace dspack::reshard {
 [[nodiscard]] inline format::Path work_folder(const format::Path& out) {
   return out / ".reshard";
 }
-/// Of the file in it whose lock a run holds.
+/// Name of the file in it that a run locks.
 inline constexpr char kLockName[] = "lock";
-/// Files that do not yet have all their bytes, or not their final form.
+/// Files that do not have all their bytes or their final form yet.
 [[nodiscard]] inline format::Path part_folder(const format::Path& out) {
   return work_folder(out) / "part";
 }
 
-/// Files of an unpacking that have all their bytes: they get their names in the folder when all do.
+/// Complete files of an unpacking: they get their final names when all are complete.
 [[nodiscard]] inline format::Path done_folder(const format::Path& out) {
   return work_folder(out) / "done";
 }
 
 using format::DurableFolders;
 
-/// What a run does in its output folder; each kind knows its own unfinished work again by a file in the work folder.
+/// The kinds of work in an output folder, each recognised by its own file in the work folder.
 enum class WorkKind {
   repack,  // .reshard/journal
-  parts,   // .reshard/parts/, of a repack
+  parts,   // .reshard/parts/, for a repack in parts
   unpack,  // .reshard/unpack
 };
 [[nodiscard]] format::Path work_mark(const format::Path& out, WorkKind kind);
 
-/// Refuses an output inside the source, which the next run would take for part of it, and a source inside the output.
+/// Refuses an output inside the source, which the next run would treat as part of the source, and a source inside the
+/// output.
 [[nodiscard]] Result<void> check_apart(const format::Repository& source, const format::Path& out);
 
-/// A folder that holds anything but unfinished work of this kind is not ours to fill: a work folder in it says so only
-/// by this kind's mark, or if there is nothing else, not even in the work folder. Parts that `reshard seal` is joining
-/// lie beside the journal that it goes on with.
+/// Refuses a folder that holds anything but unfinished work of this kind. A work folder is recognised by this kind's
+/// mark, or if neither it nor the output folder holds anything but what a run starts with. Parts that `reshard seal` is
+/// joining are beside its journal.
 [[nodiscard]] Result<void> check_target(const format::Path& out, WorkKind kind, format::FileSystem& files);
 
-/// Marks the folder as work in progress and takes its lock: alone for a whole run, shared among parts.
+/// Marks the folder as work in progress and locks it: exclusively for a whole run, shared among parts.
 [[nodiscard]] Result<std::unique_ptr<format::FileLock>> lock_work_folder(const format::Path& out, format::LockKind kind,
                                                                          format::FileSystem& files);
 
-/// Removes the work folder of a run that has ended: what runs put there, by its names, the mark after what it speaks
-/// for and the lock last. Anything else stays, and so does the folder.
+/// Removes the work folder of a finished run. Deletes only names that runs use: each mark after the data that it
+/// identifies, the lock last. If anything else is in the folder, both stay.
 [[nodiscard]] Result<void> remove_work_folder(const format::Path& out, format::FileSystem& files);
 
-/// Whether `need_bytes` more bytes fit into `free_bytes` of the disk that holds `out`.
+/// Errors: budget, if `need_bytes` more bytes do not fit into `free_bytes` of the disk that holds `out`.
 [[nodiscard]] Result<void> check_disk(uint64_t need_bytes, uint64_t free_bytes, const format::Path& out);
-/// Into what is free now.
+/// The same for the space that is free now.
 [[nodiscard]] Result<void> check_disk(uint64_t need_bytes, const format::Path& out, format::FileSystem& files);
 
-/// Whether `need_files` more files and folders can be made there: a disk may have bytes left and no inodes.
+/// Errors: budget, if `need_files` more files and folders cannot be created: a disk may have free bytes but no inodes.
 [[nodiscard]] Result<void> check_free_files(uint64_t need_files, const format::Path& out, format::FileSystem& files);
 
 }  // namespace dspack::reshard

@@ -15,10 +15,9 @@ using format::Digest;
 using format::OpenMode;
 using format::Path;
 
-// The digest of a shorter beginning is not recorded: the next run reads it back, and so finds what has been damaged
-// since.
+// The digest of a shorter beginning is not recorded: the next run reads the bytes back, and so detects damage since.
 constexpr uint64_t kRecordedHashBytes = 64ULL << 20;
-// A shard that has less than this part of the holding room for a file does not wait for its turn there.
+// A shard with at most this fraction (1/n) of the holding room for a file does not wait for its turn there.
 constexpr uint64_t kSmallShare = 16;
 
 }  // namespace
@@ -55,7 +54,7 @@ void PackedWriter::know(const Copy& copy, const TensorDigests& digests) {
   state.tensors[copy.slot] = digests;
 }
 
-/// Tensors that an earlier run has written.
+/// Marks tensors that an earlier run has written.
 void PackedWriter::find(uint64_t shard, const std::vector<TensorDigests>& tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Copy& copy = plan_.shards[shard][i];
@@ -67,7 +66,7 @@ void PackedWriter::find(uint64_t shard, const std::vector<TensorDigests>& tensor
   }
 }
 
-/// Of what is recorded of each file's digest, the longest beginning whose bytes are recorded too.
+/// Starts each file's digest from the longest recorded beginning whose bytes are recorded too.
 void PackedWriter::begin_digests(const JournalState& journalled) {
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> begun;  // file and slot -> bytes
   for (const auto& [shard, record] : journalled.begun) {
@@ -108,7 +107,7 @@ Result<void> PackedWriter::resume(const JournalState& state) {
   const std::vector<uint64_t> own = bytes_per_file(plan_, scope_.shards);
   std::vector<uint32_t> complete;
   for (uint32_t file = 0; file < states_.size(); ++file) {
-    if (own[file] == 0) continue;  // another part's
+    if (own[file] == 0) continue;  // belongs to another part
     TRY(take_back(file, state));
     State& entry = *states_[file];
     if (entry.sealed || entry.unknown != 0) continue;
@@ -117,7 +116,7 @@ Result<void> PackedWriter::resume(const JournalState& state) {
   return seal(complete);
 }
 
-/// Finds a file of an earlier run where the journal says it is, or makes it partial again.
+/// Accepts a sealed file of an earlier run if it matches its record; otherwise makes it partial again.
 Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journalled) {
   State& state = *states_[file];
   TRY_ASSIGN(const auto info, files_.stat(final_path(file)));
@@ -128,10 +127,10 @@ Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journall
       recorded && record->second.zstd ? record->second.zstd->size_bytes : plan_.files[file].size_bytes;
   if (recorded && complete && info && info->size_bytes == size_bytes) {
     state.sealed = record->second;
-    // Of a compressed file the raw one goes last.
+    // The raw form of a compressed file is removed last, so it may still exist.
     return plan_.recipe.zstd_level ? files_.remove_file(part_path(file)) : Result<void>();
   }
-  if (info && !plan_.recipe.zstd_level) {  // renamed, but not recorded, or not as it was
+  if (info && !plan_.recipe.zstd_level) {  // renamed but not recorded, or changed since
     TRY(folders_.make(part_path(file).parent_path()));
     TRY(files_.rename(final_path(file), part_path(file)));
   }
@@ -165,7 +164,7 @@ OpenWritten PackedWriter::open_written(uint32_t file) const {
   };
 }
 
-/// What is on the disk is not what was written.
+/// Names the file if the disk has returned other bytes than were written.
 Error PackedWriter::damaged(uint32_t file, const Error& error) const {
   if (error.kind != ErrorKind::corrupt) return error;
   return {ErrorKind::corrupt, fmt::format("{}: {}; check the disk. reshard repair {} fetches it again and resumes",
@@ -197,8 +196,9 @@ void PackedWriter::close(const Copy& copy, TensorTarget& target, const TensorDig
   turns_.given(copy);
 }
 
-/// Also returns the digests of these files' beginnings, where they are worth a record: those of tensors alone that the
-/// journal has once it has these copies. Of another tensor the next run may get other bytes.
+/// Syncs the files of these copies. Returns the digests of their beginnings that can be recorded: long enough, and only
+/// over tensors that are in the journal once it has these copies. For any other tensor the next run may get other
+/// bytes.
 Result<std::vector<FileBegun>> PackedWriter::make_durable(std::span<const Copy> copies,
                                                           std::span<const format::Sha256* const> mine) {
   std::set<uint32_t> touched;
@@ -255,7 +255,7 @@ Result<void> PackedWriter::shard_done(const ShardDone& record, size_t recorded) 
   TRY(journal_.append(record, hashes));
   journalled(copies);
 
-  // A file is complete when the shards of all its tensors are recorded; whoever records the last one seals it.
+  // A file is complete when the shards of all its tensors are recorded; the caller that records the last one seals it.
   std::set<uint32_t> complete;
   for (size_t i = 0; i < copies.size(); ++i) {
     if (copies[i].file == kNoFile) continue;
@@ -267,7 +267,7 @@ Result<void> PackedWriter::shard_done(const ShardDone& record, size_t recorded) 
   return seal(std::vector<uint32_t>(complete.begin(), complete.end()));
 }
 
-/// Compressed files in batches: until its record is durable a file lies there raw as well.
+/// Seals compressed files in batches: until its record is durable, a file also exists in raw form.
 Result<void> PackedWriter::seal(std::span<const uint32_t> complete) {
   while (!complete.empty()) {
     size_t count = plan_.recipe.zstd_level ? 1 : complete.size();
@@ -287,7 +287,7 @@ Result<void> PackedWriter::seal_batch(std::span<const uint32_t> complete) {
   for (const uint32_t file : complete) {
     State& state = *states_[file];
     const std::lock_guard lock(state.mutex);
-    if (!state.prepared) {  // all its tensors came in earlier runs: its header again, which no digest covers
+    if (!state.prepared) {  // all its tensors came in earlier runs: rewrite the header, which no digest covers
       TRY(prepare(file, state));
       TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
       TRY(part->sync());

@@ -1,8 +1,8 @@
-// The files of a packed repository while they are being made: partial files under part/ of the work folder, filled by
-// positional writes from several shards at once. When a shard is done, its bytes are made durable and journalled; files
-// that then have all their bytes are renamed to their final names, or compressed to them.
-// Threads: thread-safe. Lifetime: borrows everything it is given. Errors: io, budget, corrupt (what is on the disk is
-// not what was written).
+// The files of a packed repository while they are made: partial files under part/ in the work folder, filled by
+// positional writes from several shards at once. When a shard is done, its bytes are made durable and recorded in the
+// journal; files that then have all their bytes are renamed to their final names, or compressed.
+// Threads: thread-safe. Lifetime: borrows everything it is given. Errors: io, budget, corrupt (the disk returns other
+// bytes than were written).
 #pragma once
 
 #include <memory>
@@ -22,33 +22,33 @@
 
 namespace dspack::reshard {
 
-/// Where one tensor's bytes go.
+/// The destination of one tensor's bytes.
 struct TensorTarget {
-  std::unique_ptr<format::WriteFile> file;  // null: they go nowhere
-  FileDigest::Turn turn{};                  // of the file's digest
-  std::vector<std::byte> held{};            // the bytes, if the turn says so
+  std::unique_ptr<format::WriteFile> file;  // null: the bytes are not written
+  FileDigest::Turn turn{};                  // for the file's digest
+  std::vector<std::byte> held{};            // the tensor's bytes, if turn.held
 };
 
-/// Where the tensors of a shard go while it streams by. Threads: thread-safe.
+/// The destinations of a shard's tensors while it streams by. Threads: thread-safe.
 class TensorTargets {
  public:
   virtual ~TensorTargets() = default;
-  /// For the bytes of a tensor from `done` of them on, which an earlier run has written.
+  /// The target for a tensor's bytes from byte `done` on; an earlier run has written those before.
   [[nodiscard]] virtual Result<TensorTarget> open(const Copy& copy, uint64_t done) = 0;
-  /// Gives a target back after the tensor's last byte.
+  /// Returns a target after the tensor's last byte.
   virtual void close(const Copy& copy, TensorTarget& target, const TensorDigests& digests) = 0;
 };
 
-/// Of one planned file that is there whole.
+/// The digests of one complete planned file.
 struct FileDigests {
-  format::Digest sha256;  // of its raw bytes
+  format::Digest sha256;  // digest of the raw bytes
   std::optional<format::CompressedForm> zstd{};
   std::vector<TensorDigests> tensors;  // in the file's order
 };
 
 struct WriterLimits {
   DiskUse disk{};
-  uint64_t held_bytes = kHeldBytes;  // of tensors that come before their turn in a file
+  uint64_t held_bytes = kHeldBytes;  // memory for tensors that arrive early
 };
 
 class PackedWriter final : public TensorTargets {
@@ -56,34 +56,33 @@ class PackedWriter final : public TensorTargets {
   PackedWriter(const Plan& plan, const RunScope& scope, format::FileSystem& files, Journal& journal,
                const WriterLimits& limits);
 
-  /// Takes over what an earlier run has done: sealed files, and the digests of tensors. Files that had all their bytes
-  /// but no record are read, compared and sealed.
+  /// Takes over the results of an earlier run: sealed files, and digests of tensors. Files that had all their bytes but
+  /// no record are read, compared and sealed.
   [[nodiscard]] Result<void> resume(const JournalState& state);
 
-  /// Opens the partial file for one tensor's bytes; it is created, sized and given its header if need be. Of a copy
-  /// without a file: a target without one.
+  /// Opens the partial file for one tensor's bytes; creates and sizes it and writes its header if needed. A copy
+  /// without a file gets a target without one.
   [[nodiscard]] Result<TensorTarget> open(const Copy& copy, uint64_t done) override;
   void close(const Copy& copy, TensorTarget& target, const TensorDigests& digests) override;
-  /// A shard was read as far as the record says and all those bytes are written: makes those durable that earlier
-  /// records do not have, and says so in the journal. `mine`: digests of files that tensors under way are being added
-  /// to.
+  /// Records the progress of a shard whose bytes up to the record's `at` are written: makes those since the last record
+  /// durable, then appends the record. `mine`: the file digests that the caller is adding a tensor's bytes to.
   [[nodiscard]] Result<void> shard_begun(const ShardBegun& record, std::span<const format::Sha256* const> mine);
-  /// A shard was read to its end and all its bytes are written: likewise, and seals the files that are complete now.
-  /// `recorded`: how many of its copies earlier records have.
+  /// Does the same for a shard that was read to its end, and seals the files that are complete now. `recorded`: the
+  /// number of its copies in earlier records.
   [[nodiscard]] Result<void> shard_done(const ShardDone& record, size_t recorded);
-  /// A shard was not what it should be: nothing that is recorded of it counts.
+  /// Discards what is recorded of a shard that turned out to be wrong.
   [[nodiscard]] Result<void> forget(uint64_t shard);
-  /// When which shard may be read.
+  /// The turns in which shards may be read.
   [[nodiscard]] Turns& turns() { return turns_; }
 
-  /// Disk that is still needed at least for what comes from the scope's shards, while jobs write: without the room in
-  /// which they compress, of which nobody can say at one moment how much is in use.
+  /// Disk space still needed at least for the output of the scope's shards, while jobs write. Excludes the space for
+  /// compression: how much of it is in use at a given moment is unknown.
   [[nodiscard]] Result<uint64_t> missing_bytes() const;
 
-  /// Bytes that were read from the files again, for their digests.
+  /// Bytes read back from the files for their digests.
   [[nodiscard]] uint64_t read_back_bytes() const;
 
-  /// Of all files, once every one is sealed.
+  /// Digests of all files. Precondition: every file is sealed.
   [[nodiscard]] std::vector<FileDigests> digests() const;
   [[nodiscard]] DurableFolders& folders() { return folders_; }
 
@@ -95,14 +94,14 @@ class PackedWriter final : public TensorTargets {
           recorded(file.tensors.size()),
           digest(file, result, room) {}
 
-    mutable std::mutex mutex;  // guards all of it
+    mutable std::mutex mutex;  // guards the other fields
     bool is_own = false;       // all its tensors come from the scope's shards
     bool is_begun = false;     // an earlier run has written some of it
     bool prepared = false;
     std::optional<FileSealed> sealed;
-    std::vector<std::optional<TensorDigests>> tensors;  // of shards that are done
-    uint64_t unknown = 0;                               // of `tensors`
-    std::vector<bool> recorded;                         // by slot: the journal has the tensor
+    std::vector<std::optional<TensorDigests>> tensors;  // set for shards that are done
+    uint64_t unknown = 0;                               // unset entries of `tensors`
+    std::vector<bool> recorded;                         // per slot: the tensor is in the journal
     FileDigest digest;
   };
 

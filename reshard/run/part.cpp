@@ -28,7 +28,7 @@ std::string to_string(Part part) {
 }
 
 std::vector<uint64_t> shards_of(const Plan& plan, Part part) {
-  // A shard counts with one byte more, so that shards of which nothing is read are shared out, too.
+  // Counts one byte more per shard, so that shards of which nothing is read are also distributed.
   const auto weight = [&plan](uint64_t shard) { return plan.reads[shard].bytes() + 1; };
   uint64_t total = 0;
   for (uint64_t shard = 0; shard < plan.reads.size(); ++shard)
@@ -36,7 +36,7 @@ std::vector<uint64_t> shards_of(const Plan& plan, Part part) {
   std::vector<uint64_t> shards;
   uint64_t before = 0;
   for (uint64_t shard = 0; shard < plan.reads.size(); ++shard) {
-    // The part in which the shard's middle lies; IEEE arithmetic says the same on every machine.
+    // The part that contains the shard's middle; IEEE arithmetic gives the same result on every machine.
     const double middle =
         (static_cast<double>(before) + static_cast<double>(weight(shard)) / 2) / static_cast<double>(total);
     const auto index = static_cast<uint32_t>(middle * part.count);

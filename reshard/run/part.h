@@ -1,6 +1,6 @@
-// Parts: how several processes, on one machine or many, share one run. The plan is the same for all of them; each reads
-// source shards of its own, keeps what is unfinished in a folder of its own, and gives final names to the files that
-// are wholly made of its shards. The others stay partial in each of their parts until `reshard seal` joins them.
+// Parts: how several processes, on one machine or many, share one run. All have the same plan; each reads its own
+// source shards, keeps unfinished work in its own folder, and gives final names to the files that consist only of its
+// shards. The other files stay partial in each of their parts until `reshard seal` joins them.
 // Threads: pure functions of plain values. Errors: invalid (a text that is no part).
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace dspack::reshard {
 
-/// One of `count` parts; numbers begin with 1.
+/// One of `count` parts, numbered from 1.
 struct Part {
   uint32_t number = 1;
   uint32_t count = 1;
@@ -23,35 +23,35 @@ struct Part {
 };
 inline constexpr uint32_t kMostParts = 10'000;
 
-/// "2/4"
+/// Parses "2/4".
 [[nodiscard]] Result<Part> parse_part(std::string_view text);
 [[nodiscard]] std::string to_string(Part part);
 
-/// The source shards of a part: neighbours in the catalogue's order, so that few files lie in two parts, and of every
-/// part about the same number of bytes to read. The parts of one count have every shard once; some may have none.
+/// The source shards of a part: consecutive in the catalogue, so that few files are shared by two parts, and about the
+/// same number of bytes to read in every part. Each shard is in exactly one part; a part may be empty.
 [[nodiscard]] std::vector<uint64_t> shards_of(const Plan& plan, Part part);
 
-/// What a process works on, and where.
+/// The shards that a process works on, and its folders.
 struct RunScope {
-  format::Path out;              // the packed repository
-  format::Path work;             // what is unfinished: journal, lock, part/
-  std::vector<uint64_t> shards;  // that are read, ascending
+  format::Path out;              // folder of the packed repository
+  format::Path work;             // unfinished work: journal, lock, part/
+  std::vector<uint64_t> shards;  // shards that are read, ascending
 };
 [[nodiscard]] RunScope whole_scope(const Plan& plan, const format::Path& out);
-/// A part keeps what is unfinished in .reshard/parts/2-of-4.
+/// A part keeps its unfinished work in .reshard/parts/2-of-4.
 [[nodiscard]] RunScope part_scope(const Plan& plan, const format::Path& out, Part part);
 
-/// Where a file of the plan lies until it has all its bytes.
+/// Path of a planned file until it has all its bytes.
 [[nodiscard]] format::Path partial_path(const RunScope& scope, const format::PlannedFile& file);
 
-/// And where it lies from then on, compressed or not.
+/// Path of the complete file, compressed or not.
 [[nodiscard]] format::Path final_path(const Plan& plan, const RunScope& scope, const format::PlannedFile& file);
 
-/// Of each file of the plan what is written when these shards are read: the tensors that come from them and, if there
-/// are any, the header. All shards: the files' sizes.
+/// For each file of the plan, the bytes that are written when these shards are read: the tensors that come from them
+/// and, if there are any, the header. For all shards: the files' sizes.
 [[nodiscard]] std::vector<uint64_t> bytes_per_file(const Plan& plan, const std::vector<uint64_t>& shards);
 
-/// What is to be read of a shard.
+/// Number of bytes to read from a shard.
 [[nodiscard]] inline uint64_t shard_bytes(const Plan& plan, const format::Checkpoint& source, uint64_t shard) {
   return plan.reads[shard].whole ? source.files()[shard].size_bytes : plan.reads[shard].bytes();
 }

@@ -20,7 +20,7 @@ Result<void> BackgroundWriter::write(format::WriteFile& file, uint64_t offset, s
     return file.write(offset, part);
   }
   std::unique_lock lock(mutex_);
-  TRY(wait(lock, kBuffers - 2));  // so that after this piece one buffer is free
+  TRY(wait(lock, kBuffers - 2));  // so that one buffer is free after this piece
   pieces_.push_back({&file, offset, part});
   current_ = (current_ + 1) % kBuffers;
   changed_.notify_all();
@@ -32,14 +32,14 @@ Result<void> BackgroundWriter::finish() {
   return wait(lock, 0);
 }
 
-/// Until no more pieces than that are under way.
+/// Blocks until at most `most_under_way` pieces are under way.
 Result<void> BackgroundWriter::wait(std::unique_lock<std::mutex>& lock, size_t most_under_way) {
   changed_.wait(lock, [&] { return pieces_.size() <= most_under_way; });
   if (failed_) return *std::exchange(failed_, std::nullopt);
   return {};
 }
 
-/// Whether there are a thread and all buffers, made now if need be.
+/// Whether the thread and all buffers exist; creates them if needed.
 bool BackgroundWriter::has_thread() {
   if (thread_.joinable()) return true;
   const Result<void> made = guarded([this]() -> Result<void> {
@@ -112,7 +112,7 @@ Result<TensorDigests> TensorWriter::finish() {
   return TensorDigests{.whole = sums.whole, .row_blocks = std::move(sums.row_blocks)};
 }
 
-/// `more`: bytes are to come; without it all is written afterwards.
+/// `more`: more bytes will follow; otherwise everything is written on return.
 Result<void> TensorWriter::flush(bool more) {
   if (!target_.file) return {};
   TRY(writer_.write(*target_.file, offset_, writer_.buffer().subspan(begin_, end_ - begin_), more));
