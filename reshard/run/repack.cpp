@@ -20,15 +20,15 @@ namespace {
 using format::Json;
 using format::Path;
 
-// Manifest, index, card and journal beside the planned files: a few hundred bytes a tensor.
+// Manifest, index, card and journal: a few hundred bytes per tensor.
 constexpr uint64_t kBookkeepingBytesPerTensor = 512;
 
-/// What comes beside the weight files.
+/// Bytes of everything except the weight files.
 uint64_t other_bytes(const RepackOutlook& outlook) {
   return outlook.companion_bytes + outlook.source.tensors().size() * kBookkeepingBytesPerTensor;
 }
 
-/// Disk that the run still needs.
+/// Disk space that the run still needs.
 Result<uint64_t> bytes_to_write(const RepackOutlook& outlook, const RunScope& scope, const JournalState& done,
                                 const RepackOptions& options, format::FileSystem& files) {
   const auto sealed = [&done](uint32_t file) { return done.files.contains(file); };
@@ -39,7 +39,7 @@ Result<uint64_t> bytes_to_write(const RepackOutlook& outlook, const RunScope& sc
 // Manifest, index, card and kept headers, journal and lock, and their folders.
 constexpr uint64_t kBookkeepingFiles = 10;
 
-/// Files that the run still makes.
+/// Number of files that the run still creates.
 Result<uint64_t> files_to_make(const RepackOutlook& outlook, const RunScope& scope, const JournalState& done,
                                const RepackOptions& options, format::FileSystem& files) {
   const auto sealed = [&done](uint32_t file) { return done.files.contains(file); };
@@ -47,7 +47,7 @@ Result<uint64_t> files_to_make(const RepackOutlook& outlook, const RunScope& sco
   return missing + outlook.companions.size() + kBookkeepingFiles;
 }
 
-/// A list that does not name every shard, or another size, proves nothing: better told before than after the transfer.
+/// A list that does not name every shard, or has another size, proves nothing: report it before the transfer.
 Result<void> check_list(const Declarations& list, const format::Checkpoint& source,
                         const format::Repository& repository) {
   for (const format::CheckpointFile& shard : source.files()) {
@@ -61,7 +61,7 @@ Result<void> check_list(const Declarations& list, const format::Checkpoint& sour
   return {};
 }
 
-/// What is declared of the source's files: by the user's list, and by one that lies beside them.
+/// The declarations about the source's files: the user's list, and a list beside them.
 Result<std::vector<Declarations>> find_declarations(format::Repository& repository, const RepackOptions& options,
                                                     std::vector<std::string>& warnings, const std::stop_token& stop) {
   std::vector<Declarations> lists;
@@ -78,7 +78,7 @@ Result<std::vector<Declarations>> find_declarations(format::Repository& reposito
   return lists;
 }
 
-/// The digests of tensors whose bytes passed as they are, stored or not.
+/// The digests of tensors that were read without conversion, stored or not.
 std::map<uint32_t, format::Digest> streamed_digests(const Plan& plan, const std::vector<ShardDone>& yielded) {
   std::map<uint32_t, format::Digest> streamed;
   for (size_t shard = 0; shard < yielded.size(); ++shard) {
@@ -90,7 +90,7 @@ std::map<uint32_t, format::Digest> streamed_digests(const Plan& plan, const std:
   return streamed;
 }
 
-/// Samples said that tensors are equal; now it is known.
+/// Equality was established by samples; this checks whole tensors.
 Result<void> check_aliases(const Plan& plan, const format::Checkpoint& source, const std::vector<ShardDone>& yielded) {
   if (plan.aliases.empty()) return {};
   const auto streamed = streamed_digests(plan, yielded);
@@ -105,8 +105,8 @@ Result<void> check_aliases(const Plan& plan, const format::Checkpoint& source, c
   return {};
 }
 
-/// What a conversion needed was read apart from its shard: it must be what came with that, which was compared with what
-/// is declared.
+/// Tensors that a conversion needed were read separately. They must equal those streamed with their shard, which was
+/// compared with the declarations.
 Result<void> check_needed(const Plan& plan, const format::Checkpoint& source, const std::vector<ShardDone>& yielded,
                           const Path& out) {
   const auto streamed = streamed_digests(plan, yielded);
@@ -126,8 +126,8 @@ Result<void> check_needed(const Plan& plan, const format::Checkpoint& source, co
   return {};
 }
 
-/// What was catalogued must be what the place lists, where it lists with digests: else a run would begin on what it
-/// cannot end with.
+/// On the Hub, compares the catalogue with the listing: otherwise a differing source would fail only at the end of a
+/// run.
 Result<void> check_listing(const format::Checkpoint& source, format::Repository& repository,
                            const std::stop_token& stop) {
   if (!repository.hub_origin()) return {};
@@ -157,7 +157,7 @@ WriterLimits writer_limits(const RepackOptions& options) {
   return {.disk = disk_use(options), .held_bytes = options.held_bytes};
 }
 
-/// What stream_shards needs to know to read the shards of `scope`. The result borrows all of the arguments.
+/// The input for reading the shards of `scope` with stream_shards. The result borrows all arguments.
 StreamInput stream_input(const RepackOutlook& outlook, format::Repository& repository, const RunScope& scope,
                          const RepackOptions& options, format::FileSystem& files) {
   return {outlook.plan,
@@ -225,7 +225,7 @@ Result<RepackOutcome> repack(const RepackOutlook& outlook, format::Repository& r
   TRY(check_free_files(need_files, options.out, files));
 
   TRY_ASSIGN(const auto lock, lock_work_folder(options.out, format::LockKind::exclusive, files));
-  // Again under the lock: another run may have gone on, or have finished, since.
+  // Again under the lock: another run may have made progress or finished in the meantime.
   TRY_ASSIGN(const bool completed_meanwhile, is_complete(options.out, outlook.plan, repository, files));
   if (completed_meanwhile) return finish_complete(options.out, files);
   TRY(check_target(options.out, WorkKind::repack, files));
@@ -295,7 +295,7 @@ Result<PartOutcome> repack_part(const RepackOutlook& outlook, format::Repository
   TRY(check_free_files(need_files, options.out, files));
 
   TRY_ASSIGN(const auto shared, lock_work_folder(options.out, format::LockKind::shared, files));
-  // Again under the lock: the parts may have been sealed since, or another kind of work begun.
+  // Again under the lock: the parts may have been sealed in the meantime, or other work started.
   TRY_ASSIGN(const bool completed_meanwhile, is_complete(options.out, plan, repository, files));
   if (completed_meanwhile) return nothing_to_do;
   TRY(check_target(options.out, WorkKind::parts, files));
@@ -305,7 +305,7 @@ Result<PartOutcome> repack_part(const RepackOutlook& outlook, format::Repository
   TRY_ASSIGN(const auto lock, lock_part(scope.work, part, files));
   TRY_ASSIGN(const JournalLoaded done, load_journal(scope, identity, plan, files));
   TRY_ASSIGN(const auto journal, Journal::open(files, journal_path(scope), identity, done.valid_bytes));
-  TRY(load_parts(outlook, repository, options.out, files));  // with this one among them, all must be of one run
+  TRY(load_parts(outlook, repository, options.out, files));  // including this one: all parts must belong to one run
   PackedWriter writer(plan, scope, files, *journal, writer_limits(options));
   TRY(writer.resume(done.state));
 

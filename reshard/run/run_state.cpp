@@ -16,7 +16,7 @@ namespace {
 using format::Json;
 using format::Path;
 
-/// Equal plans are made of equal headers; the bytes behind them, and the small files, are a commit's.
+/// Equal plans only guarantee equal headers; the bytes after them, and the small files, depend on the commit.
 Result<void> check_origin(const Path& out, const format::Origin& origin, const format::Repository& repository) {
   const auto hub = repository.hub_origin();
   if (!hub || origin.kind != "hub" || origin.revision == hub->commit) return {};
@@ -26,7 +26,7 @@ Result<void> check_origin(const Path& out, const format::Origin& origin, const f
                            out.string(), origin.repository, origin.revision, hub->asked, hub->commit)};
 }
 
-/// A manifest says what was sealed, and not that it is still there.
+/// The manifest lists what was sealed, not whether it still exists.
 Result<void> check_all_there(const Path& out, const format::Manifest& manifest, format::FileSystem& files) {
   constexpr size_t kNamed = 3;
   std::vector<std::string> named;
@@ -53,7 +53,7 @@ Result<void> check_all_there(const Path& out, const format::Manifest& manifest, 
                   out.string(), fmt::join(named, ", "), more, out.string())};
 }
 
-/// Where the source is, so that `reshard seal` finds it from another folder; without secrets.
+/// The source's place, without secrets, so that `reshard seal` finds it from another working folder.
 std::string place_of(const format::Repository& repository) {
   if (repository.kind() != format::RepositoryKind::local) return repository.description();
   std::error_code unknown;
@@ -61,7 +61,7 @@ std::string place_of(const format::Repository& repository) {
   return unknown ? repository.description() : absolute.lexically_normal().string();
 }
 
-/// "2-of-4", as part_scope names it.
+/// Parses "2-of-4", as part_scope names it.
 std::optional<Part> part_of_folder(const std::string& name) {
   constexpr std::string_view kOf = "-of-";
   const size_t at = name.find(kOf);
@@ -113,7 +113,7 @@ Result<bool> is_complete(const Path& out, const Plan& plan, const format::Reposi
 Result<RepackOutcome> finish_complete(const Path& out, format::FileSystem& files) {
   TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
   if (work) {
-    TRY(files.sync_folder(out));  // the work folder may go only when the manifest's name is durable
+    TRY(files.sync_folder(out));  // the manifest's name must be durable before the work folder is removed
     TRY(remove_work_folder(out, files));
   }
   return RepackOutcome::already_complete;
@@ -176,7 +176,7 @@ Result<std::vector<LoadedPart>> load_parts(const RepackOutlook& outlook, const f
     if (!part) return Error{ErrorKind::conflict, (folder / name).string() + ": is no part of a repack; remove it"};
     const RunScope scope = part_scope(outlook.plan, out, *part);
     TRY_ASSIGN(JournalLoaded loaded, load_journal(scope, run_identity(outlook, repository, part), outlook.plan, files));
-    // A folder without a journal has just been begun, or was left when it was.
+    // A folder without a journal was only just created, perhaps by a run that was then killed.
     if (loaded.valid_bytes != 0) parts.push_back({*part, std::move(loaded.state), scope.shards.size()});
   }
   std::ranges::sort(parts, {}, [](const LoadedPart& loaded) { return loaded.part.number; });

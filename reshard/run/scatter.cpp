@@ -19,7 +19,7 @@ ReadTensor tensor_reading(format::Repository& repository, const format::Checkpoi
 
 namespace {
 
-/// Whether any of the copies from `begin` to `end` is a conversion.
+/// Whether any of the copies [begin, end) is a conversion.
 bool converts(std::span<const Copy> copies, size_t begin, size_t end) {
   return std::ranges::any_of(copies.subspan(begin, end - begin),
                              [](const Copy& copy) { return copy.conversion != Conversion::none; });
@@ -27,7 +27,7 @@ bool converts(std::span<const Copy> copies, size_t begin, size_t end) {
 
 }  // namespace
 
-/// One copy while its tensor's bytes pass.
+/// One copy while its tensor's bytes stream by.
 class Scatter::Outlet {
  public:
   Outlet(const Copy& copy, TensorTarget target, uint64_t row_block_bytes, BackgroundWriter& writer,
@@ -41,7 +41,7 @@ class Scatter::Outlet {
   }
 
   void resume(const TensorBegun& begun, uint64_t done) { writer_.resume(begun, done); }
-  /// Precondition: it converts nothing.
+  /// Precondition: the copy has no conversion.
   Result<TensorBegun> pause() { return writer_.pause(); }
 
   Result<void> take(std::span<const std::byte> bytes) {
@@ -74,7 +74,7 @@ class Scatter::Outlet {
   TensorWriter writer_;
   std::unique_ptr<Converter> converter_;
   std::vector<format::Digest> needed_;
-  uint64_t written_ = 0;  // by the converter
+  uint64_t written_ = 0;  // bytes from the converter
 };
 
 Scatter::Scatter(const Plan& plan, const format::Checkpoint& source, uint64_t shard, TensorTargets& targets,
@@ -136,10 +136,10 @@ Result<void> Scatter::take(std::span<const std::byte> bytes) {
     TRY(end_tensors());
     if (next_ == copies_.size()) {
       if (whole_) return Error{ErrorKind::corrupt, "the shard has bytes after its last tensor"};
-      return {};  // read along with what is wanted
+      return {};  // read only because it lies close to wanted bytes
     }
     const Copy& copy = copies_[next_];
-    if (at_ < copy.source.begin) {  // between two tensors that are wanted
+    if (at_ < copy.source.begin) {  // between two wanted tensors
       const uint64_t skipped = std::min<uint64_t>(bytes.size(), copy.source.begin - at_);
       at_ += skipped;
       bytes = bytes.subspan(skipped);
@@ -147,7 +147,7 @@ Result<void> Scatter::take(std::span<const std::byte> bytes) {
     }
     if (outlets_.empty()) TRY(begin_tensors(0));
     const auto part = bytes.first(std::min<uint64_t>(bytes.size(), copy.source.end - at_));
-    // One outlet that converts nothing digests for the shard too.
+    // A single outlet without conversion also updates the shard's digest.
     const bool digested = outlets_.size() == 1 && copy.conversion == Conversion::none;
     if (whole_ && !digested) shard_hash_.update(part);
     for (const auto& outlet : outlets_) {
@@ -157,7 +157,7 @@ Result<void> Scatter::take(std::span<const std::byte> bytes) {
     at_ += part.size();
     bytes = bytes.subspan(part.size());
   }
-  return end_tensors();  // who waits for a tensor must not wait for the one after it
+  return end_tensors();  // a shard that waits for this tensor must not have to wait for the next
 }
 
 Result<ShardDone> Scatter::finish() {
@@ -167,7 +167,7 @@ Result<ShardDone> Scatter::finish() {
   return std::move(done_);
 }
 
-/// The copies from next_ on that are made of the same tensor.
+/// End of the copies from next_ on that are made from the same tensor.
 size_t Scatter::group_end() const {
   size_t end = next_;
   while (end < copies_.size() && copies_[end].tensor == copies_[next_].tensor)
@@ -192,7 +192,7 @@ Result<void> Scatter::begin_tensors(uint64_t done) {
   return begin_conversions();
 }
 
-/// The matrix whose codes a copy is made of. `needed`: the bytes of copy.needs.
+/// The matrix whose codes the copy converts. `needed`: the bytes of copy.needs.
 Result<MatrixSource> Scatter::matrix_source(const Copy& copy, std::vector<std::vector<std::byte>> needed) const {
   TRY_ASSIGN(auto matrix, coded_matrix(source_.tensors()[copy.tensor], source_, plan_.stored));
   MatrixSource source{.catalogue = source_, .matrix = std::move(matrix).value(), .beside = {}};
@@ -201,7 +201,7 @@ Result<MatrixSource> Scatter::matrix_source(const Copy& copy, std::vector<std::v
   return source;
 }
 
-/// Gives the outlets of the tensor under way their converters.
+/// Sets the converters of the outlets of the tensor under way.
 Result<void> Scatter::begin_conversions() {
   const auto copies = std::span(copies_).subspan(next_, outlets_.size());
   const format::TensorEntry& tensor = source_.tensors()[copies[0].tensor];
@@ -237,7 +237,7 @@ Result<void> Scatter::begin_conversions() {
   return {};
 }
 
-/// Closes the tensor that ends here; and those of zero bytes, which have nothing to wait for.
+/// Closes the tensor that ends here, and following tensors of zero bytes.
 Result<void> Scatter::end_tensors() {
   while (next_ < copies_.size()) {
     const ByteRange range = copies_[next_].source;

@@ -1,8 +1,8 @@
-// The wanted data of one source shard in order, sent piece by piece to the files that its tensors belong to, through
-// conversions where the plan has them.
-// Threads: one caller. Lifetime: borrows plan, catalogue and targets. Memory: staging buffers for each tensor that is
-// made of the same bytes at once, and what a conversion holds. Errors: io, budget; corrupt if the bytes do not end with
-// the last tensor; those of conversions, with the tensor's name.
+// Distributes the wanted bytes of one source shard, in order and piece by piece, to the files that its tensors belong
+// to, through conversions if the plan has any.
+// Threads: one caller. Lifetime: borrows plan, catalogue and targets. Memory: staging buffers for each tensor made from
+// the same bytes, and what a conversion holds. Errors: io, budget; corrupt if the bytes do not end with the last
+// tensor; those of conversions, with the tensor's name.
 #pragma once
 
 #include <functional>
@@ -15,10 +15,10 @@
 
 namespace dspack::reshard {
 
-/// Reads a tensor of the source whole, for conversions: its scales.
+/// Reads a whole source tensor, such as scales, for a conversion.
 using ReadTensor = std::function<Result<std::vector<std::byte>>(uint32_t tensor)>;
-/// As that, for one thread. A file stays open until the next one is asked for: off the Hub each opening is a request of
-/// which there may be few. Borrows what it is given.
+/// The same from a repository, for one thread. Borrows its arguments. A file stays open until another one is needed: on
+/// the Hub each opening is a rate-limited request.
 [[nodiscard]] ReadTensor tensor_reading(format::Repository& repository, const format::Checkpoint& source,
                                         const std::stop_token& stop);
 
@@ -29,26 +29,26 @@ class Scatter {
   Scatter(const Scatter&) = delete;
   Scatter& operator=(const Scatter&) = delete;
 
-  /// Goes on behind what an earlier run has read. First of all.
+  /// Resumes after the bytes that an earlier run has read. Call first.
   [[nodiscard]] Result<void> resume(const ShardBegun& begun);
   /// Offset in the shard of the next byte.
   [[nodiscard]] uint64_t at() const { return at_; }
-  /// How far it has come, and the digests of files that tensors under way are being added to: for the journal. All
-  /// bytes up to there are written. A tensor that is being converted is left out: it would begin anew.
+  /// Progress for the journal, and the file digests that tensors under way are being added to. All bytes up to there
+  /// are written. A tensor under conversion is left out: it has to start over.
   struct Pause {
     ShardBegun begun;
     std::vector<const format::Sha256*> file_hashes;
   };
   [[nodiscard]] Result<Pause> pause();
-  /// A pause is in the journal: the next one leaves out what it has.
+  /// Call when a pause is in the journal: the next one leaves out its tensors.
   void recorded(const ShardBegun& begun) { recorded_ = begun.first + begun.tensors.size(); }
   [[nodiscard]] size_t recorded() const { return recorded_; }
 
-  /// A range of the shard is to come, behind those before.
+  /// Starts the next range of the shard; ranges ascend.
   [[nodiscard]] Result<void> begin_range(uint64_t offset);
-  /// Its next bytes.
+  /// Takes the range's next bytes.
   [[nodiscard]] Result<void> take(std::span<const std::byte> bytes);
-  /// After the last byte of the last range: what the shard yielded.
+  /// Call after the last byte of the last range. Returns the shard's results.
   [[nodiscard]] Result<ShardDone> finish();
 
  private:
@@ -65,18 +65,18 @@ class Scatter {
   TensorTargets& targets_;
   ReadTensor read_;
   bool whole_;
-  std::vector<std::unique_ptr<BackgroundWriter>> writers_;  // one for each of outlets_
+  std::vector<std::unique_ptr<BackgroundWriter>> writers_;  // one per element of outlets_
   uint64_t at_ = 0;                                         // offset in the shard of the next byte
-  size_t next_ = 0;                               // the first copy of the tensor that comes next, or is under way
-  std::vector<std::unique_ptr<Outlet>> outlets_;  // of the tensor under way, one for each of its copies
+  size_t next_ = 0;                                         // first copy of the tensor that comes next or is under way
+  std::vector<std::unique_ptr<Outlet>> outlets_;            // one per copy of the tensor under way
   format::Sha256 shard_hash_;
-  format::Sha256State hash_before_;  // shard_hash_ where the tensor under way begins, if it is converted
+  format::Sha256State hash_before_;  // shard_hash_ before the tensor under way, if it is converted
   ShardDone done_;
-  size_t recorded_ = 0;  // copies that the journal has
+  size_t recorded_ = 0;  // copies in the journal
 };
 
-/// Passes what the plan wants of one shard through a Scatter, front to back over one connection. Errors: also corrupt
-/// if the file is not the one that was catalogued. They name the shard.
+/// Streams the wanted bytes of one shard through a Scatter, front to back over one connection. Errors: also corrupt if
+/// the file is not the one that was catalogued. They name the shard.
 [[nodiscard]] Result<ShardDone> scatter_shard(const Plan& plan, const format::Checkpoint& source, uint64_t shard,
                                               format::Repository& repository, TensorTargets& targets,
                                               format::Progress& progress, const std::stop_token& stop);

@@ -30,10 +30,10 @@ struct RoleLoss {
   kernels::Loss all;
   double worst = -1;
   std::string worst_name;
-  std::map<ExpertKey, kernels::Loss> experts;  // of all matrices of each
+  std::map<ExpertKey, kernels::Loss> experts;  // sums over all matrices of each expert
 };
 
-/// {"layer":L,"expert":E,"relative_rms":Y}: the first of those that have lost most.
+/// {"layer":L,"expert":E,"relative_rms":Y} of the expert with the largest loss, the first if several are equal.
 format::Json worst_expert(const std::map<ExpertKey, kernels::Loss>& experts) {
   const auto worst =
       std::ranges::max_element(experts, {}, [](const auto& expert) { return relative_rms(expert.second); });
@@ -42,7 +42,7 @@ format::Json worst_expert(const std::map<ExpertKey, kernels::Loss>& experts) {
           {"relative_rms", relative_rms(worst->second)}};
 }
 
-/// What transforms have cost in accuracy:
+/// Accuracy lost by transforms:
 /// {"routed_expert":{"tensors":N,"relative_rms":X,"worst":{"name":"...","relative_rms":Y},"worst_expert":{...}},...}
 /// over the tensors that a conversion has rounded: sqrt(sum of squared errors / sum of squared values). null: none was.
 format::Json rounding_errors(const Plan& plan, const std::vector<FileDigests>& digests) {
@@ -73,13 +73,13 @@ format::Json rounding_errors(const Plan& plan, const std::vector<FileDigests>& d
 }
 
 format::Origin origin_of(const format::Repository& repository) {
-  // The same files give the same packed repository wherever they lay: a folder's path or address is not recorded.
+  // Equal files give the same packed repository wherever they are: a folder's path or address is not recorded.
   const auto hub = repository.hub_origin();
   if (!hub) return {"folder", "", ""};
   return {"hub", hub->repository, hub->commit};
 }
 
-/// As format::tensor_name reads it: literal in a file of no single layer.
+/// The name for format::tensor_name: literal in a file without a single layer.
 std::string layout_name(const PlannedFile& file, const format::TensorEntry& tensor) {
   if (!file.layer) return tensor.name;
   if (!tensor.place.expert || file.experts.size() == 1) return format::name_template(tensor.name);
@@ -148,7 +148,7 @@ format::Extension extension_of(const format::Checkpoint& catalogue) {
           .payload_bytes = catalogue.payload_bytes()};
 }
 
-/// What a reader must know of names to read these.
+/// Requires the features that a reader needs to understand these names.
 void require_names(Manifest& manifest, const format::Checkpoint& result, const format::Checkpoint& source) {
   const auto require = [&manifest](const char* feature) {
     if (!has_requirement(manifest, feature)) manifest.requirements.emplace_back(feature);
@@ -186,7 +186,7 @@ Result<void> seal_repository(const SealInput& input, DurableFolders& folders, fo
   manifest.recipe = recipe_json(outlook.plan.recipe);
   manifest.plan = outlook.plan.digest;
   if (const auto& layers = outlook.plan.recipe.layers) {
-    manifest.layer_map = std::get<format::LayerMap>(*layers);  // resolve_layers has seen to that
+    manifest.layer_map = std::get<format::LayerMap>(*layers);  // ensured by resolve_layers
     manifest.requirements.emplace_back(format::kLayerMapKey);
   }
   for (const Alias& alias : outlook.plan.aliases)

@@ -16,13 +16,13 @@ namespace {
 using format::OpenMode;
 using format::Path;
 
-/// One tensor of a file, and what its bytes must be.
+/// One tensor of a file, and the digest that its bytes must have.
 struct Piece {
   const Copy* copy;
   format::Digest digest;
 };
 
-/// What one part has of a file.
+/// One part's share of a file.
 struct Share {
   Part part;
   Path path;  // its partial file
@@ -31,14 +31,14 @@ struct Share {
   bool is_there = false;
 };
 
-/// A file that no part has sealed. The largest share comes first.
+/// A file that no part has sealed. Its largest share comes first.
 struct Joint {
-  Path target;  // the partial file of all
+  Path target;  // the joined partial file
   bool target_is_there = false;
   std::vector<Share> shares;
 };
 
-/// What the joining works with.
+/// The context of a join.
 struct Job {
   const Plan& plan;
   const Path& out;
@@ -53,7 +53,7 @@ Error gone(const Path& path, Part part) {
                            path.string(), to_string(part))};
 }
 
-/// Files that parts have sealed must be here: folders may have been put together from several machines.
+/// Files that parts have sealed must exist: folders may have been merged from several machines.
 Result<std::set<uint64_t>> sealed_files(const Job& job, const std::vector<LoadedPart>& parts) {
   const RunScope whole = whole_scope(job.plan, job.out);
   std::set<uint64_t> sealed;
@@ -69,7 +69,7 @@ Result<std::set<uint64_t>> sealed_files(const Job& job, const std::vector<Loaded
   return sealed;
 }
 
-/// The shares of all files that are not sealed, by file.
+/// The shares of all unsealed files, by file.
 std::map<uint32_t, std::vector<Share>> shares_of(const Job& job, const std::vector<LoadedPart>& parts,
                                                  const std::set<uint64_t>& sealed) {
   std::map<uint32_t, std::vector<Share>> shares;
@@ -90,8 +90,8 @@ std::map<uint32_t, std::vector<Share>> shares_of(const Job& job, const std::vect
   return shares;
 }
 
-/// Looks where everything lies before anything is moved. A share whose file is away is the one that the joint file was
-/// begun with by a call that was killed.
+/// Locates all shares before anything is moved. A share whose file is missing is the one that a killed call has renamed
+/// to start the joined file.
 Result<std::vector<Joint>> find_joints(const Job& job, const std::vector<LoadedPart>& parts) {
   TRY_ASSIGN(const std::set<uint64_t> sealed, sealed_files(job, parts));
   const RunScope whole = whole_scope(job.plan, job.out);
@@ -107,7 +107,7 @@ Result<std::vector<Joint>> find_joints(const Job& job, const std::vector<LoadedP
       share.is_there = info.has_value();
       away += share.is_there ? 0 : 1;
     }
-    // Renamed by its only part, which was killed before it could say so: what goes on from here finds it.
+    // Renamed by its only part, which was killed before recording that: the resumed run finds it.
     TRY_ASSIGN(const auto final_info, job.files.stat(final_path(job.plan, whole, job.plan.files[file])));
     if (joint.shares.size() == 1 && away == 1 && final_info) continue;
     if (away > (joint.target_is_there ? 1 : 0)) {
@@ -119,7 +119,7 @@ Result<std::vector<Joint>> find_joints(const Job& job, const std::vector<LoadedP
   return joints;
 }
 
-/// Reads what a share has, compares it with what its part wrote, and copies it into `target`; nullptr: nowhere.
+/// Reads a share, compares it with what its part wrote, and copies it into `target`; nullptr: compares only.
 Result<void> pass(const Job& job, const Share& share, const Path* target, BackgroundWriter& writer) {
   TRY_ASSIGN(const auto from, job.files.open_read(share.path));
   std::vector<std::byte> buffer(format::kReadBytes);
@@ -150,8 +150,8 @@ Result<void> pass(const Job& job, const Share& share, const Path* target, Backgr
   return {};
 }
 
-/// The largest share becomes the file that the others are copied into. It is compared before, while its part's file can
-/// still be put right.
+/// The largest share becomes the file that the others are copied into. It is compared first, while its part's file can
+/// still be replaced.
 Result<void> begin_with_largest(const Job& job, const Joint& joint, DurableFolders& folders, BackgroundWriter& writer) {
   const Share& largest = joint.shares.front();
   TRY(pass(job, largest, nullptr, writer));
@@ -171,7 +171,7 @@ Result<void> join(const Job& job, const Joint& joint, DurableFolders& folders, B
   return job.files.sync_folder(joint.target.parent_path());
 }
 
-/// Bytes of shares that are copied, as opposed to renamed.
+/// Bytes of shares that are copied, not renamed.
 uint64_t copied_bytes(const std::vector<Joint>& joints) {
   uint64_t bytes = 0;
   for (const Joint& joint : joints) {
@@ -181,8 +181,8 @@ uint64_t copied_bytes(const std::vector<Joint>& joints) {
   return bytes;
 }
 
-/// `parts`: all of one count, all done. Afterwards every file of the plan is sealed by a part, or lies with all its
-/// bytes, which are durable, where a run of one process keeps partial files.
+/// `parts`: all of one count, all done. Afterwards every file of the plan is sealed by a part, or is complete and
+/// durable at the path where a run of one process keeps partial files.
 Result<void> join_parts(const Plan& plan, const std::vector<LoadedPart>& parts, const Path& out,
                         format::FileSystem& files, format::Progress& progress, const std::stop_token& stop) {
   const Job job{plan, out, files, progress, stop};
@@ -204,7 +204,7 @@ Result<void> join_parts(const Plan& plan, const std::vector<LoadedPart>& parts, 
   return {};
 }
 
-/// What is still to be done before parts can be joined, in words; empty: nothing.
+/// The work that is left before parts can be joined, in words; empty: none.
 std::string unfinished_text(const std::vector<LoadedPart>& parts) {
   if (parts.empty()) return "no part was started";
   const uint32_t count = parts.front().part.count;
@@ -226,7 +226,7 @@ std::string unfinished_text(const std::vector<LoadedPart>& parts) {
   return fmt::format("{}{}", fmt::join(words, ", "), more == 0 ? "" : fmt::format(", and {} more", more));
 }
 
-/// The journal of one process that has done what the parts have done.
+/// The journal of a single process that has done the work of all parts.
 std::string joint_journal(const format::Json& identity, const std::vector<LoadedPart>& parts) {
   std::string text = journal_line(identity);
   std::vector<FileSealed> sealed;
@@ -240,7 +240,7 @@ std::string joint_journal(const format::Json& identity, const std::vector<Loaded
   return text;
 }
 
-/// Turns the work of the parts into that of one process, unless that is done.
+/// Turns the work of the parts into that of one process, unless that was done before.
 Result<void> join_work(const RepackOutlook& outlook, const format::Repository& repository, const Path& out,
                        format::FileSystem& files, format::Progress& progress, const std::stop_token& stop) {
   const format::Json identity = run_identity(outlook, repository);
@@ -260,7 +260,7 @@ Result<void> join_work(const RepackOutlook& outlook, const format::Repository& r
                  fmt::format("{}: is not complete: {} of {} source shards are left; the command that began it resumes",
                              out.string(), scope.shards.size() - joint.state.shards.size(), scope.shards.size())};
   }
-  // Only now: what the parts have left is needed until the journal speaks for all.
+  // Only now: the parts' files are needed until the journal covers all of them.
   return files.remove_tree(work_mark(out, WorkKind::parts));
 }
 

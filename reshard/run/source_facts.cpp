@@ -22,7 +22,7 @@ namespace {
 Result<uint32_t> layer_count(std::string_view config) {
   TRY_ASSIGN(const format::Json json, format::parse_json_file(config, format::kConfigDocument));
   if (!json.is_object()) return Error{ErrorKind::invalid, "is not a JSON object"};
-  // Models with more than one part keep the language model's fields in an object of their own.
+  // Models with several parts keep the language model's fields in an object of their own.
   const auto text = json.find("text_config");
   const bool nested = text != json.end() && text->is_object();
   TRY_ASSIGN(const uint64_t layers, format::json_uint(nested ? *text : json, "num_hidden_layers"));
@@ -54,13 +54,13 @@ namespace {
 using format::Checkpoint;
 using format::TensorEntry;
 
-constexpr uint64_t kSmallestBytes = 64ULL << 10;  // below that nothing is won
+constexpr uint64_t kSmallestBytes = 64ULL << 10;  // smaller tensors are not worth sharing
 constexpr uint64_t kSampleBytes = 4096;
-constexpr uint64_t kSamples = 16;  // of those whose first samples are equal
+constexpr uint64_t kSamples = 16;  // per tensor whose first sample equals another's
 
 using Group = std::vector<uint32_t>;
 
-/// Tensors that could be equal by what the headers say.
+/// Tensors that may be equal according to the headers.
 std::vector<Group> candidates(const Selection& selection, const Checkpoint& source) {
   std::map<std::tuple<Dtype, std::vector<uint64_t>>, Group> by_form;
   for (uint32_t i = 0; i < source.tensors().size(); ++i) {
@@ -75,7 +75,7 @@ std::vector<Group> candidates(const Selection& selection, const Checkpoint& sour
   return groups;
 }
 
-/// Where the n-th sample of a tensor begins.
+/// Offset of a tensor's n-th sample.
 uint64_t sample_offset(uint64_t bytes, uint64_t number) {
   return (bytes - kSampleBytes) / (kSamples - 1) * number;
 }
@@ -85,7 +85,7 @@ class Sampler {
   Sampler(const Checkpoint& source, format::Repository& repository, unsigned jobs, const std::stop_token& stop)
       : source_(source), repository_(repository), jobs_(jobs), stop_(stop) {}
 
-  /// Parts every group by what samples [first, last) of its tensors hold; single tensors are dropped.
+  /// Splits every group by the contents of samples [first, last) of its tensors; drops groups of one.
   Result<std::vector<Group>> part(const std::vector<Group>& groups, uint64_t first, uint64_t last) const {
     std::vector<std::vector<uint32_t>> by_file(source_.files().size());
     for (const Group& group : groups) {
@@ -136,9 +136,8 @@ class Sampler {
   const std::stop_token& stop_;
 };
 
-/// Groups of two or more catalogue indices, each ascending, by their first. Routed experts are not looked at: equal
-/// ones occur only where whole layers were repeated, which a layer map says without copies; nor are tensors below 64
-/// KiB.
+/// Groups of two or more catalogue indices, each ascending, ordered by their first. Skips tensors below 64 KiB, and
+/// routed experts: equal ones occur only if whole layers were repeated, which a layer map expresses without copies.
 Result<std::vector<Group>> alike_tensors(const Selection& selection, const Checkpoint& source,
                                          format::Repository& repository, unsigned jobs, const std::stop_token& stop) {
   const Sampler sampler(source, repository, jobs, stop);
@@ -150,7 +149,7 @@ Result<std::vector<Group>> alike_tensors(const Selection& selection, const Check
   return groups;
 }
 
-/// Whether all values of an F32 tensor are powers of two, told from its bytes as they come.
+/// Checks, as its bytes arrive, whether all values of an F32 tensor are powers of two.
 class PowersOfTwo {
  public:
   void take(std::span<const std::byte> bytes) {
@@ -169,7 +168,7 @@ class PowersOfTwo {
   bool all_ = true;
 };
 
-/// Reads the scales of one file, front to back.
+/// Reads the scales of one file, front to back; calls `is_exact` for those with only powers of two.
 Result<void> look_at(const std::vector<uint32_t>& scales, const format::Checkpoint& source,
                      format::Repository& repository, const std::function<void(uint32_t)>& is_exact,
                      const std::stop_token& stop) {
@@ -214,7 +213,7 @@ Result<std::set<uint32_t>> exact_scales(const Recipe& recipe, const format::Chec
   return exact;
 }
 
-/// What config.json says of codes, in the language model's part or at the top.
+/// The quantisation that config.json describes, in the language model's part or at the top, or hf_quant_config.json.
 Result<format::Quantization> stored_forms(format::Repository& source, const std::stop_token& stop) {
   const auto text = source.read_text(kConfigPath, format::kConfigDocument.bytes, stop);
   if (!text) return text.error().in("the recipe needs to know how weights are stored, from config.json");

@@ -15,13 +15,13 @@ namespace {
 
 using format::Digest;
 
-// Over a network: what the first shards are read with. Fewer would waste the time until it is known that more are worth
-// it.
+// Connections that read the first shards over a network. With fewer, time would be wasted until it is known that more
+// pay off.
 constexpr unsigned kFirstConnections = 4;
-// Each record comes after twice as many bytes as the one before, up to so many times as many as the first.
+// Each record comes after twice as many bytes as the one before, up to this multiple of the first.
 constexpr uint64_t kMostToFirst = 64;
 
-/// What the shards under way share.
+/// State shared by the shards under way.
 struct Run {
   const StreamInput& input;
   const JournalState& before;
@@ -29,16 +29,16 @@ struct Run {
   format::Progress& progress;
   format::Connections connections;
   uint64_t piece_bytes;
-  std::atomic<uint64_t> again{0};  // bytes of interrupted shards that were read and are not recorded
+  std::atomic<uint64_t> again{0};  // bytes of interrupted shards that were read but not recorded
 };
 
-/// Of a folder as many files are read at a time as was asked for.
+/// For a folder, all requested files are read at once from the start.
 format::ConnectionGrowth growth_of(const StreamInput& input) {
   const unsigned most = std::max(1U, input.jobs);
   return {input.repository.is_local() ? most : std::min(most, kFirstConnections), most};
 }
 
-/// Refuses bytes that are not those which a list or the place declares, before anything made from them is sealed.
+/// Refuses bytes that differ from what a list or the place declares, before anything made from them is sealed.
 Result<void> check_shard(const StreamInput& input, const format::CheckpointFile& file, const Digest& sha256,
                          const std::map<format::HashKind, std::string>& others, const std::stop_token& stop) {
   std::vector<Declared> declared = declared_of(file.path, input.declared, file.declared);
@@ -54,10 +54,10 @@ Result<void> check_shard(const StreamInput& input, const format::CheckpointFile&
                                      : "damaged on the way, or another file")};
 }
 
-/// A shard on its way through the scatterer, and how much of that the journal has.
+/// Streams one shard through the scatterer, and tracks how much of it the journal has.
 class Passage {
  public:
-  /// `number`: its place in the order in which shards are begun; those that it may wait for have lower ones.
+  /// `number`: position in the order in which shards are started; the shard may only wait for lower ones.
   Passage(Run& run, uint64_t shard, uint64_t number, const std::stop_token& stop)
       : run_(run),
         shard_(shard),
@@ -83,22 +83,22 @@ class Passage {
   }
   [[nodiscard]] size_t recorded() const { return scatter_.recorded(); }
   [[nodiscard]] bool has_record() const { return has_record_; }
-  /// Whether all that is declared of it is of kinds that could not be compared, since an earlier run has read a part.
+  /// Whether no declared digest could be compared, because an earlier run has read a part and none of them is SHA-256.
   [[nodiscard]] bool is_unvouched() const {
     const std::vector<Declared> declared = declared_of(file().path, run_.input.declared, file().declared);
     return recorded_at_ != 0 && wanted().whole && !declared.empty() &&
            std::ranges::none_of(declared,
                                 [](const Declared& one) { return one.digest.kind == format::HashKind::sha256; });
   }
-  /// Those of its digests that are declared and are not SHA-256. After run().
+  /// The declared kinds of digests other than SHA-256. Call after run().
   [[nodiscard]] std::map<format::HashKind, std::string> others() { return others_.finish(); }
 
  private:
   [[nodiscard]] const format::CheckpointFile& file() const { return run_.input.source.files()[shard_]; }
   [[nodiscard]] const ShardRead& wanted() const { return run_.input.plan.reads[shard_]; }
 
-  /// What ranges say nothing of cannot be compared with a digest of the whole; nor can a shard whose beginning an
-  /// earlier run has read, since the journal has the state of its SHA-256 alone.
+  /// Ranges cannot be compared with a digest of the whole shard; nor can a shard whose beginning an earlier run has
+  /// read, since the journal stores no hash state but SHA-256's.
   [[nodiscard]] std::vector<Declared> declared_of_others() const {
     if (!wanted().whole || run_.before.begun.contains(shard_)) return {};
     return declared_of(file().path, run_.input.declared, file().declared);
@@ -128,7 +128,8 @@ class Passage {
     return {};
   }
 
-  /// How far may be read from `at`. Who waits holds no connection: those that it waits for may need it.
+  /// Returns the offset up to which may be read from `at`. A waiting shard holds no connection: those that it waits for
+  /// may need it.
   Result<uint64_t> wait_for_turn(uint64_t at) {
     Turns& turns = run_.writer.turns();
     for (;;) {
@@ -139,14 +140,14 @@ class Passage {
     }
   }
 
-  /// Has a connection, and the shard open.
+  /// Obtains a connection and opens the shard, if not done yet.
   Result<void> connect() {
     if (connection_) return {};
     const StreamInput& input = run_.input;
     TRY_ASSIGN(connection_, run_.connections.take(number_, stop_));
     if (bytes_) return {};
-    // Others may write to the same disk: what cannot end well is better stopped now than at the last byte.
-    // What other jobs write between the two questions must not count as missing: the disk is asked first.
+    // Others may write to the same disk: if it cannot hold the rest, stop now, not at the last byte. Query the free
+    // space first, so that bytes which other jobs write between the two queries do not count as missing.
     TRY_ASSIGN(const uint64_t free_bytes, input.files.free_bytes(input.scope.out));
     TRY_ASSIGN(const uint64_t need, run_.writer.missing_bytes());
     TRY(check_disk(need, free_bytes, input.scope.out));
@@ -187,11 +188,10 @@ class Passage {
     return {};
   }
 
-  /// What was read before a stop, or before the network failed, is as good as ever; of other errors that is not
-  /// certain.
+  /// Bytes read before a stop or a network failure are valid, so record them; after other errors that is not certain.
   void leave_record(const Error& error) {
     const bool is_good = error.kind == ErrorKind::cancelled || error.kind == ErrorKind::network;
-    if (is_good && unrecorded_ != 0) (void)record();  // if that fails, more is read again
+    if (is_good && unrecorded_ != 0) (void)record();  // if it fails, more is read again
     run_.again.fetch_add(unrecorded_, std::memory_order_relaxed);
   }
 
@@ -202,10 +202,10 @@ class Passage {
   Scatter scatter_;
   OtherHashes others_;
   std::optional<format::Connections::Permit> connection_{};
-  std::unique_ptr<format::ByteSource> bytes_{};  // from the first connection on
-  uint64_t recorded_at_ = 0;                     // where an earlier run came to
-  bool has_record_ = false;                      // of this run or an earlier one
-  uint64_t unrecorded_ = 0;                      // bytes
+  std::unique_ptr<format::ByteSource> bytes_{};  // set by the first connect()
+  uint64_t recorded_at_ = 0;                     // offset that an earlier run has recorded
+  bool has_record_ = false;                      // by this run or an earlier one
+  uint64_t unrecorded_ = 0;                      // bytes since the last record
   uint64_t record_after_ = run_.input.first_record_bytes;
   uint64_t until_record_ = record_after_;
 };
@@ -218,7 +218,7 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, uint64_t number, const 
     const Result<void> fits =
         check_shard(run.input, run.input.source.files()[shard], *done->sha256, passage.others(), stop);
     if (!fits.has_value()) {
-      // What is recorded of such a shard must not be gone on with. If this cannot be said, the next run finds it again.
+      // A later run must not resume from this shard's records. If the forgetting fails, the next run detects it again.
       if (fits.error().kind == ErrorKind::corrupt && passage.has_record()) (void)run.writer.forget(shard);
       return fits.error();
     }
@@ -237,16 +237,16 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, uint64_t number, const 
 
 uint64_t piece_bytes(unsigned connections, uint64_t shards, uint64_t tensors) {
   constexpr uint64_t kAll = 256ULL << 20;
-  // The program, 16 receive buffers and as many staging buffers; and what catalogue, plan and digests take of
-  // DeepSeek-V3 (92,000 tensors in 163 shards: 174 MiB resident with four jobs, 2026-11-20).
+  // The program, 16 receive buffers and as many staging buffers; then the memory for catalogue, plan and digests,
+  // measured with DeepSeek-V3 (92,000 tensors in 163 shards: 174 MiB resident with four jobs, 2026-11-20).
   constexpr uint64_t kProgram = 64ULL << 20;
   constexpr uint64_t kTensor = 1500;
   constexpr uint64_t kLeast = 32ULL << 20;
   constexpr uint64_t kLongest = 8 * format::kPieceUnit;
   const uint64_t taken = kProgram + kTensor * tensors + kHeldBytes;
   const uint64_t left = std::max(kLeast, kAll - std::min(kAll, taken));
-  // A piece a connection, and for each shard the one that is handed on; a shard of its own takes two connections at
-  // least.
+  // One piece per connection, and per shard the one being passed on; a shard fetched in pieces has at least two
+  // connections.
   const uint64_t pieces = connections + std::clamp<uint64_t>(shards, 1, std::max(1U, connections / 2));
   return std::clamp(left / pieces / format::kPieceUnit * format::kPieceUnit, format::kPieceUnit, kLongest);
 }
@@ -271,7 +271,7 @@ Result<std::vector<ShardDone>> stream_shards(const StreamInput& input, const Jou
     todo.push_back(shard);
     todo_bytes += unread_bytes(input.plan, input.source, done, shard);
   }
-  std::ranges::reverse(todo);  // Turns says why
+  std::ranges::reverse(todo);  // for the reason, see Turns
   const size_t shards = input.scope.shards.size();
   if (!todo.empty() && (todo.size() != shards || !done.begun.empty())) {
     progress.note(fmt::format("resuming: {} of {} source shards are done, {} more are begun; {} to read",
