@@ -13,9 +13,8 @@ namespace dspack::reshard {
 
 /// The difference between a repository's listing and the folder.
 struct ListingDifference {
-  std::vector<size_t> to_send;  // files of the folder that the repository lacks or has with other content
-  std::vector<std::string>
-      extra;  // paths in the repository but not in the folder, except .gitattributes, which the Hub writes
+  std::vector<size_t> to_send;        // files of the folder that the repository lacks or has with other content
+  std::vector<std::string> extra;     // paths only in the repository; .gitattributes is the Hub's own
   std::vector<std::string> findings;  // one line each, for people; by path
   [[nodiscard]] bool none() const { return to_send.empty() && extra.empty(); }
 };

@@ -38,7 +38,7 @@ void sort_differences(std::vector<Difference>& differences) {
   });
 }
 
-/// Runs the jobs of both digesters together.
+/// Runs the jobs of both digesters in one pool.
 Result<void> read_digests(TensorDigester& a, TensorDigester& b, unsigned jobs, format::Progress& progress,
                           const std::stop_token& stop) {
   progress.started("comparing", a.bytes() + b.bytes(), a.files() + b.files());
@@ -56,7 +56,7 @@ Result<void> diff_tensors(const DiffSide& a, const DiffSide& b, unsigned jobs, D
                           format::Progress& progress, const std::stop_token& stop) {
   TensorDigester digests_a(a.repository, a.catalogue);
   TensorDigester digests_b(b.repository, b.catalogue);
-  std::vector<std::pair<uint32_t, uint32_t>> pairs;  // tensors that only their bytes can tell apart
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;  // tensors that can only differ in their bytes
   for (const TensorEntry& x : a.catalogue.tensors()) {
     const TensorEntry* y = b.catalogue.find(x.name);
     if (y == nullptr) {
@@ -89,7 +89,7 @@ Result<void> diff_tensors(const DiffSide& a, const DiffSide& b, unsigned jobs, D
 Result<void> diff_companions(const DiffSide& a, const DiffSide& b, unsigned jobs, DiffReport& report,
                              const std::stop_token& stop) {
   const DiffSide* sides[] = {&a, &b};
-  std::set<std::string> names;  // of both: a place that cannot be listed is asked for what the other one has
+  std::set<std::string> names;  // from both: a place that cannot be listed is tried for the other's names
   for (const DiffSide* side : sides) {
     TRY_ASSIGN(const auto known, companion_names({side->repository, side->catalogue}, stop));
     names.insert(known.begin(), known.end());
@@ -128,12 +128,12 @@ Result<DiffReport> diff(const DiffSide& a, const DiffSide& b, const DiffOptions&
   return report;
 }
 
-// How the differences of two checkpoints are written down.
+// Formatting of differences.
 namespace {
 
 struct KindName {
   DifferenceKind kind;
-  std::string_view key;      // in JSON
+  std::string_view key;      // value of "kind" in JSON
   std::string_view heading;  // for people
 };
 
@@ -151,7 +151,7 @@ std::string section(std::string_view what, const std::vector<Difference>& differ
     text += fmt::format("{} {} ({}):\n", what, name.heading, count);
     for (const Difference& difference : differences) {
       if (difference.kind != name.kind) continue;
-      // A name is text from outside; quoted as JSON it cannot forge lines.
+      // A name comes from outside; quoted as JSON it cannot forge lines.
       text += fmt::format("  {}{}\n", brief(format::canonical_json(difference.name)),
                           difference.detail.empty() ? "" : ": " + brief(difference.detail));
     }

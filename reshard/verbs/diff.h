@@ -1,7 +1,8 @@
-// `reshard diff A B`: two checkpoints, packed or ordinary, local or remote, compared tensor by tensor and companion by
-// companion. A packed repository's digests are trusted as its manifest states them (`verify` checks them); of an
-// ordinary checkpoint only tensors whose bytes decide are read. Threads: one call; `jobs` files at a time. Memory: jobs
-// x about 1 MiB, and a digest a tensor. Errors: as the repositories; differences are not errors.
+// `reshard diff A B`: compares two checkpoints, packed or ordinary, local or remote, tensor by tensor and companion by
+// companion. The digests in a packed repository's manifest are trusted (`verify` checks them); of an ordinary
+// checkpoint only tensors whose bytes decide are read.
+// Threads: one call; `jobs` files at a time. Memory: jobs x about 1 MiB, and a digest per tensor. Errors: as the
+// repositories; differences are not errors.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@
 
 namespace dspack::reshard {
 
-/// One of the two places.
+/// One of the two places to compare.
 struct DiffSide {
   format::Repository& repository;
   const format::Checkpoint& catalogue;
@@ -27,23 +28,22 @@ enum class DifferenceKind {
 
 struct Difference {
   DifferenceKind kind = DifferenceKind::bytes;
-  std::string name;    // of a tensor or companion
-  std::string detail;  // of `type`: both descriptions
+  std::string name;    // name of a tensor or companion
+  std::string detail;  // for `type`: both descriptions
 };
 
 struct DiffReport {
   std::vector<Difference> tensors;     // by kind, then by name
-  std::vector<Difference> companions;  // likewise; under the names that they have in the source
-  std::string layer_maps;              // both, where they differ; empty: they do not, or were not compared
+  std::vector<Difference> companions;  // by kind, then by name; under their names in the source
+  std::string layer_maps;              // both, if they differ; empty: equal or not compared
   uint64_t equal_tensors = 0;
   uint64_t equal_companions = 0;
-  uint64_t bytes_read = 0;  // of tensors and companions; manifests, indexes and headers apart
+  uint64_t bytes_read = 0;  // tensors and companions, without manifests, indexes and headers
   [[nodiscard]] bool equal() const { return tensors.empty() && companions.empty() && layer_maps.empty(); }
 };
 
 struct DiffOptions {
-  bool companions =
-      true;  // compare non-weight files too, but for the index: it tells where tensors lie; and layer maps
+  bool companions = true;  // also layer maps, and non-weight files except the index, which only locates tensors
   unsigned jobs = 4;
 };
 
@@ -52,8 +52,8 @@ struct DiffOptions {
 
 /// For people: differences under headings, then the totals.
 [[nodiscard]] std::string diff_text(const DiffReport& report);
-/// One JSON object a line and difference: "kind", "tensor" or "companion", "detail" where there is one;
-/// of layer maps "kind" and "detail".
+/// One JSON object per line and difference: "kind", "tensor" or "companion", and "detail" if there is one; for layer
+/// maps "kind" and "detail".
 [[nodiscard]] std::string diff_json(const DiffReport& report);
 
 }  // namespace dspack::reshard

@@ -15,7 +15,7 @@
 namespace dspack::reshard {
 namespace {
 
-constexpr size_t kRecipeBytes = 2000;  // shown of a recipe, which may list every layer and expert
+constexpr size_t kRecipeBytes = 2000;  // limit on the shown part of a recipe, which may list every layer and expert
 
 struct Total {
   uint64_t tensors = 0;
@@ -36,7 +36,7 @@ std::string row(std::string_view name, const Total& total) {
   return fmt::format("  {:<16}{:>10}{:>20}\n", name, total.tensors, total.bytes);
 }
 
-/// Which bytes are two codes of FP4: their dtype says only that they are bytes, and tensors beside them what they mean.
+/// Counts the tensors whose bytes are two FP4 codes each: their dtype only says bytes, their scales show the form.
 std::string fp4_text(const format::Checkpoint& checkpoint) {
   const format::WeightFormat fp4 = format::fp4_format();
   std::map<std::pair<std::string_view, std::string_view>, uint64_t> counts;  // by the dtypes of codes and scales
@@ -57,7 +57,7 @@ std::string fp4_text(const format::Checkpoint& checkpoint) {
   return text;
 }
 
-/// What a recipe has made of its source, where that is not the same model in other files.
+/// How a recipe has changed the model; empty if it only regrouped files.
 std::string changes_text(const format::Manifest& manifest) {
   if (holds_source_bytes(manifest)) return {};
   std::string text =
@@ -83,7 +83,7 @@ std::string changes_text(const format::Manifest& manifest) {
   return text + "\n";
 }
 
-/// What other programs make of it.
+/// Whether and how other programs can read the repository.
 std::string others_text(const format::Manifest& manifest) {
   std::string text;
   if (const auto reason = unreadable_reason(manifest))
@@ -179,7 +179,7 @@ std::string about_checkpoint(const format::Checkpoint& checkpoint) {
                      origin.repository.empty() ? "" : fmt::format(" of {}@{}", origin.repository, origin.revision));
 }
 
-/// A page is there to be passed on: what stands before the "@" of an address (user:password) is not to be in it.
+/// A page is meant to be passed on, so it must not contain the credentials of an address (user:password@).
 void remove_credentials(PageTexts& texts) {
   texts.place = without_passwords(texts.place);
   texts.before_reason = without_passwords(texts.before_reason);
@@ -198,7 +198,7 @@ Sides ordinary_sides(const format::Checkpoint& checkpoint, const format::Groupin
   return {present_arrangement(checkpoint), planned_arrangement(by, checkpoint)};
 }
 
-/// What is wrong with the kept headers concerns one half of the page; what stops the reading ends it.
+/// Errors in the kept headers only affect one half of the page; errors that prevent reading end the command.
 bool is_about_headers(const Error& error) {
   switch (error.kind) {
     case ErrorKind::not_found:

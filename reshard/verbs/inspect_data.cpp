@@ -14,11 +14,11 @@
 namespace dspack::reshard {
 namespace {
 
-/// Puts a file's tensors in the order of their offsets.
+/// Sorts a file's tensors by offset.
 void sort_tensors(ArrangedFile& file, const format::Checkpoint& checkpoint) {
   std::vector<size_t> order(file.tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // Tensors of no bytes share their offset with others: the end decides between them.
+  // Tensors of zero bytes share their offset with others: order those by their ends.
   const auto end = [&](size_t i) { return file.offsets[i] + checkpoint.tensors()[file.tensors[i]].range.size(); };
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return std::tuple(file.offsets[a], end(a), file.tensors[a]) < std::tuple(file.offsets[b], end(b), file.tensors[b]);
@@ -84,10 +84,10 @@ using format::Json;
 using format::Role;
 using format::TensorEntry;
 
-// Beyond it JavaScript's numbers skip some: offsets on the page would be wrong.
+// Above this, JavaScript's numbers are not exact: offsets on the page would be wrong.
 constexpr uint64_t kMaxExactNumber = (1ULL << 53) - 1;
 
-/// What the map shows as one cell.
+/// A unit, which the map shows as one cell.
 struct UnitKey {
   int section = 0;  // embedding, layers, head, other
   std::optional<LayerId> layer;
@@ -104,7 +104,7 @@ UnitKey unit_key(const format::TensorName& place) {
   return {.section = 3, .layer = {}, .expert = {}};
 }
 
-/// A name cut where its layer and expert number stand; the whole name where these pieces would not give it back.
+/// A name split at its layer and expert numbers; the whole name if the pieces would not restore it.
 std::vector<std::string> name_pieces(const TensorEntry& tensor) {
   if (!tensor.place.layer) return {tensor.name};
   constexpr std::string_view kExpert = "{expert}";
@@ -128,12 +128,12 @@ std::vector<std::string> name_pieces(const TensorEntry& tensor) {
   return pieces;
 }
 
-/// Numbers things in the order in which they are first met.
+/// Assigns consecutive numbers to keys as they first occur.
 template <class Key>
 class Numbered {
  public:
   uint64_t number(const Key& key) { return numbers_.emplace(key, numbers_.size()).first->second; }
-  /// By number.
+  /// The keys, by number.
   [[nodiscard]] std::vector<const Key*> all() const {
     std::vector<const Key*> keys(numbers_.size());
     for (const auto& [key, number] : numbers_)
@@ -145,7 +145,7 @@ class Numbered {
   std::map<Key, uint64_t> numbers_;
 };
 
-/// The catalogue's tensors sorted into units.
+/// The catalogue's tensors grouped into units.
 class Units {
  public:
   explicit Units(const format::Checkpoint& checkpoint) : numbers_(checkpoint.tensors().size()) {
@@ -165,7 +165,7 @@ class Units {
     }
   }
 
-  /// The page's number of a tensor.
+  /// The page's number for a tensor.
   [[nodiscard]] uint64_t number(uint32_t tensor) const { return numbers_[tensor]; }
 
   void write(Json& page) const {
@@ -200,7 +200,7 @@ class Units {
                           roles_.number(std::string(to_string(tensor.place.role))), tensor.range.size(), tensor.shape});
   }
 
-  /// Joins an expert to the run that it continues.
+  /// Appends an expert to the run that it continues, or starts a new unit.
   void add(const UnitKey& key, uint64_t set) {
     const bool next = key.expert && last_.expert && key.layer == last_.layer && set == last_set_ &&
                       key.expert->value == last_.expert->value + 1;
@@ -227,7 +227,7 @@ class Units {
 Json runs_of(const ArrangedFile& file, const Units& units, const format::Checkpoint& checkpoint) {
   Json runs = Json::array();
   uint64_t at = file.data_start;
-  uint64_t next = 0;    // number behind the last tensor
+  uint64_t next = 0;    // number after the last tensor's
   bool joined = false;  // whether the next tensor may continue the last run
   for (size_t i = 0; i < file.tensors.size(); ++i) {
     const uint64_t number = units.number(file.tensors[i]);

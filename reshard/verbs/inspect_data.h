@@ -1,16 +1,17 @@
-// The catalogue as the page of `reshard inspect --html` reads it, with two arrangements of its tensors in files: as
-// they lie, and as they lay before packing or would lie after it. It is JSON that stays small, since experts are alike.
-//   kinds   [[name pieces, dtype, role, bytes, shape], ...]: what tensors there are. A name is its pieces with
-//           layer and expert number between them; one piece is a whole name. Of an MTP module that is numbered apart
-//           (a layer from 60000 on) the number is its own, which is that less 60000. dtype and role are indices into
-//           dtypes and roles.
+// The catalogue as the page of `reshard inspect --html` reads it, with two arrangements of its tensors in files: the
+// present one, and the one before packing or after it. It is JSON that stays small, since experts are alike.
+//   kinds   [[name pieces, dtype, role, bytes, shape], ...]: the different tensors. A name is its pieces with the layer
+//           and expert number between them; a single piece is a whole name. For an MTP module that is numbered apart
+//           (layer 60000 or higher) the number is the layer minus 60000. dtype and role are indices into dtypes and
+//           roles.
 //   sets    [[kind, ...], ...]: the tensors of one unit
 //   units   [[place, first expert or -1, repeated, set], ...]: a unit is a routed expert, the rest of a layer (expert
-//           -1), or all tensors of a part outside of the layers; place is the layer's number or the part's name.
-//           `repeated` experts follow each other. Tensors are numbered through all units, in the order of their sets.
+//           -1), or all tensors of a part outside the layers; place is the layer's number or the part's name.
+//           `repeated` is a number of consecutive experts. Tensors are numbered across all units, in the order of
+//           their sets.
 //   before, after  {"files": [[path, bytes, data start, [skip, tensors, ...]], ...]}: the tensors of a file by offset,
-//           adjacent, in runs of consecutive numbers: `skip` from the end of the last run (at first 0), then so many.
-//           A run of 0 tensors is a hole of `skip` bytes.
+//           adjacent, as runs of consecutive numbers: `skip` from the end of the previous run (at first 0), then the
+//           number of tensors. A run of 0 tensors is a hole of `skip` bytes.
 // Threads: pure functions. Lifetime: arrangements refer to the catalogue by index; keep both together. Errors:
 // unsupported (sizes that JavaScript's numbers cannot hold).
 #pragma once
@@ -26,34 +27,34 @@
 
 namespace dspack::reshard {
 
-/// Which tensors lie in a file, and where.
+/// The tensors in a file, and their offsets.
 struct ArrangedFile {
   std::string path;
   uint64_t size_bytes = 0;
   uint64_t data_start = 0;
   std::vector<uint32_t> tensors;  // catalogue indices, by offset
-  std::vector<uint64_t> offsets;  // absolute, of each tensor
+  std::vector<uint64_t> offsets;  // absolute, one per tensor
 };
 
 /// Files by path.
 using Arrangement = std::vector<ArrangedFile>;
 
-/// As the checkpoint lies.
+/// The checkpoint's files as they are.
 [[nodiscard]] Arrangement present_arrangement(const format::Checkpoint& checkpoint);
 
-/// As a grouping would lay it out.
+/// The files that a grouping would make.
 [[nodiscard]] Arrangement planned_arrangement(const format::Grouping& by, const format::Checkpoint& checkpoint);
 
-/// As it lay in the shards that a packed repository was made from.
+/// The shards that a packed repository was made from.
 [[nodiscard]] Arrangement source_arrangement(const std::vector<ShardImage>& shards,
                                              const format::Checkpoint& checkpoint);
 
-/// What the page says about the two arrangements beside them.
+/// Texts on the page beside the two arrangements.
 struct PageTexts {
   std::string place;          // the checkpoint, as the user named it
-  std::string about;          // one line on what it is
-  std::string before_title;   // of the arrangement before packing
-  std::string before_reason;  // why there is none
+  std::string about;          // one line that describes it
+  std::string before_title;   // title of the arrangement before packing
+  std::string before_reason;  // why that arrangement is missing
   std::string after_title;
   std::vector<std::string> warnings;
 };

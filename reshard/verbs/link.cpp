@@ -17,8 +17,8 @@ using format::Manifest;
 
 constexpr std::string_view kWeightEnding = ".safetensors";
 
-/// Whatever a manifest requires of its readers is something that other loaders do not know, but for other models'
-/// names, which their loaders know, and a layer map, of which they are warned.
+/// Other loaders do not know what a manifest requires of its readers, except for other models' names, which those
+/// models' loaders know, and a layer map, about which the user is warned.
 Result<void> check_requirements(const Manifest& manifest) {
   const auto refuse = [](std::string_view reason) {
     return Error{ErrorKind::unsupported,
@@ -62,7 +62,7 @@ class Planner {
   Result<void> add_companions(const Manifest& manifest) {
     for (const format::CompanionFile& file : manifest.companions) {
       const auto name = source_name(file.path);
-      if (!name || name == format::kIndexPath) continue;  // ours, or the index of files that are not there
+      if (!name || name == format::kIndexPath) continue;  // not the source's, or the index of its own files
       if (name->ends_with(kWeightEnding)) {
         return Error{ErrorKind::invalid,
                      file.path + ": is no weight file of the manifest, but loaders would take it for one"};
@@ -132,27 +132,27 @@ Result<void> check_present(const LinkPlan& plan, const Manifest& manifest, const
   return {};
 }
 
-// The flat folder of `reshard link` on the disk: made beside its place, moved there whole, known again later.
+// The flat folder of `reshard link` on disk: made beside its place, renamed into it, recognised later.
 namespace {
 
 using format::FileSystem;
 using format::Json;
 using format::Path;
 
-/// What is in the folder, by path: "folder", or "link" or "file" with the digest of what it says. Digests, since the
-/// record is JSON and a path need not be text that JSON can hold.
+/// The folder's content by path: "folder", or "link" or "file" with the digest of its target or text. Digests, since
+/// the record is JSON and a path need not be valid JSON text.
 using Content = std::map<std::string, std::string>;
 
 std::string digest_of(std::string_view kind, std::string_view says) {
   return fmt::format("{} {}", kind, to_hex(format::sha256(says)));
 }
 
-/// Where a link of the folder leads.
+/// The target of a link in the folder.
 Path target_of(const std::string& name, const std::string& path, const Path& packed, const Path& flat) {
   return (packed / path).lexically_relative((flat / name).parent_path());
 }
 
-/// What the folder will hold, its record left out.
+/// The folder's planned content, without its record.
 Content planned_content(const LinkPlan& plan, const Path& packed, const Path& flat) {
   Content content;
   for (const auto& [name, path] : plan.links) {
@@ -168,7 +168,7 @@ std::string record_text(const Content& content) {
   return format::canonical_json({{"made_by", "reshard link"}, {"content", content}}) + "\n";
 }
 
-/// What is at a path; empty for what no record has. A file is read only if a record has one there.
+/// Describes what is at a path; empty if no record can describe it. A file is read only if the record has a file there.
 Result<std::string> what_is(const Path& path, const Json& recorded, FileSystem& files) {
   TRY_ASSIGN(const auto target, files.read_link(path));
   if (target) return digest_of("link", target->string());
@@ -181,7 +181,7 @@ Result<std::string> what_is(const Path& path, const Json& recorded, FileSystem& 
   return digest_of("file", text);
 }
 
-/// The first thing in the folder that is not as the record has it; nullopt: there is none. Counts what is.
+/// The first entry of the folder that differs from the record; nullopt: none. Counts the equal ones in `known`.
 Result<std::optional<std::string>> find_foreign(const Path& folder, const std::string& below, const Json& record,
                                                 size_t& known, FileSystem& files) {
   TRY_ASSIGN(const std::vector<std::string> names, files.list(folder / below));
@@ -202,7 +202,7 @@ Result<std::optional<std::string>> find_foreign(const Path& folder, const std::s
 
 enum class Found { nothing, earlier_result, same_result };
 
-/// What is where the folder shall be; anything but an earlier result, unchanged, is an error.
+/// Looks at the folder's place. Errors: conflict, for anything except an unchanged earlier result.
 Result<Found> look(const Path& flat, const std::string& record, FileSystem& files) {
   TRY_ASSIGN(const auto link, files.read_link(flat));
   TRY_ASSIGN(const auto info, files.stat(flat));
@@ -227,11 +227,11 @@ Result<Found> look(const Path& flat, const std::string& record, FileSystem& file
   size_t unchanged = 0;
   TRY_ASSIGN(const auto foreign, find_foreign(flat, "", content, unchanged, files));
   if (foreign) return refuse(*foreign);
-  // What somebody has removed since is no loss: the folder is made anew.
+  // Entries that were removed since then do not matter: the folder is made again.
   return text == record && content.size() == unchanged ? Found::same_result : Found::earlier_result;
 }
 
-/// What the folder is to be.
+/// The folder to make.
 struct Wanted {
   const LinkPlan& plan;
   Path packed;
@@ -255,7 +255,7 @@ Result<void> fill(const Path& folder, const Wanted& wanted, FileSystem& files) {
   return format::write_sealed(files, folder / kLinkRecord, wanted.record);
 }
 
-/// What a run has beside the folder, by its names; anything else stays, and so does the work folder.
+/// Removes a run's files beside the folder, by their names. If others exist, they stay, and so does the work folder.
 Result<void> remove_work(const Path& work, FileSystem& files) {
   TRY(files.remove_tree(work / "new"));
   TRY(files.remove_tree(work / "old"));
@@ -263,7 +263,7 @@ Result<void> remove_work(const Path& work, FileSystem& files) {
   return files.remove_empty_folder(work);
 }
 
-/// Removes what a run left that was killed when the folder was in its place already.
+/// Removes the remains of a run that was killed after the folder was in its place.
 Result<void> clear_remains(const Path& work, format::DurableFolders& folders, FileSystem& files) {
   TRY_ASSIGN(const auto there, files.stat(work));
   if (!there) return {};
@@ -279,7 +279,7 @@ Result<LinkOutcome> make_links(const LinkPlan& plan, const Path& packed, const P
   std::error_code code;
   const Path from = std::filesystem::canonical(packed, code);
   if (code) return Error{ErrorKind::io, fmt::format("{}: {}", packed.string(), code.message())};
-  // Links are read from where the folder really lies: through links in the way to it, ".." would lead elsewhere.
+  // Resolve links in the path to the folder: relative targets with ".." would lead elsewhere through these.
   Path place = std::filesystem::weakly_canonical(std::filesystem::absolute(flat, code), code);
   if (code) return Error{ErrorKind::io, fmt::format("{}: {}", flat.string(), code.message())};
   if (!place.has_filename()) place = place.parent_path();
@@ -288,7 +288,7 @@ Result<LinkOutcome> make_links(const LinkPlan& plan, const Path& packed, const P
   const Path parent = place.parent_path();
   const Path work = parent / ("." + place.filename().string() + ".reshard-link");
   format::DurableFolders folders(files, parent);
-  TRY_ASSIGN(const Found seen, look(place, wanted.record, files));  // a refusal leaves nothing behind
+  TRY_ASSIGN(const Found seen, look(place, wanted.record, files));  // a refusal must create nothing
   if (seen == Found::same_result) {
     TRY(clear_remains(work, folders, files));
     return LinkOutcome::already_there;
@@ -296,7 +296,7 @@ Result<LinkOutcome> make_links(const LinkPlan& plan, const Path& packed, const P
   TRY(folders.make(work));
   TRY_ASSIGN(const auto lock, files.lock(work / "lock", format::LockKind::exclusive));
   TRY_ASSIGN(const Found found, look(place, wanted.record, files));  // again: another run may just have ended
-  TRY(files.remove_tree(work / "new"));                              // of a run that was killed
+  TRY(files.remove_tree(work / "new"));                              // left by a run that was killed
   TRY(files.remove_tree(work / "old"));
   if (const auto filled = fill(work / "new", wanted, files); !filled) {
     TRY(remove_work(work, files));

@@ -21,7 +21,7 @@ namespace {
 
 using format::Json;
 
-/// The image of one shard from its header text. A tensor that is not packed as it is was packed in slices.
+/// The image of one shard, from its header text. A tensor that is not in the catalogue was packed in slices.
 Result<ShardImage> image_of(const format::SourceShard& shard, const std::string& text,
                             const format::Checkpoint& catalogue, std::vector<bool>& used) {
   TRY_ASSIGN(const format::SafetensorsHeader header, format::parse_header(text, shard.size_bytes));
@@ -57,7 +57,7 @@ Result<ShardImage> image_of(const format::SourceShard& shard, const std::string&
   return image;
 }
 
-/// Catalogue indices of a tensor's slices: all or none of them.
+/// Catalogue indices of a tensor's slices: all of them, or none.
 Result<std::vector<uint32_t>> find_slices(const std::vector<format::TensorInfo>& slices, const std::string& name,
                                           const format::Checkpoint& catalogue) {
   std::vector<uint32_t> found;
@@ -185,23 +185,23 @@ namespace {
 
 using format::TensorEntry;
 
-/// What natural order compares before names.
+/// The part of the natural order that comes before names.
 auto natural_key(const TensorEntry& tensor) {
   const format::TensorName& place = tensor.place;
   const bool embed = place.role == format::Role::embed;
   const bool head = place.role == format::Role::head;
   const int part = embed ? 0 : place.layer ? 1 : head ? 2 : 3;
-  return std::tuple(part, place.layer, place.expert);  // no expert comes before every expert
+  return std::tuple(part, place.layer, place.expert);  // tensors without an expert come before all experts
 }
 
-/// A tensor as a shard is to have it.
+/// A tensor to be written to a shard.
 struct Item {
-  format::TensorInfo info;  // `data` is set when it has its place
+  format::TensorInfo info;  // `data` is set when it is placed
   uint64_t bytes = 0;
-  std::vector<uint32_t> parts;  // catalogue indices: itself, or its slices
+  std::vector<uint32_t> parts;  // catalogue indices: the tensor itself, or its slices
 };
 
-/// In natural order, with whole tensors instead of their slices.
+/// The tensors in natural order, with whole tensors instead of their slices.
 std::vector<Item> items_of(const format::Checkpoint& catalogue, const std::vector<WholeTensor>& whole) {
   std::unordered_map<uint32_t, const WholeTensor*> owners;  // by slice
   for (const WholeTensor& tensor : whole) {
@@ -221,7 +221,7 @@ std::vector<Item> items_of(const format::Checkpoint& catalogue, const std::vecto
   return items;
 }
 
-/// Image of a shard that holds `items` in an order that aligns them.
+/// The image of a shard that holds `items` in an order that aligns them.
 ShardImage image_of(std::vector<Item> items) {
   std::ranges::stable_sort(items, std::ranges::greater(), [](const Item& item) { return bits_of(item.info.dtype); });
   ShardImage image{.path = {}, .header = {}, .tensors = {}, .size_bytes = 0, .sha256 = {}};

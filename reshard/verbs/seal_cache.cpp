@@ -27,7 +27,7 @@ using format::WeightCache;
 
 constexpr size_t kNamedFiles = 5;
 
-/// All that sealing one folder needs.
+/// The context of sealing one folder.
 struct Job {
   CacheFolder& folder;
   CachedRepository& origin;
@@ -50,7 +50,7 @@ SealOutcome what_is_missing(const WeightCache& cache) {
   return outcome;
 }
 
-/// Reads a file whole, compares its tensors with what they must be, and digests it.
+/// Reads a whole file, compares its tensors with their expected digests, and digests it.
 Result<FileDigests> digest_file(const Job& job, uint32_t number, const std::stop_token& stop) {
   const PlannedFile& planned = job.cache.planned()[number];
   TRY_ASSIGN(const auto file, format::open_local_source(job.folder.files(), job.cache.path_of(number)));
@@ -100,7 +100,7 @@ Result<std::vector<FileDigests>> digest_files(const Job& job) {
   return digests;
 }
 
-/// Files that were read by blocks of rows get their final names now.
+/// Gives final names to files that were cached by blocks of rows.
 Result<void> move_parts(const Job& job, DurableFolders& folders) {
   for (uint32_t file = 0; file < job.cache.planned().size(); ++file) {
     const Path from = job.cache.path_of(file);
@@ -113,7 +113,7 @@ Result<void> move_parts(const Job& job, DurableFolders& folders) {
   return {};
 }
 
-/// SHA-256 of a shard of an ordinary origin: its header is kept, and so is every tensor.
+/// SHA-256 of a shard of an ordinary origin, from its header and its tensors, all of which are cached.
 Result<Digest> shard_digest(const Job& job, uint32_t shard, const std::stop_token& stop) {
   std::vector<uint32_t> tensors;
   for (uint32_t i = 0; i < job.catalogue.tensors().size(); ++i) {
@@ -161,7 +161,7 @@ Result<void> seal_ordinary(const Job& job) {
   return seal_repository({outlook, job.origin, options, shards, files}, folders, job.folder.files(), job.stop);
 }
 
-/// A companion of a packed origin, at its own path.
+/// Copies a companion of a packed origin, keeping its path.
 Result<void> copy_packed_companion(const Job& job, const format::CompanionFile& file, DurableFolders& folders) {
   const Companion companion{.source_path = file.path,
                             .path = file.path,
@@ -171,10 +171,10 @@ Result<void> copy_packed_companion(const Job& job, const format::CompanionFile& 
   return {};
 }
 
-/// The plan's digest of repacking what the origin was made from, in the order that files have here.
+/// The digest of the plan that would repack the origin's own source in the order that files have here.
 Result<std::string> original_plan(const Job& job, const Recipe& recipe) {
   const format::Manifest& manifest = *job.catalogue.manifest();
-  if (!holds_source_bytes(manifest)) {  // what was decided on the source's weights is known to the origin's plan alone
+  if (!holds_source_bytes(manifest)) {  // decisions that depend on source weights are only in the origin's plan
     return to_hex(format::sha256(format::canonical_json(
         {{"program", kVersion}, {"recipe", recipe_json(recipe)}, {"regrouped", manifest.plan}})));
   }
@@ -186,12 +186,12 @@ Result<std::string> original_plan(const Job& job, const Recipe& recipe) {
   return plan_digest(recipe, sources, {}, FileOrder::of_use);
 }
 
-/// The origin's manifest, with the files that are here instead of its own.
+/// The origin's manifest, with the files in this folder instead of its own.
 Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests>& files, DurableFolders& folders) {
   format::Manifest manifest = *job.catalogue.manifest();
   auto parsed = parse_recipe(format::canonical_json(manifest.recipe));
   if (!parsed) return parsed.error().in(job.origin.locate(format::kManifestPath));
-  Recipe recipe = std::move(*parsed);  // the origin's, but for how its files are made
+  Recipe recipe = std::move(*parsed);  // the origin's, except for the grouping and compression of files
   recipe.by = {};
   recipe.zstd_level.reset();
   std::erase(manifest.requirements, format::kZstdKey);
@@ -220,7 +220,7 @@ Result<format::Manifest> regrouped(const Job& job, const std::vector<FileDigests
   return manifest;
 }
 
-/// Whether the files here are the origin's, one by one.
+/// Whether the files here are identical to the origin's.
 bool are_the_origins(const Job& job, const std::vector<FileDigests>& files) {
   const format::Manifest& manifest = *job.catalogue.manifest();
   if (manifest.files.size() != files.size() || has_requirement(manifest, format::kZstdKey)) return false;
@@ -253,7 +253,7 @@ Result<void> seal_packed(const Job& job) {
 Result<SealOutcome> seal_cache(const Path& folder, const format::RemoteOptions& remote, unsigned jobs,
                                format::FileSystem& files, format::Progress& progress, const std::stop_token& stop) {
   TRY_ASSIGN(const auto manifest, files.stat(folder / format::kManifestPath));
-  if (manifest) {  // and perhaps killed before the last step
+  if (manifest) {  // the run that sealed it may have been killed before the last step
     TRY(files.sync_folder(folder));
     TRY(format::remove_cache_work(files, folder));
     return SealOutcome{.was_sealed = true};

@@ -18,9 +18,9 @@ using format::Json;
 using format::Path;
 
 constexpr uint64_t kMaxMarkBytes = 4096;
-constexpr uint64_t kBookkeepingFiles = 7;  // the index, mark, lock, and the folders they lie in
+constexpr uint64_t kBookkeepingFiles = 7;  // the index, mark and lock, and their folders
 
-/// What this run makes of what, so that another one does not go on with its files.
+/// Identifies a run's input and options, so that a different run does not resume with its files.
 std::string run_identity(const format::Manifest& manifest, const UnpackOptions& options) {
   return format::canonical_json({{"unpack", 1},
                                  {"manifest", to_hex(format::sha256(write_manifest(manifest)))},
@@ -28,7 +28,7 @@ std::string run_identity(const format::Manifest& manifest, const UnpackOptions& 
                                  {"shard_bytes", options.exact ? 0 : options.shard_bytes}});
 }
 
-/// Whether unfinished work of this very kind is there.
+/// Whether unfinished work with the same identity exists.
 Result<bool> has_begun(const Path& out, const std::string& identity, format::FileSystem& files) {
   const auto mark = read_text(files, work_mark(out, WorkKind::unpack), kMaxMarkBytes);
   if (!mark && mark.error().kind == ErrorKind::not_found) return false;
@@ -46,7 +46,7 @@ Result<bool> is_there(const Path& path, uint64_t size_bytes, format::FileSystem&
   return info && info->is_regular && info->size_bytes == size_bytes;
 }
 
-/// Of a run that was killed when it had removed its mark.
+/// Removes the work folder of a run that was killed after it had removed its mark.
 Result<void> clear_remains(const Path& out, format::FileSystem& files) {
   TRY_ASSIGN(const auto work, files.stat(work_folder(out)));
   if (!work || work->is_link || !work->is_directory) return {};
@@ -57,7 +57,7 @@ Result<void> clear_remains(const Path& out, format::FileSystem& files) {
   return remove_work_folder(out, files);
 }
 
-/// Whether all that would be made is there already, and no sign of unfinished work.
+/// Whether everything to be made exists already, without signs of unfinished work.
 Result<bool> is_complete(const UnpackPlan& plan, const Path& out, format::FileSystem& files) {
   TRY_ASSIGN(const auto mark, files.stat(work_mark(out, WorkKind::unpack)));
   if (mark) return false;
@@ -72,7 +72,7 @@ Result<bool> is_complete(const UnpackPlan& plan, const Path& out, format::FileSy
   return plan.index ? is_there(out / format::kIndexPath, plan.index->size(), files) : Result<bool>(true);
 }
 
-/// Makes one shard under .reshard/part, and moves it to .reshard/done when it is whole, right and durable.
+/// Makes one shard under .reshard/part; moves it to .reshard/done when it is complete, verified and durable.
 class ShardMaker {
  public:
   ShardMaker(format::Repository& packed, const format::Checkpoint& catalogue, Path out, format::FileSystem& files,
@@ -133,14 +133,14 @@ class ShardMaker {
   format::Progress& progress_;
 };
 
-/// Files from .reshard/done get their names in the output. Only now, all at once, so that whoever fails before leaves
-/// nothing that could pass for a checkpoint; after an error here they are taken back.
+/// Gives the files in .reshard/done their names in the output. Only now, all at once, so that a run that fails earlier
+/// leaves nothing that looks like a checkpoint; after an error here they are moved back.
 Result<void> name_files(const std::vector<std::string>& paths, const Path& out, format::FileSystem& files,
                         DurableFolders& folders) {
   std::set<Path> touched;
   const auto name = [&](const std::string& path) -> Result<void> {
     TRY_ASSIGN(const auto waits, files.stat(done_folder(out) / path));
-    if (!waits) return {};  // a run that was killed here has come to it
+    if (!waits) return {};  // renamed already by a run that was killed here
     TRY(folders.make((out / path).parent_path()));
     touched.insert((out / path).parent_path());
     return files.rename(done_folder(out) / path, out / path);
@@ -161,7 +161,7 @@ Result<void> name_files(const std::vector<std::string>& paths, const Path& out, 
   return named;
 }
 
-/// Two files of one name would overwrite each other.
+/// Refuses two files with the same name: one would overwrite the other.
 Result<void> check_names(const UnpackPlan& plan) {
   std::set<std::string> taken;
   if (plan.index) taken.insert(format::kIndexPath);
@@ -192,7 +192,7 @@ Result<UnpackPlan> prepare_unpack(format::Repository& packed, const format::Chec
   }
   for (const format::CompanionFile& file : catalogue.manifest()->companions) {
     const auto name = source_name(file.path);
-    // Of shards that there will not be, or of a model that this is not.
+    // The index of shards that will not be made, or a description of the source if this is another model.
     const bool stale =
         name &&
         ((!options.exact && format::is_index_path(*name)) ||
@@ -244,8 +244,8 @@ Result<UnpackOutcome> unpack(const UnpackPlan& plan, format::Repository& packed,
 
   TRY_ASSIGN(const auto lock, lock_work_folder(out, format::LockKind::exclusive, files));
   TRY_ASSIGN([[maybe_unused]] const bool still_begun,
-             has_begun(out, identity, files));  // again under the lock: a run with other options may have come between
-  TRY(files.remove_tree(part_folder(out)));     // what an earlier run left half done
+             has_begun(out, identity, files));  // again under the lock: another run may have started in between
+  TRY(files.remove_tree(part_folder(out)));     // shards that an earlier run left incomplete
   TRY(format::write_sealed(files, work_mark(out, WorkKind::unpack), identity));
   const size_t done = plan.shards.size() - todo.size();
   if (done != 0) progress.note(fmt::format("resuming: {} of {} shards are done", done, plan.shards.size()));

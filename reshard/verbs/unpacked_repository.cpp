@@ -16,7 +16,7 @@
 namespace dspack::reshard {
 namespace {
 
-/// One source shard. Every read opens what it needs: a shard's tensors may lie in thousands of files.
+/// One source shard. Each read opens the files that it needs: a shard's tensors may lie in thousands of files.
 class RebuiltSource final : public format::ByteSource {
  public:
   RebuiltSource(format::Repository& packed, const format::Checkpoint& catalogue, const ShardImage& image)
@@ -87,7 +87,7 @@ class UnpackedRepository final : public format::Repository {
     return packed_->is_local() ? format::RepositoryKind::local : format::RepositoryKind::http;
   }
   [[nodiscard]] bool is_local() const override { return false; }
-  /// Of the source, whose bytes these are.
+  /// The origin of the source, since the bytes are the source's.
   [[nodiscard]] std::optional<format::HubOrigin> hub_origin() const override {
     const format::Origin& origin = catalogue_.manifest()->origin;
     if (origin.repository.empty()) return std::nullopt;
@@ -150,7 +150,7 @@ Result<std::unique_ptr<format::Repository>> as_source(std::unique_ptr<format::Re
   const bool is_packed = manifest.has_value();
   if (!is_packed && manifest.error().kind != ErrorKind::not_found) return manifest.error();
   std::string at = place->locate(format::kManifestPath);
-  // So that nobody asks a distant place twice.
+  // So that a distant place is not asked twice.
   place = format::replace_text(std::move(place), format::kManifestPath, std::move(manifest), std::move(at));
   if (!is_packed) return place;
   place = format::make_expanding_repository(std::move(place));

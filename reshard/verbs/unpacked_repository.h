@@ -1,8 +1,9 @@
-// A packed repository as the checkpoint that it was made from: its source's shards, put together of packed tensors
-// while they are read, and its other files under the names that they had. What is made of it is what would be made of
-// the source itself. Threads: as a Repository. Lifetime: owns the packed repository. Memory: the kept headers. Errors:
-// those of source_shards (unsupported: a recipe that left out or converted weights), and of reading; what is read whole
-// is compared with the digest that the manifest records.
+// A packed repository presented as the checkpoint that it was made from: its source shards, put together from packed
+// tensors as they are read, and its other files under their original names. Packing it gives the same result as packing
+// the source.
+// Threads: as a Repository. Lifetime: owns the packed repository. Memory: the kept headers. Errors: those of
+// source_shards (unsupported: a recipe that left out or converted weights), and of reading; files that are read whole
+// are compared with the digest in the manifest.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,7 @@
 
 namespace dspack::reshard {
 
-/// `place` itself, unless it is a packed repository. `jobs`: headers that are read at the same time.
+/// Returns `place` itself unless it is a packed repository. `jobs`: headers read at a time.
 [[nodiscard]] Result<std::unique_ptr<format::Repository>> as_source(std::unique_ptr<format::Repository> place,
                                                                     unsigned jobs, const std::stop_token& stop);
 

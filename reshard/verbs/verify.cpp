@@ -15,7 +15,7 @@ using format::Layout;
 using format::PackedFile;
 using format::Sha256;
 
-/// A packed file while its bytes pass, and what of it differs from the manifest.
+/// Compares a packed file with the manifest as its bytes stream by.
 class PackedFileCheck {
  public:
   PackedFileCheck(const PackedFile& file, const Layout& layout)
@@ -23,7 +23,7 @@ class PackedFileCheck {
 
   void take(std::span<const std::byte> bytes) { pass_.take(bytes); }
 
-  /// What differs, after the last byte; one line each, without the path.
+  /// The differences, one line each, without the path. Call after the last byte.
   std::vector<std::string> finish() {
     const format::TensorPass::Sums sums = pass_.finish();
     std::vector<std::string> lines;
@@ -36,7 +36,7 @@ class PackedFileCheck {
     if (!is_whole && !has_damage) lines.emplace_back("its header differs from what was sealed");
     if (is_whole && has_damage) lines.emplace_back("the manifest contradicts itself about this file");
     for (const format::RowBlocks& blocks : file_.row_blocks) {
-      // One finding a tensor is enough.
+      // One finding per tensor is enough.
       if (sums.tensors[blocks.tensor].row_blocks != blocks.digests && !is_damaged(blocks.tensor))
         lines.push_back(fmt::format("tensor \"{}\" differs from its row blocks' digests", name(blocks.tensor)));
     }
@@ -65,7 +65,7 @@ class PackedFileCheck {
     return tensors;
   }
 
-  /// What the digests of their tensors make those of the file's experts.
+  /// The experts' digests, computed from the recorded digests of their tensors.
   [[nodiscard]] std::vector<format::Digest> recorded_expert_digests() const {
     if (file_.experts.empty()) return {};
     std::vector<std::vector<format::NamedDigest>> named(file_.experts.size());
@@ -88,7 +88,7 @@ class PackedFileCheck {
   format::TensorPass pass_;
 };
 
-/// Another source, whose stream is hashed on its way.
+/// Wraps a source and hashes its streamed bytes.
 class HashedSource final : public format::ByteSource {
  public:
   HashedSource(format::ByteSource& source, Sha256& hash) : source_(source), hash_(hash) {}
@@ -117,7 +117,7 @@ struct Check {
   Findings& findings;
   format::Progress& progress;
 
-  /// Opens a file; null if it cannot be used, which is then a finding.
+  /// Opens a file; null if it cannot be used, which is reported as a finding.
   Result<std::unique_ptr<format::ByteSource>> open(const std::string& path, uint64_t size_bytes,
                                                    const std::stop_token& stop) const {
     auto file = repository.open(path, stop);
@@ -131,7 +131,7 @@ struct Check {
     return std::unique_ptr<format::ByteSource>();
   }
 
-  /// Passes all bytes of a file on; false if that failed, which is then a finding.
+  /// Streams all bytes of a file to `take`; false if that failed, which is reported as a finding.
   Result<bool> read_all(format::ByteSource& file, const std::string& path,
                         const std::function<void(std::span<const std::byte>)>& take,
                         const std::stop_token& stop) const {
@@ -167,7 +167,7 @@ struct Check {
     TRY_ASSIGN(const bool read, read_all(*expanded, file.path, take, stop));
     if (!read) return {};
     std::vector<std::string> lines = contents.finish();
-    // What lies between and behind the frames no tensor's digest covers.
+    // Bytes between and after the frames are not covered by any tensor's digest.
     const auto nothing = [](std::span<const std::byte>) -> Result<void> { return {}; };
     TRY(hashed.stream(behind, nothing, stop));
     if (hash.finish() != stored.sha256 && lines.empty())

@@ -1,6 +1,6 @@
-// `reshard verify DIR`: reads a packed repository again and compares every digest. And what any verification finds:
-// lines for people, gathered by many threads. The comparison with a source is in verify_source.h.
-// Threads: one call; reads `jobs` files at a time. Errors: what keeps it from reading at all (no manifest, network);
+// `reshard verify DIR`: reads a packed repository again and compares every digest. Also the findings of any
+// verification: lines for people, collected from many threads. The comparison with a source is in verify_source.h.
+// Threads: one call; reads `jobs` files at a time. Errors: those that prevent reading at all (no manifest, network);
 // differences are findings, not errors.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace dspack::reshard {
 
-/// Findings of many threads. Threads: thread-safe.
+/// Collects the findings of many threads. Threads: thread-safe.
 class Findings {
  public:
   void add(std::string line) {
@@ -33,7 +33,7 @@ class Findings {
   std::vector<std::string> lines_;  // guarded by mutex_
 };
 
-/// What is read from a damaged file is a finding; what stops all reading (the network, Ctrl-C) is an error.
+/// Whether an error is a finding about a damaged file. Errors that stop all reading (the network, Ctrl-C) are not.
 [[nodiscard]] inline bool is_finding(const Error& error) {
   return error.kind == ErrorKind::not_found || error.kind == ErrorKind::corrupt || error.kind == ErrorKind::io;
 }
@@ -46,7 +46,7 @@ struct VerifyReport {
   std::vector<std::string> findings;  // one line each: file, tensor if known, what is wrong; sorted
 };
 
-/// Every file of the manifest: present, of its size, with its digest; every tensor and row block with its own.
+/// Checks that every file in the manifest exists with its size and digest, and every tensor and row block with its own.
 [[nodiscard]] Result<VerifyReport> verify_digests(format::Repository& packed, const format::Checkpoint& catalogue,
                                                   unsigned jobs, format::Progress& progress,
                                                   const std::stop_token& stop);

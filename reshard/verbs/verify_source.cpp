@@ -18,8 +18,8 @@ namespace {
 using format::Checkpoint;
 using format::TensorEntry;
 
-/// Tensors that the recipe makes of the source and the packed repository lacks or describes differently, and the other
-/// way round.
+/// Finds tensors that the recipe makes from the source but the packed repository lacks or describes differently, and
+/// tensors that only the packed repository has.
 void compare_catalogues(const Checkpoint& packed, const Checkpoint& wanted, Findings& findings) {
   for (const TensorEntry& tensor : wanted.tensors()) {
     const TensorEntry* copy = packed.find(tensor.name);
@@ -38,7 +38,7 @@ void compare_catalogues(const Checkpoint& packed, const Checkpoint& wanted, Find
   }
 }
 
-/// The same of tensors that are stored once for several names.
+/// The same for tensors that are stored once under several names.
 void compare_aliases(const Checkpoint& packed, const Product& product, const Checkpoint& source, Findings& findings) {
   std::set<std::string_view> wanted;
   for (const Alias& alias : product.aliases) {
@@ -52,7 +52,7 @@ void compare_aliases(const Checkpoint& packed, const Product& product, const Che
   }
 }
 
-/// What is stored of one tensor, to be "written" to: bytes that differ are a finding, and so is what cannot be read.
+/// A file that compares what is "written" to it with a packed tensor. Differences and unreadable bytes are findings.
 class ComparedTensor final : public format::WriteFile {
  public:
   ComparedTensor(format::Repository& repository, const Checkpoint& packed, const TensorEntry& tensor,
@@ -95,10 +95,10 @@ class ComparedTensor final : public format::WriteFile {
   const std::stop_token& stop_;
   std::unique_ptr<format::ByteSource> file_;
   std::vector<std::byte> buffer_;
-  bool reported_ = false;  // one finding a tensor is enough
+  bool reported_ = false;  // one finding per tensor is enough
 };
 
-/// The packed tensors as targets: a copy's `slot` is the tensor's number in the packed catalogue.
+/// The packed tensors as targets: a copy's `slot` is the tensor's index in the packed catalogue.
 class ComparedTensors final : public TensorTargets {
  public:
   ComparedTensors(format::Repository& repository, const Checkpoint& packed, Findings& findings,
@@ -120,8 +120,8 @@ class ComparedTensors final : public TensorTargets {
   const std::stop_token& stop_;
 };
 
-/// The ways of all tensors from the source to where they are packed. Those that are packed with another size are left
-/// out: compare_catalogues has found them.
+/// The copies of all tensors from the source to their packed places. Tensors that are packed with another size are left
+/// out: compare_catalogues reports them.
 Plan comparison_plan(const Product& product, const Checkpoint& source, const Checkpoint& packed) {
   Plan plan;
   plan.shards.resize(source.files().size());
@@ -158,7 +158,7 @@ Plan comparison_plan(const Product& product, const Checkpoint& source, const Che
   return plan;
 }
 
-/// Files without weights. Those of the packed repository were compared with its manifest before.
+/// Compares files without weights. The packed ones were compared with the manifest before.
 Result<void> compare_companions(const format::Manifest& packed, const Plan& plan, format::Repository& repository,
                                 const Checkpoint& source, unsigned jobs, VerifyReport& report, Findings& findings,
                                 const std::stop_token& stop) {
@@ -264,7 +264,7 @@ Result<Declarations> hub_declarations(format::Repository& hub, const format::Man
   return found;
 }
 
-/// What is wrong with a rebuilt digest and size, compared with what somebody declares; one line each.
+/// Compares a rebuilt digest and size with a declaration; adds one line per difference.
 void compare(const std::string& path, const format::Digest& sha256, uint64_t size_bytes, const Declarations& declared,
              bool must_be_declared, Findings& findings) {
   const auto found = declared.files.find(path);
@@ -282,7 +282,7 @@ void compare(const std::string& path, const format::Digest& sha256, uint64_t siz
   }
 }
 
-/// What can be told without reading weights: companions, and weights that are declared and were not packed.
+/// Compares everything that needs no weights: companions, and declared weights that were not packed.
 void compare_names(const format::Manifest& manifest, const Declarations& declared, Findings& findings) {
   for (const format::CompanionFile& file : manifest.companions) {
     if (const auto name = source_name(file.path))

@@ -80,7 +80,7 @@ WantedFiles wanted_by_journal(const Plan& plan, const JournalState& done, const 
   for (const auto& [number, sealed] : done.files) {
     WantedFile& file = wanted.files[number];
     file.zstd = sealed.zstd;
-    // Where the record of a shard is gone its tensors are made anew, and the file is partial until then.
+    // If a shard's record is gone, its tensors are made again and the file is partial until then.
     const bool complete = std::ranges::all_of(file.tensors, [](const auto& digest) { return digest.has_value(); });
     if (complete) file.sha256 = sealed.sha256;
   }
@@ -91,13 +91,13 @@ namespace {
 
 using format::Path;
 
-/// Judges one file after the other. Threads: thread-safe.
+/// Checks one file at a time. Threads: thread-safe.
 class Judge {
  public:
   Judge(const WantedFiles& wanted, Scrutiny scrutiny, format::FileSystem& files, format::Progress& progress)
       : wanted_(wanted), scrutiny_(scrutiny), files_(files), progress_(progress) {}
 
-  /// nullopt: the file is as it must be, or nothing is known of it.
+  /// nullopt: the file is intact, or nothing is known about it.
   Result<std::optional<FileDamage>> judge(uint32_t number, const std::stop_token& stop) const {
     const WantedFile& file = wanted_.files[number];
     const bool anything_known =
@@ -109,7 +109,7 @@ class Judge {
     TRY(look_at_tensors(damage, stop));
     if (file.sha256 || !damage.slots.empty() || damage.remains == Remains::compressed)
       return std::optional(std::move(damage));
-    // A partial file gets its header again from whoever fills it; one that has lost its end is not filled.
+    // A partial file gets its header again when it is filled; a truncated one would not be filled.
     const Path path = damage.remains == Remains::partial ? wanted_.part_path(number) : wanted_.final_path(number);
     TRY_ASSIGN(const auto info, files_.stat(path));
     if (info && info->size_bytes == file.planned.size_bytes) return std::optional<FileDamage>();
@@ -117,13 +117,13 @@ class Judge {
   }
 
  private:
-  /// Finds what there is, and whether no more needs to be looked at.
+  /// Determines the remains, and whether the file needs no further checks.
   Result<bool> is_whole(uint32_t number, Remains& remains, const std::stop_token& stop) const {
     const WantedFile& file = wanted_.files[number];
     TRY_ASSIGN(const auto final, files_.stat(wanted_.final_path(number)));
     TRY_ASSIGN(const auto part, files_.stat(wanted_.part_path(number)));
     const bool quick = scrutiny_ == Scrutiny::outside;
-    const bool readable = !file.is_compressed || file.zstd.has_value();  // how its frames lie is known
+    const bool readable = !file.is_compressed || file.zstd.has_value();  // the layout of its frames is known
     if (final && final->is_regular && readable) {
       const uint64_t size_bytes = file.zstd ? file.zstd->size_bytes : file.planned.size_bytes;
       if (file.sha256 && final->size_bytes == size_bytes) {
@@ -132,7 +132,7 @@ class Judge {
                                                file.planned.size_bytes, stop));
         if (fits) return true;
       }
-      // What a link leads to belongs to others: it is not mended, a file of our own takes the link's place.
+      // A link's target belongs to others: it is not mended; our own file replaces the link.
       if (!final->is_link) {
         remains = file.is_compressed ? Remains::compressed : Remains::raw_final;
         return false;
@@ -143,7 +143,7 @@ class Judge {
     return quick && !file.sha256 && part->size_bytes == file.planned.size_bytes;
   }
 
-  /// `raw_bytes`: what the file counts for in the progress.
+  /// `raw_bytes`: the file's share of the progress.
   Result<bool> has_digest(const Path& path, const format::Digest& digest, uint64_t raw_bytes,
                           const std::stop_token& stop) const {
     const auto read = digest_of_file(path, files_, stop);

@@ -1,7 +1,8 @@
-// The weight files of a packed repository as they must be, and what of them is not so. They are laid out as its
-// manifest says, or, where it is unfinished, as its journal does.
+// The expected weight files of a packed repository, and how the existing ones differ. The expected layout comes from
+// the manifest, or from the journal if the repository is unfinished.
 // Threads: plain values; find_damage is one call, `jobs` files at a time. Lifetime: refers to the catalogue; keep both
-// together. Memory: about 1 MiB a job. Errors: what keeps from judging at all; what cannot be read of a file is damage.
+// together. Memory: about 1 MiB per job. Errors: those that prevent any judgement; unreadable parts of a file are
+// damage.
 #pragma once
 
 #include <optional>
@@ -14,20 +15,20 @@
 namespace dspack::reshard {
 
 struct WantedFile {
-  PlannedFile planned;                                 // its tensors are those of the catalogue
-  std::vector<std::optional<format::Digest>> tensors;  // nullopt: nothing is known of it yet
-  std::optional<format::Digest> sha256{};              // of the raw bytes; nullopt: the file is not sealed yet
-  bool is_compressed = false;                          // under its final name
-  std::optional<format::CompressedForm> zstd{};        // how, where that is known
+  PlannedFile planned;                                 // its tensors are catalogue indices
+  std::vector<std::optional<format::Digest>> tensors;  // expected digests; nullopt: not known yet
+  std::optional<format::Digest> sha256{};              // digest of the raw bytes; nullopt: the file is not sealed yet
+  bool is_compressed = false;                          // true: stored compressed under its final name
+  std::optional<format::CompressedForm> zstd{};        // compressed form, if known
 };
 
 struct WantedFiles {
-  const format::Checkpoint& catalogue;  // of what the files hold
+  const format::Checkpoint& catalogue;  // describes the tensors in the files
   format::Path out;
   std::optional<int> zstd_level;
   std::vector<WantedFile> files;
 
-  [[nodiscard]] format::Path part_path(uint32_t file) const;   // while it does not have all its bytes
+  [[nodiscard]] format::Path part_path(uint32_t file) const;   // until it has all its bytes
   [[nodiscard]] format::Path final_path(uint32_t file) const;  // as it is stored
   [[nodiscard]] const format::TensorEntry& tensor(uint32_t file, uint32_t slot) const {
     return catalogue.tensors()[files[file].planned.tensors[slot]];
@@ -38,38 +39,38 @@ struct WantedFiles {
   }
 };
 
-/// Of a complete repository; `packed` has its manifest.
+/// The files of a complete repository; `packed` has its manifest.
 [[nodiscard]] WantedFiles wanted_by_manifest(const format::Checkpoint& packed, const format::Path& out,
                                              std::optional<int> zstd_level);
 
-/// Of an unfinished one: the tensors that are recorded as whole, in files that are sealed and in those that are not.
+/// The files of an unfinished repository: the tensors recorded as complete, in sealed and unsealed files.
 [[nodiscard]] WantedFiles wanted_by_journal(const Plan& plan, const JournalState& done, const format::Path& out);
 
-/// How what there is of a file can be read.
+/// How the remains of a file can be read.
 enum class Remains {
   none,
-  raw_final,   // under its final name, as its raw bytes
-  compressed,  // under its final name
-  partial,     // raw, where files lie until they have all their bytes
+  raw_final,   // raw, under the final name
+  compressed,  // under the final name
+  partial,     // raw, at the path of incomplete files
 };
 
 struct FileDamage {
   uint32_t file = 0;
   Remains remains = Remains::none;
-  std::vector<uint32_t> slots{};  // ascending; tensors that must be fetched: the others are as they must be
+  std::vector<uint32_t> slots{};  // ascending; tensors that must be fetched: the others are intact
 };
 
-/// How files are judged.
+/// How thoroughly files are checked.
 enum class Scrutiny {
   bytes,    // every byte is read
-  outside,  // presence and size alone; what fails is read
+  outside,  // only presence and size; files that fail are read
 };
 
 [[nodiscard]] Result<std::vector<FileDamage>> find_damage(const WantedFiles& wanted, Scrutiny scrutiny, unsigned jobs,
                                                           format::FileSystem& files, format::Progress& progress,
                                                           const std::stop_token& stop);
 
-/// What there is of a file, by its raw bytes.
+/// The raw bytes of a file's remains; null if there are none.
 [[nodiscard]] Result<std::unique_ptr<format::ByteSource>> open_remains(const WantedFiles& wanted, uint32_t file,
                                                                        Remains remains, format::FileSystem& files);
 

@@ -33,7 +33,7 @@ Result<bool> fits(const CompanionFile& wanted, const Path& out, Scrutiny scrutin
   return digest.has_value() && *digest == wanted.sha256;
 }
 
-/// The index over the files as they lie: what is stored, without other names for it.
+/// The index of the files as they are: stored names only, without aliases.
 std::string index_of(const format::Checkpoint& packed) {
   format::Json map = format::Json::object();
   for (const format::TensorEntry& tensor : packed.tensors()) {
@@ -42,7 +42,7 @@ std::string index_of(const format::Checkpoint& packed) {
   return format::hub_index(packed.manifest()->coverage.payload_bytes, std::move(map));
 }
 
-/// Has companions again, one after the other.
+/// Restores companions, one at a time.
 class Maker {
  public:
   Maker(const CompanionSource& source, const Path& out, const Recipe& recipe, format::FileSystem& files,
@@ -55,7 +55,7 @@ class Maker {
         folders_(folders),
         stop_(stop) {}
 
-  /// Why it could not be had; empty: it was.
+  /// The reason why it could not be restored; empty: it was.
   Result<std::string> make(const CompanionFile& wanted) const {
     const bool from_copy = source_.catalogue != nullptr && source_.catalogue->manifest().has_value();
     if (from_copy && holds(*source_.catalogue->manifest(), wanted)) return copy(wanted.path, wanted);
@@ -134,7 +134,7 @@ Result<std::vector<CompanionFile>> damaged_companions(const Manifest& manifest, 
 CompanionNeeds needs_of(const std::vector<CompanionFile>& damaged, const Manifest& manifest) {
   CompanionNeeds needs;
   for (const CompanionFile& file : damaged) {
-    if (file.path == kCardPath || file.path == format::kIndexPath) continue;  // the manifest alone decides them
+    if (file.path == kCardPath || file.path == format::kIndexPath) continue;  // determined by the manifest alone
     needs.repository = true;
     const bool of_all = file.path == format::kHeadersPath || !source_name(file.path, manifest);
     needs.catalogue = needs.catalogue || of_all;
@@ -148,7 +148,7 @@ Result<std::vector<std::string>> mend_companions(const std::vector<CompanionFile
                                                  const std::stop_token& stop) {
   const Maker maker(source, out, recipe, files, folders, stop);
   std::vector<CompanionFile> order = damaged;
-  // Of the source's card ours is made.
+  // The card comes last: it is made from the source's card.
   std::stable_partition(order.begin(), order.end(), [](const CompanionFile& file) { return file.path != kCardPath; });
   std::vector<std::string> left;
   for (const CompanionFile& file : order) {

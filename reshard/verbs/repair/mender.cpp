@@ -15,7 +15,7 @@ namespace {
 
 using format::TensorEntry;
 
-/// The missing tensors by name, each crossed out when its way is found.
+/// The missing tensors by name; each is removed when its copy is found.
 class Missing {
  public:
   Missing(const WantedFiles& wanted, const std::vector<FileDamage>& damage) : wanted_(wanted) {
@@ -25,7 +25,7 @@ class Missing {
     }
   }
 
-  /// The copy into where the tensor belongs, if it is missing and `from` describes the same one.
+  /// The copy that restores the tensor, if it is missing and `from` describes the same tensor.
   std::optional<Copy> way_of(const TensorEntry& from, Copy copy) {
     const auto found = by_name_.find(from.name);
     if (found == by_name_.end()) return std::nullopt;
@@ -173,7 +173,7 @@ Result<void> Mender::finish_unread(uint32_t file) {
   return finish(state);
 }
 
-/// Puts what is sound where the rest is to be written.
+/// Moves or expands the intact tensors to the partial file that takes the fetched ones.
 Result<void> Mender::prepare(State& state) {
   if (state.prepared) return {};
   const uint32_t number = state.damage.file;

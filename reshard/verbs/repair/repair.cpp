@@ -21,7 +21,7 @@ using format::CompanionFile;
 using format::Manifest;
 using format::TensorEntry;
 
-/// What is wrong with a complete repository.
+/// The damage of a complete repository.
 struct FoundDamage {
   std::vector<FileDamage> files;
   std::vector<CompanionFile> companions;
@@ -31,7 +31,7 @@ struct FoundDamage {
   }
 };
 
-/// What the recipe took from the source's weights, as its result shows it: no weight is read for it.
+/// The facts that the recipe took from the source's weights, derived from the result without reading weights.
 Result<SourceFacts> recorded_facts(const Recipe& recipe, const Checkpoint& packed, const Checkpoint& source,
                                    format::Repository& repository, const std::stop_token& stop) {
   SourceFacts facts;
@@ -43,7 +43,7 @@ Result<SourceFacts> recorded_facts(const Recipe& recipe, const Checkpoint& packe
     if (found == nullptr) return std::nullopt;
     return static_cast<uint32_t>(found - source.tensors().data());
   };
-  std::map<std::string, std::vector<uint32_t>> alike;  // by the name under which they are stored
+  std::map<std::string, std::vector<uint32_t>> alike;  // by the name that they are stored under
   for (const auto& [alias, stored] : packed.manifest()->aliases) {
     const auto first = index_of(stored);
     const auto second = index_of(alias);
@@ -61,15 +61,15 @@ Result<SourceFacts> recorded_facts(const Recipe& recipe, const Checkpoint& packe
   return facts;
 }
 
-/// The place to fetch from, as far as it is needed.
+/// The place to fetch from, opened as far as needed.
 struct Opened {
   std::unique_ptr<format::Repository> repository;
   std::optional<Checkpoint> catalogue;
-  std::optional<Plan> plan;  // of all that the repository holds; of an ordinary source
+  std::optional<Plan> plan;  // plan of the whole repository; set for an ordinary source
   [[nodiscard]] bool is_packed() const { return catalogue && catalogue->manifest().has_value(); }
 };
 
-/// A packed place is known by its manifest; of an ordinary one headers are read only if something needs them.
+/// A packed place is described by its manifest; an ordinary one's headers are read only if something needs them.
 Result<Opened> open_needed(const Checkpoint& packed, const Recipe& recipe, bool needs_catalogue,
                            const RepairOptions& options, const OpenSource& open_source, format::Progress& progress,
                            const std::stop_token& stop) {
@@ -91,7 +91,8 @@ Result<Opened> open_needed(const Checkpoint& packed, const Recipe& recipe, bool 
   return opened;
 }
 
-/// Compressed files that another packed repository has in the very form are copied: nothing is compressed again.
+/// Copies compressed files that the other packed repository stores identically, without compressing them again. Returns
+/// the remaining damage.
 Result<std::vector<FileDamage>> copy_stored(const WantedFiles& wanted, const Manifest& manifest,
                                             std::vector<FileDamage> damage, const Opened& opened,
                                             format::FileSystem& files, DurableFolders& folders,
@@ -162,7 +163,7 @@ Result<void> check_room(const WantedFiles& wanted, const std::vector<FileDamage>
     bytes += (lies_there ? 0 : raw) + (wanted.files[file.file].is_compressed ? ZSTD_compressBound(raw) : 0);
   }
   TRY(check_disk(bytes, wanted.out, files));
-  return check_free_files(2 * damage.size(), wanted.out, files);  // of each perhaps a folder, too
+  return check_free_files(2 * damage.size(), wanted.out, files);  // each may also need a folder
 }
 
 Result<void> mend_files(const WantedFiles& wanted, const std::vector<FileDamage>& damage, const Plan& plan,
@@ -203,7 +204,7 @@ Result<RepairReport> repair(const Checkpoint& packed, const RepairOptions& optio
   const Manifest& manifest = *packed.manifest();
   auto recipe = parse_recipe(format::canonical_json(manifest.recipe));
   if (!recipe) return recipe.error().in((options.folder / format::kManifestPath).string());
-  // Held while damage is looked for, too: what was found must still be so when it is mended.
+  // Also held while looking for damage: the findings must still be true when it is mended.
   TRY_ASSIGN(const auto lock, lock_work_folder(options.folder, format::LockKind::exclusive, files));
   const WantedFiles wanted = wanted_by_manifest(packed, options.folder, recipe->zstd_level);
   FoundDamage found;

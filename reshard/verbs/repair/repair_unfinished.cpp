@@ -18,16 +18,16 @@ namespace {
 
 using format::Path;
 
-/// What of a journal is kept.
+/// Which records of a journal to keep.
 struct Kept {
-  std::set<uint64_t> again{};  // shards that are to be read once more: nothing that is recorded of them
-  bool file_hashes = true;     // the digests of files' beginnings
+  std::set<uint64_t> again{};  // shards to read again: drop all their records
+  bool file_hashes = true;     // keep the digests of files' beginnings
 };
 
-/// The lines that read and follow one another, but for what is not to be kept. A torn tail goes too.
+/// The valid lines that follow one another, without records to be dropped. A torn tail is dropped too.
 std::string sound_lines(std::string_view text, const Kept& keep) {
   std::string kept;
-  std::map<uint64_t, uint64_t> begun;  // copies that the records kept so far have, of shards that are not done
+  std::map<uint64_t, uint64_t> begun;  // copies of unfinished shards in the records kept so far
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
     const std::string_view line = text.substr(0, end);
@@ -65,7 +65,7 @@ Result<void> rewrite(const Path& journal, const Kept& keep, format::FileSystem& 
   if (!text) return text.error();
   std::string kept = sound_lines(*text, keep);
   if (kept.empty()) return {};  // nothing was recorded yet
-  // Without its first record nobody knows whose work it is.
+  // Without its first record the owner of the work is unknown.
   const bool has_head = text->starts_with(kept.substr(0, kept.find('\n') + 1));
   if (!has_head) {
     return Error{ErrorKind::corrupt,
@@ -74,18 +74,18 @@ Result<void> rewrite(const Path& journal, const Kept& keep, format::FileSystem& 
                              journal.string())};
   }
   if (kept == *text) return {};
-  // What is read once more may come otherwise than what those digests have of it.
+  // Bytes that are read again may differ from those in the files' digests, so drop these.
   kept = sound_lines(*text, {.again = keep.again, .file_hashes = false});
   return format::write_sealed(files, journal, kept);
 }
 
-/// Whether what was written of the tensor under way is on the disk as its record says.
+/// Whether the written beginning of a tensor under way is on disk and matches its record.
 Result<bool> has_beginning(const RunScope& scope, const Plan& plan, const Copy& copy, const format::Sha256State& wanted,
                            Scrutiny scrutiny, format::FileSystem& files, const std::stop_token& stop) {
   const PlannedFile& planned = plan.files[copy.file];
   const Path part = partial_path(scope, planned);
   TRY_ASSIGN(const auto final, files.stat(final_path(plan, scope, planned)));
-  if (final) return false;  // that is what is mended, and takes the other's place
+  if (final) return false;  // the final file is the one to be mended, and replaces the partial one
   TRY_ASSIGN(const auto info, files.stat(part));
   if (!info || !info->is_regular || info->is_link || info->size_bytes != planned.size_bytes) return false;
   if (scrutiny == Scrutiny::outside) return true;
@@ -101,8 +101,8 @@ Result<bool> has_beginning(const RunScope& scope, const Plan& plan, const Copy& 
   return read.has_value() && hash.state() == wanted;
 }
 
-/// Shards of which the tensor under way has lost what came of it. The state of a shard's digest is known where its
-/// record ends alone, so they are read from their beginnings.
+/// Shards whose tensor under way has lost written bytes. They are read again from the start, since the state of a
+/// shard's digest is recorded only at the end of its record.
 Result<std::set<uint64_t>> cut_shards(const RunScope& scope, const Plan& plan, const JournalState& done,
                                       Scrutiny scrutiny, format::FileSystem& files, const std::stop_token& stop) {
   std::set<uint64_t> cut;
@@ -117,8 +117,8 @@ Result<std::set<uint64_t>> cut_shards(const RunScope& scope, const Plan& plan, c
   return cut;
 }
 
-/// Shards of which tensors were read once by themselves and once with the others, and differently: one of the two has
-/// come damaged, and which is not known.
+/// Shards with tensors that gave different bytes when read with their shard and separately: one of the readings was
+/// damaged, and it is unknown which.
 std::set<uint64_t> doubtful_shards(const Plan& plan, const format::Checkpoint& source, const JournalState& done) {
   std::map<uint32_t, format::Digest> streamed;
   for (const auto& [shard, record] : done.shards) {
@@ -172,8 +172,8 @@ Result<RepairReport> repair_unfinished(const RepackOutlook& outlook, format::Rep
   }
   const WantedFiles wanted = wanted_by_journal(outlook.plan, loaded.state, options.out);
   TRY_ASSIGN(const std::vector<FileDamage> damage, find_damage(wanted, scrutiny, options.jobs, files, progress, stop));
-  // While files are mended they hold less than the journal says. Whoever goes on after a kill must see that: so it
-  // reads back what it seals.
+  // While files are mended they hold less than the journal records. Drop the files' digests, so that a run that resumes
+  // after a kill reads back what it seals.
   if (!damage.empty()) TRY(rewrite(journal_path(scope), {.file_hashes = false}, files));
   TRY(check_room(wanted, damage, files));
   RepairReport report{.checked_files = loaded.state.files.size(), .damaged_files = damage.size()};

@@ -1,5 +1,5 @@
-// `reshard repair` of an unfinished repository: data that the journal records and that is lost or differs is fetched
-// again; then the run resumes and completes. Broken lines inside a journal are removed first, and their work is
+// `reshard repair` of an unfinished repository: fetches data again that the journal records but that is lost or
+// differs; then the run resumes and completes. Broken lines inside a journal are removed first, and their work is
 // repeated.
 // Threads: one call per folder at a time; a second one is refused (conflict). Errors: as repack and repair; conflict
 // (parts, which are repaired by their own commands).
@@ -10,7 +10,7 @@
 
 namespace dspack::reshard {
 
-/// `outlook`: of the run that was begun, as repack has it.
+/// `outlook`: that of the unfinished run, as for repack.
 [[nodiscard]] Result<RepairReport> repair_unfinished(const RepackOutlook& outlook, format::Repository& repository,
                                                      const RepackOptions& options, Scrutiny scrutiny,
                                                      format::FileSystem& files, format::Progress& progress,
