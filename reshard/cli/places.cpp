@@ -12,7 +12,7 @@
 namespace dspack::reshard {
 namespace {
 
-// A job has at most two connections, a lent one's included, and three open files.
+// A job uses at most two connections, including a lent one, and three open files.
 constexpr unsigned kMaxJobs = 128;
 constexpr unsigned kMaxRetries = 1000;
 

@@ -16,7 +16,7 @@ namespace dspack::reshard {
 struct NetworkFlags {
   uint64_t limit_rate = 0;  // bytes per second over all connections; 0: no limit
   unsigned retries = 11;    // repetitions of a request, counted from zero whenever bytes arrive
-  double pause_second = 1;  // RemoteOptions
+  double pause_second = 1;  // as in RemoteOptions
 };
 
 /// Adds --jobs, described as `what` ("Files read at a time"). Its maximum keeps connections and files below the usual

@@ -76,7 +76,7 @@ Result<void> set_field(Selector& selector, std::string_view key, const std::stri
                              format::did_you_mean(key, kFields)));
 }
 
-/// A number set may be a plain number.
+/// The text of a JSON string or unsigned number: a number set may be a plain number.
 Result<std::string> text_of(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_unsigned()) return std::to_string(value.get<uint64_t>());

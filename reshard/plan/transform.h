@@ -92,7 +92,7 @@ struct KnownOfSource {
   format::Quantization stored;
 };
 
-/// nullopt: the transform does not concern the weight.
+/// nullopt: the transform does not apply to the weight.
 [[nodiscard]] Result<std::optional<Change>> apply(const Transform& transform, uint32_t weight,
                                                   const format::Checkpoint& source, const KnownOfSource& known);
 

@@ -365,7 +365,7 @@ bool fits_copies(const std::vector<TensorDigests>& tensors, const std::vector<Co
   return true;
 }
 
-/// Whether the record fits a copy of whose bytes `done` were read.
+/// Whether the record fits a copy of whose tensor `done` bytes were read.
 bool fits_open(const TensorBegun& tensor, const Copy& copy, uint64_t done, const Plan& plan) {
   const uint64_t block = block_bytes_of(copy, plan);
   if (copy.conversion != Conversion::none || tensor.whole.bytes != done) return false;

@@ -66,7 +66,7 @@ Result<std::vector<Declarations>> find_declarations(format::Repository& reposito
                                                     std::vector<std::string>& warnings, const std::stop_token& stop) {
   std::vector<Declarations> lists;
   if (options.declared) lists.push_back(*options.declared);
-  if (repository.kind() == format::RepositoryKind::hub) return lists;  // its digests are its own
+  if (repository.kind() == format::RepositoryKind::hub) return lists;  // the Hub declares digests itself
   const auto text = repository.read_text(kChecksumList, kMaxListBytes, stop);
   if (!text && text.error().kind == ErrorKind::not_found) return lists;
   if (!text) return text.error();
