@@ -15,7 +15,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostNameBytes = 64;  // of a function; OpenAI's limit
+constexpr size_t kMostNameBytes = 64;  // per function; OpenAI's limit
 
 OrderedJson any_object() {
   return {{"type", "object"}, {"additionalProperties", true}};

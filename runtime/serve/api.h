@@ -85,7 +85,7 @@ class Api {
 
   const TextModel& text_;
   PromptMaker prompts_;
-  std::array<Answering::Marks, 2> marks_;  // of the templates: without tools, and with tools
+  std::array<Answering::Marks, 2> marks_;  // per template: without tools, with tools
   Scheduler& scheduler_;
   MachineWatch& machine_;
   const WebPage page_ = make_web_page();

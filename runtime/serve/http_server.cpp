@@ -158,7 +158,7 @@ class Server final : public HttpServer, private HttpConnectionOwner {
   Listeners listeners_{context_};
   Connections connections_;  // longest silent first
   std::atomic<uint32_t> count_ = 0;
-  std::atomic<uint64_t> body_bytes_ = 0;  // of requests that are arriving, queued or being handled
+  std::atomic<uint64_t> body_bytes_ = 0;  // sum over requests that are arriving, queued or being handled
   std::thread thread_;
 };
 

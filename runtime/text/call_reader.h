@@ -38,7 +38,7 @@ class CallReader {
 
   /// `text`: everything from the opening mark on, which only grows. `no_call` and `whole` are final.
   [[nodiscard]] State read(std::string_view text);
-  /// Call when the text has ended: the current arguments get no longer.
+  /// Call when the text has ended: the current arguments will not grow.
   void cut();
 
   [[nodiscard]] const std::string& name() const { return name_; }

@@ -42,8 +42,8 @@ struct ChatMessage {
   std::optional<std::vector<ToolCall>> tool_calls = {};  // for an assistant; an empty list is not the same as none
   std::optional<std::string> tool_call_id = {};          // for a tool's message: the call that it answers
   std::optional<std::string> name = {};                  // Kimi-K2's templates print it instead of the role
-  bool prefix = false;             // for the last message: the answer that the model continues (DeepSeek-V3.1)
-  OrderedJson others = {};         // the message's other fields, such as "reasoning_content"; null: none
+  bool prefix = false;      // for the last message: it begins the answer, which the model continues (DeepSeek-V3.1)
+  OrderedJson others = {};  // the message's other fields, such as "reasoning_content"; null: none
   std::vector<size_t> seams = {};  // offsets in `content` of the line feeds between its parts
 
   /// Appends a part to the content.
@@ -85,7 +85,7 @@ struct Conversation {
 /// The same for JSON that parse_ordered_json has read.
 [[nodiscard]] Result<Conversation> read_conversation(const OrderedJson& root);
 
-/// An object in JSON, for RenderOptions::arguments. Errors: invalid, naming the place.
+/// An object in JSON, for RenderOptions::arguments. Errors: invalid.
 [[nodiscard]] Result<OrderedJson> parse_template_arguments(std::string_view json_text);
 
 /// A call's arguments as an object, parsed if they are JSON text. Errors: invalid, naming the call.
