@@ -47,7 +47,7 @@ Result<void> run_traced(LoadedModel& loaded, std::span<const uint32_t> tokens, T
   TRY_ASSIGN(Session session, loaded.start_session());
   auto done = session.logits(
       tokens, 0, [](std::span<const float>) {}, stop, &trace);
-  TRY(trace.status());  // what it was that ended the pass
+  TRY(trace.status());  // the trace's error, if that ended the pass
   return done;
 }
 
