@@ -13,7 +13,7 @@
 namespace dspack::runtime {
 
 /// The IP addresses of a host, in digits. An address, with or without URL brackets, resolves to itself; localhost to
-/// both loopback addresses, whatever this machine's files say (RFC 6761, 6.3); other names are looked up.
+/// both loopback addresses, regardless of the hosts file (RFC 6761, 6.3); other names are looked up.
 [[nodiscard]] Result<std::vector<std::string>> resolve_host(const std::string& host);
 
 /// Whether it is an address of 127.0.0.0/8 or ::1, in digits.

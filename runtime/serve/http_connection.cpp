@@ -184,7 +184,7 @@ void HttpConnection::on_header() {
   if (header.version() >= 11 && header.count(http::field::host) != 1)
     return refuse(400, "the request has not one Host");
   if (header.count(http::field::origin) > 1) return refuse(400, "the request has more than one Origin");
-  // HTTP/1.0 knows no expectations (RFC 9110, 10.1.1).
+  // HTTP/1.0 has no expectations (RFC 9110, 10.1.1).
   const auto [expectation, end] = header.equal_range(http::field::expect);
   const bool is_expected = expectation != end && header.version() >= 11;
   if (!is_expected) return;

@@ -4,7 +4,7 @@
 // memory, and is sent to the client if possible.
 #pragma once
 
-#include <utility>  // in front of Boost 1.74, one of whose headers lacks it
+#include <utility>  // must precede Boost 1.74, which lacks this include
 
 #include <boost/asio.hpp>
 #include <boost/beast/core.hpp>

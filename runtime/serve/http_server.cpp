@@ -1,6 +1,6 @@
 #include "runtime/serve/http_server.h"
 
-#include <utility>  // in front of Boost 1.74, one of whose headers lacks it
+#include <utility>  // must precede Boost 1.74, which lacks this include
 
 #include <algorithm>
 #include <atomic>

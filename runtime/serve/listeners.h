@@ -4,7 +4,7 @@
 // lacks every address), both with the remedy; invalid (not an IP address).
 #pragma once
 
-#include <utility>  // in front of Boost 1.74, one of whose headers lacks it
+#include <utility>  // must precede Boost 1.74, which lacks this include
 
 #include <boost/asio.hpp>
 #include <cstdint>

@@ -25,7 +25,7 @@ namespace dspack::runtime {
 /// parsed except where its guards keep text as text.
 enum class SpecialTokens { parse, as_text, guarded };
 
-/// Whether decoding leaves out tokens that are flagged special.
+/// Whether decoding skips tokens that are flagged special.
 enum class SpecialOutput { keep, skip };
 
 /// Conditions that end an encoding early.

@@ -6,7 +6,7 @@
 //   v31   DeepSeek-V3.1    the same with <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{..}<｜tool▁call▁end｜>
 //   dsml  DeepSeek-V3.2    <｜DSML｜function_calls><｜DSML｜invoke name="NAME"><｜DSML｜parameter name="a"
 //                          string="true">text</｜DSML｜parameter> .. </｜DSML｜invoke> .. </｜DSML｜function_calls>;
-//                          V4 says tool_calls
+//                          V4: tool_calls
 //   kimi  Kimi-K2          <|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>
 //                          {..}<|tool_call_end|> .. <|tool_calls_section_end|>
 //   glm   GLM-4            <tool_call>NAME<arg_key>a</arg_key><arg_value>text</arg_value> .. </tool_call>

@@ -16,7 +16,7 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-// Limit for width and precision: nobody reads more padding.
+// Limit for width and precision: more padding is of no practical use.
 constexpr int64_t kMostColumns = 100'000;
 
 /// The part between "%" and its letter.
