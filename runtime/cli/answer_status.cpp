@@ -127,8 +127,8 @@ class AnswerStatus {
   Clock::time_point begin_;
   uint64_t layers_seen_ = 0;
   uint64_t layer_experts_ = 0;     // experts read when the current layer began
-  format::RecentRate rate_;        // of tokens
-  format::RecentRate bytes_rate_;  // of expert bytes
+  format::RecentRate rate_;        // tokens
+  format::RecentRate bytes_rate_;  // bytes of experts
   format::StatusLine line_;        // last: calls text()
 };
 

@@ -98,7 +98,7 @@ struct RecordOptions {
   LoadOptions load;
   PassTokens tokens;
   std::string out;
-  std::vector<std::string> patterns;  // of module names; empty: all modules
+  std::vector<std::string> patterns;  // for module names; empty: all modules
 
   /// Errors: invalid, options that contradict each other, or no tokens.
   [[nodiscard]] Result<void> complete();

@@ -19,7 +19,7 @@ namespace dspack::runtime {
 
 struct RecordPlan {
   std::vector<uint32_t> tokens;
-  std::vector<std::string> patterns;  // of module names to record; empty: all modules
+  std::vector<std::string> patterns;  // for module names to record; empty: all modules
   format::Path path;
 };
 
