@@ -55,7 +55,7 @@ bool AnswerPrinter::push(uint32_t token) {
 
 std::string AnswerPrinter::finish() {
   print(stop_.push(detokenizer_.flush()));
-  print(stop_.finish());  // only now is it certain what was held back
+  print(stop_.finish());  // held-back text that turned out not to begin a stop string
   if (reasons_) answer_begin_ = text_.size();
   if (std::exchange(reasons_, false)) format::dim_data(false);
   format::print_out("\n");
@@ -65,10 +65,10 @@ std::string AnswerPrinter::finish() {
 
 void AnswerPrinter::print(std::string_view text) {
   follow_reasoning(text);
-  (void)std::fflush(stdout);  // a person reads along; a failure is noticed at the end
+  (void)std::fflush(stdout);  // shows the answer as it arrives; failures are noticed at the end
 }
 
-// The mark of the end may come in pieces: it is looked for in the text so far.
+// The end mark may arrive in pieces: it is searched for in the whole text so far.
 void AnswerPrinter::follow_reasoning(std::string_view text) {
   const size_t before = text_.size();
   text_ += text;

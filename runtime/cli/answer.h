@@ -13,16 +13,16 @@
 
 namespace dspack::runtime {
 
-/// Options of an answer of at most so many tokens: what ends it, and what is said or refused before its prompt. Borrows
-/// the model.
+/// Options for an answer of at most `max_tokens` tokens: its end tokens, and the fetch guard's notes and refusals
+/// before its prompt. Borrows the model.
 [[nodiscard]] GenerateOptions generate_options(LoadedModel& loaded, std::optional<uint32_t> max_tokens);
 
-/// Prints an answer as it comes: whole characters only, nothing that could steer the terminal where stdout is one, and
-/// nothing from a stop string on.
+/// Prints an answer as it arrives: only whole characters, no control sequences if stdout is a terminal, and nothing
+/// from a stop string on.
 class AnswerPrinter {
  public:
   /// `reasons`: the answer begins within reasoning. Reasoning, which ends in </think>, is dimmed on a terminal.
-  /// `end_of_reasoning`: the token that alone is this mark; absent: its text is.
+  /// `end_of_reasoning`: the token that is exactly this mark; unset: the mark is found as text.
   AnswerPrinter(const Tokenizer& tokenizer, StopStrings stop, bool reasons = false,
                 std::optional<uint32_t> end_of_reasoning = {});
   ~AnswerPrinter();
@@ -32,7 +32,8 @@ class AnswerPrinter {
   bool push(uint32_t token);
   /// Ends the answer and returns all of its text.
   std::string finish();
-  /// Where in that text the answer begins, after the reasoning; its size, where the reasoning has not ended.
+  /// Offset in that text at which the answer begins, after the reasoning; the text's size if the reasoning has not
+  /// ended.
   [[nodiscard]] size_t answer_begin() const { return answer_begin_; }
 
  private:
@@ -44,16 +45,16 @@ class AnswerPrinter {
   std::string text_;
   bool reasons_;
   std::optional<uint32_t> end_of_reasoning_;
-  size_t bytes_ = 0;                // of the answer, what is held back included
-  size_t end_ = std::string::npos;  // after the mark that was told by its token
+  size_t bytes_ = 0;                // length of the answer, including held-back text
+  size_t end_ = std::string::npos;  // offset after the mark, if its token was seen
   size_t answer_begin_ = 0;
 };
 
-/// Says on stderr why an answer is shorter than it might be, where there is something to say.
+/// Prints on stderr that an answer ended early: the context is full, or it was interrupted.
 void report_end(StopReason reason);
 
-/// Ends a run: brings recorded routes into their file, writes the statistics to `file` unless that is empty, and a line
-/// to stderr where a person sees it.
+/// Ends a run: writes recorded routes to their file, the statistics to `file` unless that is empty, and a summary line
+/// to stderr if that is a terminal.
 [[nodiscard]] Result<void> report_stats(LoadedModel& loaded, const Session& session, const std::string& file);
 
 }  // namespace dspack::runtime

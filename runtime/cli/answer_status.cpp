@@ -15,9 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSlowTokenSeconds = 1;  // what a token waits for is said from here on
-constexpr double kSlowRate = 0.1;        // tokens a second
-constexpr double kEstimateSeconds = 2;   // earlier, the time left would be a guess
+constexpr double kSlowTokenSeconds = 1;  // after this time, the cause of the wait is shown
+constexpr double kSlowRate = 0.1;        // tokens a second; below, three decimals are shown
+constexpr double kEstimateSeconds = 2;   // earlier estimates of the time left would be guesses
 
 class AnswerStatus {
  public:
@@ -26,7 +26,7 @@ class AnswerStatus {
     begin_part(Clock::now());
   }
 
-  /// So many tokens of the prompt are going to be computed.
+  /// `tokens`: number of prompt tokens to be computed.
   void begin_prompt(uint64_t tokens) {
     {
       const std::lock_guard lock(mutex_);
@@ -54,10 +54,10 @@ class AnswerStatus {
     uint64_t layers = 0;
     uint64_t experts = 0;
     uint64_t bytes = 0;
-    uint64_t expected_experts = 0;  // of the prompt
+    uint64_t expected_experts = 0;  // for the whole prompt
   };
 
-  /// What was done so far, in this run, and what is awaited.
+  /// The amounts done so far in this run, and the current cause of waiting.
   Amounts amounts(Awaited& awaited) const {
     const PassState& state = loaded_.pass_state();
     Amounts now{.layers = state.layers_begun};
@@ -73,7 +73,7 @@ class AnswerStatus {
     return now;
   }
 
-  /// With the lock held, if there may be a thread that looks on.
+  /// Call with the lock held if the line's thread may be running.
   void begin_part(Clock::time_point now) {
     Awaited ignored{};
     before_ = amounts(ignored);
@@ -81,7 +81,7 @@ class AnswerStatus {
     if (!tokens_) bytes_rate_.start(before_.bytes, now);
   }
 
-  /// Of a prompt: its layers, and of the one under way the experts that a layer is expected to read.
+  /// Share of a prompt's work: its finished layers, and of the current one the experts read out of the expected number.
   double share_done(uint64_t begun, const Amounts& amounts) {
     constexpr double kMostOfLayer = 0.95;
     if (std::exchange(layers_seen_, amounts.layers) != amounts.layers) layer_experts_ = amounts.experts;
@@ -96,7 +96,7 @@ class AnswerStatus {
 
   std::string text() {
     const std::lock_guard lock(mutex_);
-    if (tokens_ && !format::can_redraw()) return {};  // a pipe gets no answer's status
+    if (tokens_ && !format::can_redraw()) return {};  // no status of answers in a pipe
     const auto now = Clock::now();
     AnswerMoment moment{.tokens = tokens_, .layers = layers_, .passes = passes_};
     const Amounts amounts = this->amounts(moment.awaited);
@@ -120,16 +120,16 @@ class AnswerStatus {
   LoadedModel& loaded_;
   const std::shared_ptr<const format::TransferCounters> transfers_;
   const uint64_t layers_;
-  std::mutex mutex_;  // guards all that follows, the line excepted
+  std::mutex mutex_;  // guards all members below but the line
   std::optional<uint64_t> tokens_;
   uint64_t passes_ = 1;
-  Amounts before_;  // when the prompt began, or the last token came
+  Amounts before_;  // when the prompt began, or at the last token
   Clock::time_point begin_;
   uint64_t layers_seen_ = 0;
-  uint64_t layer_experts_ = 0;     // read when the layer that was seen last began
+  uint64_t layer_experts_ = 0;     // experts read when the current layer began
   format::RecentRate rate_;        // tokens
   format::RecentRate bytes_rate_;  // bytes of experts
-  format::StatusLine line_;        // last: it asks for the text
+  format::StatusLine line_;        // last: calls text()
 };
 
 void say_awaited(const AnswerMoment& moment, std::string& line) {
@@ -144,7 +144,7 @@ void say_awaited(const AnswerMoment& moment, std::string& line) {
   }
 }
 
-/// Empty: bytes come, or none are awaited.
+/// Empty if bytes are arriving, or none are awaited.
 std::string silence_of(const AnswerMoment& moment) {
   if (moment.awaited != Awaited::network || !moment.wait) return {};
   return format::silence_words("byte", moment.wait->silence_seconds, moment.wait);

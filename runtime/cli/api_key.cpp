@@ -12,7 +12,7 @@
 namespace dspack::runtime {
 namespace {
 
-/// `place`: where it was found.
+/// `place`: where the key was found, for errors.
 Result<std::string> checked(std::string_view text, std::string_view place) {
   constexpr std::string_view kBlanks = " \t\r\n";
   const size_t begin = text.find_first_not_of(kBlanks);

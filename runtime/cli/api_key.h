@@ -10,12 +10,11 @@
 
 namespace dspack::runtime {
 
-/// The variable that has it, for whoever would rather not write it on a command line.
+/// Environment variable with the key, which keeps it off the command line.
 inline constexpr char kApiKeyVariable[] = "DSPACK_API_KEY";
 
-/// `option`: what --api-key says, the key or @FILE; without it the variable counts, if it is set. Empty: none of the
-/// two. Blanks and line ends around it are no part of it. One that is blank is an error: whoever sets one wants to be
-/// protected.
+/// `option`: the value of --api-key, the key or @FILE; if absent, the variable is used. Empty: neither is set.
+/// Surrounding blanks and line ends are stripped. A blank key is an error, since setting one asks for protection.
 [[nodiscard]] Result<std::string> find_api_key(const std::optional<std::string>& option);
 
 }  // namespace dspack::runtime

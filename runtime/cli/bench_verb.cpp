@@ -38,7 +38,7 @@ unmeasured (--no-warmup leaves that out), so experts that memory has room for ar
 tokens need of memory, arithmetic and disk, over rates that are measured in the same run. Random tokens pick experts more
 evenly than real text does: with a model larger than memory use --text.)";
 
-/// Of the CPU, measured before the model takes memory. Nothing where a GPU is asked for.
+/// Measures the CPU's limits, before the model takes memory. Empty if a GPU is requested.
 Result<MachineLimits> measure_limits(const LoadOptions& load) {
   if (load.device.kind == DeviceKind::cuda) return MachineLimits{};
   TRY_ASSIGN(const SystemMemory memory, read_system_memory());
@@ -51,7 +51,7 @@ Result<MachineLimits> measure_limits(const LoadOptions& load) {
   return MachineLimits{.bytes = peak.bytes_per_second, .operations = peak.operations_per_second};
 }
 
-/// How fast experts come, where a test has waited for some.
+/// Measures the rate at which experts are read, if a test had to read any.
 Result<double> measure_fetching(LoadedModel& loaded, const std::vector<BenchResult>& results,
                                 const std::stop_token& stop) {
   const bool has_fetched = std::ranges::any_of(results, [](const BenchResult& r) { return r.work.fetched > 0; });
@@ -63,7 +63,7 @@ Result<double> measure_fetching(LoadedModel& loaded, const std::vector<BenchResu
   return reads.rate();
 }
 
-/// The text of the tests, and what it is called in the report.
+/// The tokens of the tests: from the text file, or random.
 Result<std::vector<uint32_t>> read_bench_text(LoadedModel& loaded, const BenchVerbOptions& options, uint64_t positions,
                                               const std::stop_token& stop) {
   if (options.text_file.empty()) return random_text(positions, loaded.model().config().vocab);

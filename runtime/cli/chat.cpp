@@ -27,7 +27,7 @@ namespace dspack::runtime {
 
 namespace {
 
-/// Where messages come from: a terminal with a line editor, one without, or a pipe.
+/// Source of messages: a terminal with a line editor, one without, or a pipe.
 class Typist {
  public:
   Typist(ChatTerminal& terminal, bool keeps_history)
@@ -39,9 +39,9 @@ class Typist {
 
   struct Input {
     ChatTerminal::Event event = ChatTerminal::Event::end_of_input;
-    std::string text;  // interrupted: not empty if something had been typed
+    std::string text;  // interrupted: the text typed so far, or empty
   };
-  /// One line, or what a line editor makes of several.
+  /// Reads one line, or a message of several lines from the line editor.
   [[nodiscard]] Input read(bool goes_on);
   [[nodiscard]] bool edits() const { return editor_ != nullptr; }
   void load_history();
@@ -51,7 +51,7 @@ class Typist {
   ChatTerminal& terminal_;
   InputHistory history_;
   std::unique_ptr<LineEditor> editor_;
-  bool history_fails_ = false;  // and that was said
+  bool history_fails_ = false;  // and a note was printed
 };
 
 Typist::Input Typist::read(bool goes_on) {
@@ -112,14 +112,14 @@ class Chat {
   [[nodiscard]] const Session& session() const { return session_; }
   Result<void> save(const std::string& file);
   Result<void> load(const std::string& file);
-  /// A question was answered.
+  /// Whether a question has been answered.
   [[nodiscard]] bool has_begun() const { return !history_.empty(); }
 
  private:
   enum class Next { go_on, leave };
-  /// Errors: those of an answer, where no person could react to them.
+  /// Errors: those of an answer if standard input is no terminal.
   Result<Next> handle(const std::string& message, ChatTerminal& terminal, bool edits);
-  /// Errors: those of what the command does.
+  /// Errors: those of the command.
   Result<Next> obey(const CommandLine& command, ChatTerminal& terminal, bool edits);
   Result<void> set_temperature(const std::string& number);
   Result<void> attach(const std::string& file);
@@ -136,13 +136,13 @@ class Chat {
   RenderOptions render_;
   GenerateOptions generate_;
   std::string system_;                // empty: none
-  std::string attached_;              // texts of files for the next question
+  std::string attached_;              // text of files, for the next question
   std::vector<ChatMessage> history_;  // without the system message
 };
 
 Result<int> Chat::run(ChatTerminal& terminal, Typist& typist) {
   MessageAssembler assembler;
-  bool warned = false;  // a Ctrl-C at the prompt was just answered with a warning
+  bool warned = false;  // the last Ctrl-C at the prompt printed a warning
   for (;;) {
     const Typist::Input input = typist.read(assembler.is_open());
     std::optional<std::string> message;
@@ -168,8 +168,8 @@ Result<int> Chat::run(ChatTerminal& terminal, Typist& typist) {
   }
 }
 
-// An error (a conversation that has become too long, an expert file that is gone) ends the answer, and the chat only
-// where a program has asked: it goes by the exit status. A mistake in a command ends nothing.
+// An error (a conversation that has become too long, an expert file that is gone) ends the answer; it ends the chat
+// only if a program asked, which relies on the exit status. A mistake in a command ends nothing.
 Result<Chat::Next> Chat::handle(const std::string& message, ChatTerminal& terminal, bool edits) {
   const auto command = parse_command(message);
   if (!command || *command) {
@@ -255,7 +255,7 @@ Result<void> Chat::attach(const std::string& file) {
   return {};
 }
 
-// The sequence keeps what both answers share. The seed is the next one, or the same answer would come.
+// The sequence keeps the prefix that both answers share. Uses the next seed, else the same answer would result.
 Result<void> Chat::regenerate(ChatTerminal& terminal) {
   if (history_.empty()) return Error{ErrorKind::invalid, "/regen: nothing was answered yet"};
   ++sampling_.seed;
@@ -264,11 +264,12 @@ Result<void> Chat::regenerate(ChatTerminal& terminal) {
   const std::string question = history_[history_.size() - 2].content.value_or("");
   history_.resize(history_.size() - 2);
   auto done = answer(question, terminal);
-  if (!done || history_.size() < before.size()) history_ = before;  // a failure or an early stop loses nothing
+  if (!done || history_.size() < before.size()) history_ = before;  // undoes a failure or an early stop
   return done;
 }
 
-// Templates leave out an answer's reasoning by its end. Where the answer was cut before that, all of it is reasoning.
+// Templates remove an answer's reasoning by its end mark. If the answer was cut before that mark, all of it is
+// reasoning.
 std::string closed_reasoning(std::string_view prompt, std::string said) {
   const bool open = begins_reasoning(prompt) || said.starts_with("<think>");
   if (open && said.find("</think>") == std::string::npos) said += "</think>";
@@ -287,7 +288,7 @@ Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   if (!system_.empty()) conversation.push_back({.role = Role::system, .content = system_});
   conversation.insert(conversation.end(), history_.begin(), history_.end());
   conversation.push_back({.role = Role::user, .content = message});
-  // Ctrl-C ends the template's work as well as the model's.
+  // Ctrl-C stops the template as well as the model.
   const std::stop_token work = terminal.begin_work();
   const auto prompt = render(conversation, work);
   const auto tokens =
@@ -306,7 +307,7 @@ Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   report_end(answer->reason);
   if (said.empty() && answer->reason == StopReason::interrupted) return {};  // as if it had not been asked
   history_.push_back({.role = Role::user, .content = message});
-  // Where the mark is a token, it would be text in the next prompt, from which earlier reasoning is left out anyway.
+  // If the mark is a token, it would become text in the next prompt, from which earlier reasoning is removed anyway.
   said = end_of_reasoning ? said.substr(printer.answer_begin()) : closed_reasoning(prompt->text, std::move(said));
   history_.push_back({.role = Role::assistant, .content = std::move(said)});
   return {};
@@ -322,10 +323,10 @@ Result<int> run_chat(const RunOptions& options) {
   const std::stop_token loading = terminal.begin_work();
   TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, loading));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, loading));
-  // An unknown chat template is said now, not after the first question.
+  // Reports a failing chat template now, not after the first question.
   const ChatMessage greeting{.role = Role::user, .content = "Hello"};
   TRY(text.render_chat({&greeting, 1}, {.stop = loading}));
-  // A person at a terminal gets what the repository recommends, and is told.
+  // On a terminal, uses the repository's recommended sampling, and prints a note on it.
   SamplerOptions sampling = options.sampler.over();
   if (stdin_is_terminal() && format::stdout_is_terminal()) {
     TRY_ASSIGN(sampling, choose_sampling(loaded->access().files(), options.sampler, loading));
@@ -343,7 +344,7 @@ Result<int> run_chat(const RunOptions& options) {
   }
   if (!system.empty()) chat.set_system(std::move(system));
   const auto ended = chat.run(terminal, typist);
-  // Also where an answer has failed: those before it are worth as much.
+  // Also after an answer has failed: the earlier answers are saved.
   if (!options.session.empty() && chat.has_begun()) TRY(chat.save(options.session));
   TRY_ASSIGN(const int status, ended);
   TRY(report_stats(*loaded, chat.session(), options.stats_file));

@@ -46,7 +46,7 @@ constexpr char kCommands[] =
     "/temp X       set the temperature; 0 always takes the likeliest token\n"
     "Ctrl-C        stop the answer; twice at the prompt: leave\n";
 
-// The command that was meant.
+// The known command that was probably meant.
 std::optional<std::string> meant(std::string_view word) {
   std::vector<std::string> names;
   for (const Known& known : kKnown)

@@ -1,4 +1,5 @@
-// The commands of a chat: a line that begins with a slash. Threads: thread-safe (pure functions).
+// The commands of a chat: lines that begin with a slash.
+// Threads: thread-safe (pure functions).
 #pragma once
 
 #include <optional>
@@ -13,14 +14,14 @@ enum class Command { clear, context, help, leave, load, read, regen, save, stats
 
 struct CommandLine {
   Command command;
-  std::string argument;  // without the space around it
+  std::string argument;  // without surrounding space
 };
 
-/// Nullopt: the message is no command, but a question (several lines, or no word of letters after the slash: a path,
-/// say). Errors: invalid: no such command (with the one that was probably meant), an argument too many or none.
+/// nullopt: the message is a question (it has several lines, or no word of letters follows the slash, as in a path).
+/// Errors: invalid: unknown command (with the most similar one), an unexpected argument or a missing one.
 [[nodiscard]] Result<std::optional<CommandLine>> parse_command(std::string_view message);
 
-/// What /help prints; `edits`: for a terminal on which lines can be edited.
+/// The text of /help; `edits`: for a terminal with line editing.
 [[nodiscard]] std::string command_help(bool edits);
 
 }  // namespace dspack::runtime

@@ -11,7 +11,7 @@
 namespace dspack::runtime {
 namespace {
 
-/// 0: within the tolerance; 1: beyond it.
+/// Returns 0 within the tolerance, 1 beyond it.
 Result<int> run_compare(const CompareOptions& options, format::Process& process) {
   TRY(format::try_output(options.json_file));
   const std::stop_token stop = process.stop();

@@ -20,8 +20,8 @@ constexpr uint64_t kMaxEvalBytes = 1ULL << 30;
 constexpr uint32_t kMostStride = 1U << 26U;
 
 struct EvalText {
-  std::vector<uint32_t> prefix;  // BOS, where the tokenizer asks for one
-  std::vector<uint32_t> tokens;  // without it
+  std::vector<uint32_t> prefix;  // BOS, if the tokenizer adds one
+  std::vector<uint32_t> tokens;  // without the prefix
 };
 
 Result<EvalText> read_eval_text(const TextModel& model, const std::string& path) {

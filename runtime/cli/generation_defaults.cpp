@@ -63,8 +63,7 @@ Result<GenerationDefaults> parse_generation_defaults(std::string_view text) {
   const auto sample = json.find("do_sample");
   const bool said = sample != json.end() && !sample->is_null();
   if (said && !sample->is_boolean()) reader.ignore("do_sample", *sample, "neither true nor false");
-  // Where do_sample is absent, a temperature is meant to be used (as vLLM does); true alone is temperature 1, as in
-  // transformers.
+  // Without do_sample, a temperature is used (as in vLLM); do_sample alone means temperature 1, as in transformers.
   const bool draws = said && sample->is_boolean() ? sample->get<bool>() : sampling.temperature.has_value();
   if (!draws) sampling.temperature = 0;
   if (!sampling.temperature) sampling.temperature = 1;

@@ -1,7 +1,7 @@
-// The sampling that a repository recommends in its generation_config.json. A chat and a server take it where no option
-// says otherwise.
+// The sampling that a repository recommends in its generation_config.json. A chat and a server use it unless options
+// override it.
 // Threads: call choose_sampling from the main thread; the others are pure functions. Errors: invalid, for text that is
-// no JSON object.
+// not a JSON object.
 #pragma once
 
 #include <stop_token>
@@ -16,17 +16,17 @@
 namespace dspack::runtime {
 
 struct GenerationDefaults {
-  SamplingFlags sampling;            // what the file says, as if options had said it
-  std::vector<std::string> ignored;  // a line for each value that cannot be used
+  SamplingFlags sampling;            // the file's values, as if given as options
+  std::vector<std::string> ignored;  // a line for each unusable value
 };
 
-/// temperature, top_k, top_p, min_p and repetition_penalty, within the bounds of the options; greedy
-/// where `do_sample` is false, or where neither it nor a temperature is there. What is no such number is ignored, with
-/// a line.
+/// Reads temperature, top_k, top_p, min_p and repetition_penalty, within the bounds of the options. Greedy if
+/// `do_sample` is false, or if both it and the temperature are missing. Values out of range are ignored, with a line
+/// each.
 [[nodiscard]] Result<GenerationDefaults> parse_generation_defaults(std::string_view text);
 
-/// Sampling as options say, and what they leave open as generation_config.json of the repository says; notes tell of
-/// it. Errors: those of reading the file, which may be absent.
+/// Sampling from the options, completed by the repository's generation_config.json; prints notes on it. Errors: those
+/// of reading the file, which may be absent.
 [[nodiscard]] Result<SamplerOptions> choose_sampling(format::Repository& files, const SamplingFlags& flags,
                                                      const std::stop_token& stop);
 

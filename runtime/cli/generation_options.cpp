@@ -11,7 +11,7 @@
 namespace dspack::runtime {
 namespace {
 
-// "17:-2.5" or "17:-inf"; a later one for the same token replaces the earlier.
+// "17:-2.5" or "17:-inf"; a later entry for the same token replaces the earlier one.
 bool parse_bias(std::string_view text, std::map<uint32_t, double>& biases) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) return false;
@@ -26,7 +26,7 @@ bool parse_bias(std::string_view text, std::map<uint32_t, double>& biases) {
   return true;
 }
 
-// Later drafts of a chain are hardly ever accepted; nothing published gains from more than a handful.
+// Later drafts of a chain are hardly ever accepted; no published result gains from more than a handful.
 constexpr uint32_t kMostDrafts = 16;
 
 Result<DraftOptions> parse_drafts(std::string_view text) {

@@ -1,5 +1,5 @@
-// The options that choose tokens: sampling, and drafting with the MTP module.
-// Threads: main. Lifetime: what options are read into must live until the command line was parsed.
+// The options that control token choice: sampling, and drafting with the MTP module.
+// Threads: main. Lifetime: the targets of options must live until the command line has been parsed.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace dspack::runtime {
 
-/// Sampling as options say it; what none says is left to others.
+/// Sampling as given by options; unset values are left to others.
 struct SamplingFlags {
   std::optional<double> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
   std::optional<uint32_t> top_k;
@@ -29,7 +29,7 @@ struct DraftOptions {
   bool is_on = false;
   SpeculationOptions speculation;
 
-  /// Nullopt: no drafting.
+  /// nullopt: no drafting.
   [[nodiscard]] std::optional<SpeculationOptions> chosen() const {
     return is_on ? std::optional(speculation) : std::nullopt;
   }

@@ -87,7 +87,7 @@ Result<void> InputHistory::add(const std::string& entry) {
     if (entries.empty() || entries.back() != added) entries.push_back(added);
   }
   const std::string text = history_text(entries);
-  // What was typed is nobody else's business.
+  // Typed text is private.
   TRY_ASSIGN(const auto file, format::create_temporary(files_, file_, format::Access::owner));
   TRY(file->write(0, format::as_bytes(text)));
   TRY(files_.rename(format::temporary_of(file_), file_));

@@ -10,7 +10,7 @@ namespace dspack::runtime {
 namespace {
 
 constexpr char kEscape = '\x1b';
-constexpr size_t kMostParameters = 64;  // bytes; what is longer is no key
+constexpr size_t kMostParameters = 64;  // bytes; a longer sequence is no key
 
 bool is_between(char byte, char first, char last) {
   return byte >= first && byte <= last;
@@ -20,7 +20,7 @@ std::optional<KeyPress> key(Key which) {
   return KeyPress{.key = which};
 }
 
-// Shift, Alt and Ctrl in any combination are the second parameter (xterm, "PC-Style Function Keys").
+// Modifiers (Shift, Alt and Ctrl in any combination) are the second parameter (xterm, "PC-Style Function Keys").
 bool has_modifier(std::string_view parameters) {
   const size_t semicolon = parameters.find(';');
   return semicolon != std::string_view::npos && parameters.substr(semicolon + 1) != "1" &&
@@ -70,7 +70,7 @@ std::optional<KeyPress> KeyDecoder::character(char byte) {
   if (unit.kind == Utf8Unit::Kind::incomplete) return std::nullopt;
   std::string whole = std::exchange(character_, {});
   if (unit.kind == Utf8Unit::Kind::broken) {
-    // A byte that cannot go on a character may begin another one.
+    // The byte that breaks a character may begin another one.
     return unit.bytes < whole.size() ? character(byte) : std::nullopt;
   }
   const uint32_t codepoint = decode_utf8_character(whole);
@@ -84,7 +84,7 @@ std::optional<KeyPress> KeyDecoder::character(char byte) {
   return paste({.key = Key::character, .text = std::move(whole)});
 }
 
-// In a paste all but the ends of lines and tabs are dropped.
+// In a paste, all control characters but line ends and tabs are dropped.
 std::optional<KeyPress> KeyDecoder::control(char byte) {
   const bool ends_line = byte == '\r' || byte == '\n';
   if (pasting_) {
@@ -119,8 +119,8 @@ std::optional<KeyPress> KeyDecoder::control(char byte) {
   }
 }
 
-// An escape waits for what follows it, however long: on a slow line the two come apart, and a key that is nothing
-// without the next one is better than half a sequence as text.
+// Waits for the byte after an escape without a timeout: on a slow line the two arrive apart, and a key that needs the
+// next byte is better than half a sequence as text.
 std::optional<KeyPress> KeyDecoder::escape(char byte) {
   state_ = State::ground;
   switch (byte) {
@@ -204,10 +204,10 @@ std::optional<KeyPress> KeyDecoder::csi_key(char final_byte) {
   return std::nullopt;
 }
 
-// What is typed goes through; what is pasted is kept until its end.
+// Typed characters pass; pasted ones are kept until the paste ends.
 std::optional<KeyPress> KeyDecoder::paste(KeyPress press) {
   if (!pasting_) return press;
-  // What is kept is its beginning: nothing follows the first character that has no room.
+  // Keeps the beginning: drops everything from the first character without room on.
   if (lost_bytes_ == 0 && pasted_.size() + press.text.size() <= kMostPasteBytes)
     pasted_ += press.text;
   else

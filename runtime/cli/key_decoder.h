@@ -1,6 +1,6 @@
-// Keys from the bytes of a terminal: UTF-8 characters, control characters, escape sequences (ECMA-48; xterm's and the
-// Linux console's) and pastes in bracketed paste mode (xterm, "Bracketed Paste Mode"). A sequence that means no key of
-// ours is dropped whole, and so is a control character: no byte of them becomes text.
+// Decodes keys from the bytes of a terminal: UTF-8 characters, control characters, escape sequences (ECMA-48; xterm's
+// and the Linux console's) and pastes in bracketed paste mode (xterm, "Bracketed Paste Mode"). Unknown sequences and
+// control characters are dropped whole: none of their bytes becomes text.
 // Threads: single-thread.
 #pragma once
 
@@ -11,12 +11,12 @@
 namespace dspack::runtime {
 
 enum class Key {
-  character,  // `text` has it, in UTF-8
-  paste,      // `text` has it, up to kMostPasteBytes, in lines that end in line feeds
+  character,  // in `text`, as UTF-8
+  paste,      // in `text`, up to kMostPasteBytes, as lines that end in line feeds
   enter,
   new_line,  // within a message
   backspace,
-  remove,  // what is right of the cursor
+  remove,  // deletes the character right of the cursor
   left,
   right,
   word_left,
@@ -40,12 +40,12 @@ enum class Key {
 struct KeyPress {
   Key key = Key::character;
   std::string text = {};
-  size_t lost_bytes = 0;  // of a paste, for which there was no room
+  size_t lost_bytes = 0;  // bytes of a paste that were dropped for lack of room
 };
 
 class KeyDecoder {
  public:
-  /// What of a paste is kept; far above the context of any model.
+  /// Longer pastes are cut; far above the context of any model.
   static constexpr size_t kMostPasteBytes = 16U << 20U;
 
   /// The key that this byte completes, if it does.
@@ -57,11 +57,11 @@ class KeyDecoder {
   enum class State {
     ground,
     escape,        // after ESC
-    intermediate,  // after ESC and a character that another one follows
+    intermediate,  // after ESC and an intermediate character
     csi,           // after ESC [
     console_key,   // after ESC [ [
     ss3,           // after ESC O
-    text,          // after ESC ] P X ^ _: a text that ends in BEL or ESC backslash, an answer of a terminal say
+    text,          // after ESC ] P X ^ _: a text that ends in BEL or ESC backslash, such as a terminal's reply
     text_escape,   // after ESC within it
     mouse,         // after ESC [ M: three bytes
   };
@@ -75,11 +75,11 @@ class KeyDecoder {
   std::optional<KeyPress> paste(KeyPress press);
 
   State state_ = State::ground;
-  std::string parameters_;  // of a CSI sequence
-  std::string character_;   // the bytes of a character that is not complete
-  size_t left_ = 0;         // bytes of `mouse`
+  std::string parameters_;  // parameters of a CSI sequence
+  std::string character_;   // bytes of an incomplete character
+  size_t left_ = 0;         // bytes left of `mouse`
   bool pasting_ = false;
-  bool after_return_ = false;  // in a paste: a line feed that follows ends no other line
+  bool after_return_ = false;  // in a paste: a line feed that follows belongs to the same line end
   std::string pasted_;
   size_t lost_bytes_ = 0;
 };

@@ -23,11 +23,11 @@ namespace dspack::runtime {
 
 namespace {
 
-// A paste of more is shown as one line about it.
+// Longer pastes are shown as a one-line summary.
 constexpr size_t kShownPasteBytes = 1000;
 constexpr size_t kShownPasteLines = 8;
 
-// The text is valid UTF-8.
+// `text`: valid UTF-8.
 std::wstring wide(std::string_view text) {
   std::wstring out;
   while (!text.empty()) {
@@ -62,13 +62,13 @@ std::string narrow(std::wstring_view text) {
   return out;
 }
 
-// libedit counts columns by the locale's table of characters.
+// libedit counts columns by the locale's character table.
 void use_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-// What libedit does for a key: a character of its own for each, since all others are dropped before.
+// libedit's command for each key, bound to a control character, since all others are dropped before.
 struct Binding {
   Key key;
   wchar_t code;
@@ -138,15 +138,15 @@ class LibeditEditor final : public LineEditor {
   EditLine* edit_ = nullptr;
   HistoryW* history_ = nullptr;
   std::wstring prompt_;
-  std::deque<wchar_t> codes_;      // for libedit, of keys that were read
-  std::deque<std::wstring> held_;  // texts, one for each kInsert
+  std::deque<wchar_t> codes_;      // decoded keys that libedit has not read yet
+  std::deque<std::wstring> held_;  // one text for each kInsert
   struct Paste {
     std::string shown, text;
   };
-  std::vector<Paste> pastes_;  // of this message
+  std::vector<Paste> pastes_;  // pastes in this message
   size_t paste_count_ = 0;
-  std::optional<Outcome> ended_;  // without a message
-  std::string left_;              // what was typed until then
+  std::optional<Outcome> ended_;  // the outcome, if reading ended without a message
+  std::string left_;              // text typed before that
 };
 
 bool LibeditEditor::prepare() {
@@ -189,7 +189,7 @@ LineEditor::Typed LibeditEditor::read(const std::string& prompt) {
   return {.outcome = Outcome::message, .text = with_pastes(text)};
 }
 
-// One pass from left to right: what a paste holds is not looked at for others.
+// One pass from left to right: pasted text is not searched for the summaries of others.
 std::string LibeditEditor::with_pastes(const std::string& text) const {
   std::string whole;
   for (size_t at = 0; at < text.size();) {
@@ -210,7 +210,7 @@ void LibeditEditor::remember(const std::string& text) {
   history_w(history_, &event, H_ENTER, wide(text).c_str());
 }
 
-// Before a stop is returned the cursor moves to the end of the text, so that what is printed next comes below it.
+// Before it reports the end, the cursor moves to the end of the text, so that later output appears below it.
 int LibeditEditor::next_code(wchar_t& code) {
   for (;;) {
     if (!codes_.empty()) {
@@ -287,8 +287,8 @@ unsigned char LibeditEditor::insert_held(EditLine* edit, wint_t /*code*/) {
   return el_winsertstr(edit, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
-// The terminal may have wrapped the rows again or not. The cursor goes up by the fewer rows of both cases, so that
-// nothing above the line is lost.
+// The terminal may or may not have rewrapped the rows. The cursor moves up by the smaller number of rows of both cases,
+// so that nothing above the line is lost.
 void LibeditEditor::redraw() {
   const auto columns = [&] {
     int found = 0;

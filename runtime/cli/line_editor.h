@@ -1,7 +1,7 @@
-// Typing a message on a terminal: libedit shows and edits the line; what reaches it are the keys of KeyDecoder, so that
+// Typing a message on a terminal: libedit shows and edits the line; it receives only the keys of KeyDecoder, so that
 // escape sequences stay out of the text. The only user of libedit.
-// Threads: call from the main thread; sets the process's LC_CTYPE. Errors: none; `open` returns null where the terminal
-// cannot be steered (TERM unset, dumb or unknown).
+// Threads: call from the main thread; sets the process's LC_CTYPE. Errors: none; `open` returns null if the terminal
+// cannot be controlled (TERM unset, dumb or unknown).
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ class LineEditor {
     Event event = Event::end_of_input;
     char byte = 0;
   };
-  /// Waits for the next byte of the terminal, or for what else there is.
+  /// Waits for the next byte of the terminal, or for another event.
   using ReadInput = std::function<Input()>;
 
   [[nodiscard]] static std::unique_ptr<LineEditor> open(ReadInput read_input);
@@ -28,11 +28,11 @@ class LineEditor {
   enum class Outcome { message, interrupted, end_of_input };
   struct Typed {
     Outcome outcome = Outcome::end_of_input;
-    std::string text;  // interrupted: what was typed so far
+    std::string text;  // interrupted: the text typed so far
   };
-  /// A message may have several lines. Long pastes are shown in brief and are whole in the text.
+  /// A message may have several lines. Long pastes are displayed abbreviated, but complete in the text.
   [[nodiscard]] virtual Typed read(const std::string& prompt) = 0;
-  /// What the arrow up brings back, and Ctrl-R finds. The oldest of very many are forgotten.
+  /// Adds an entry for arrow up and Ctrl-R. The oldest are dropped beyond a limit.
   virtual void remember(const std::string& text) = 0;
 };
 

@@ -14,7 +14,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// Nothing where the pass is the usual one.
+// Prints nothing if the model's layers run once each, in order.
 void note_layers(const Model& model) {
   const format::LayerMap& map = model.layer_map();
   const uint32_t layers = model.config().layers;
@@ -23,7 +23,7 @@ void note_layers(const Model& model) {
   note(fmt::format("layers {} ({} in all; the model has {})", format::to_string(map), map.size(), layers));
 }
 
-// Where nobody has asked for a length, and the usual one would take too much.
+// If no context length was requested, and the usual one would take too much memory.
 void note_room(const Model& model, const LoadOptions& options) {
   const uint32_t usual = std::min(model.config().max_positions, kDefaultContext);
   const uint32_t room = model.context();

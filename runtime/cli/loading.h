@@ -1,4 +1,4 @@
-// A model or its text side, loaded for a verb, with notes on a terminal meanwhile.
+// Loads a model or its text side for a verb, with notes on a terminal.
 // Threads: call from the main thread.
 #pragma once
 
@@ -14,20 +14,20 @@
 
 namespace dspack::runtime {
 
-/// The folder's model, with a note on a terminal while it loads. `watch` may be empty.
+/// Loads the folder's model. `watch` may be empty.
 [[nodiscard]] Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const LoadOptions& options,
                                                               const std::stop_token& stop,
                                                               const ProgressWatch& watch = {});
 
-/// The folder's text side, with the template that `options` choose. Errors: not_found (neither a template's name nor a
-/// file); invalid (no Jinja; --thinking or --template-args for a template that does not read it).
+/// Loads the folder's text side, with the template that `options` choose. Errors: not_found (neither a template's name
+/// nor a file); invalid (not Jinja; --thinking or --template-args that the template does not read).
 [[nodiscard]] Result<TextModel> load_text(format::Repository& repository, const ChatOptions& options,
                                           const std::stop_token& stop);
-/// The same for a model. Errors: also invalid (a tokenizer with ids that the model does not have); where there is no
-/// tokenizer, the remedy of running by token ids.
+/// The same for a loaded model. Errors: also invalid (a tokenizer with ids beyond the model's vocabulary); without a
+/// tokenizer, the error suggests running by token ids.
 [[nodiscard]] Result<TextModel> load_text(LoadedModel& loaded, const ChatOptions& options, const std::stop_token& stop);
 
-/// A line to stderr if a person looks at it.
+/// Prints a line to stderr if that is a terminal.
 void note(std::string_view text);
 
 }  // namespace dspack::runtime

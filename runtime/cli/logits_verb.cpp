@@ -25,7 +25,7 @@ Result<int> run_logits(const LogitsOptions& options, format::Process& process) {
   const size_t tensor = file->add(kName, Dtype::f32, {tokens.size(), loaded->model().config().vocab});
 
   TRY_ASSIGN(Session session, loaded->start_session());
-  Result<void> written;  // the first error of writing
+  Result<void> written;  // the first write error
   const auto append = [&](std::span<const float> rows) {
     if (written) written = file->append(tensor, std::as_bytes(rows));
   };

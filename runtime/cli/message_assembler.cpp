@@ -10,7 +10,7 @@ constexpr std::string_view kBlock = R"(""")";
 
 }  // namespace
 
-// Removes the marks and follows them; a line may hold both, or several pairs.
+// Removes paste marks and tracks the state; a line may contain both, or several pairs.
 std::string MessageAssembler::strip_paste_marks(std::string_view line) {
   std::string plain;
   for (;;) {

@@ -1,5 +1,6 @@
-// Makes messages of typed lines. One line is a message, but for three ways to write several: a pasted text stays whole,
-// a line that ends in a backslash continues, and """ begins and ends a block. Threads: single-thread.
+// Assembles messages from typed lines. A line is a message, except in three ways to write several lines: a paste stays
+// whole, a line that ends in a backslash continues, and """ begins and ends a block.
+// Threads: single-thread.
 #pragma once
 
 #include <optional>
@@ -10,14 +11,14 @@ namespace dspack::runtime {
 
 class MessageAssembler {
  public:
-  /// Takes the next line, without its line feed; returns the message that it completes, if it does. A terminal in
-  /// bracketed paste mode marks what is pasted with ESC[200~ and ESC[201~ (xterm, "Bracketed Paste Mode").
+  /// Takes the next line, without its line feed; returns the message if the line completes it. A terminal in bracketed
+  /// paste mode marks pasted text with ESC[200~ and ESC[201~ (xterm, "Bracketed Paste Mode").
   std::optional<std::string> push(std::string_view line);
-  /// Whether a message has begun and is not complete.
+  /// Whether a message has begun and is incomplete.
   [[nodiscard]] bool is_open() const { return pasting_ || in_block_ || has_line_; }
-  /// What there is, when no more lines follow; nullopt if nothing.
+  /// Returns an incomplete message when no more lines follow; nullopt if there is none.
   std::optional<std::string> finish();
-  /// Forgets a message that has begun.
+  /// Drops an incomplete message.
   void reset();
 
  private:

@@ -22,7 +22,7 @@ Result<format::LayerSelection> parse_layer_selection(std::string_view text) {
   return format::LayerSelection(std::move(layers));
 }
 
-/// As parse_memory_amount; a handful of bytes is asked back.
+/// Like parse_memory_amount, but rejects sizes of only a few bytes as probable mistakes.
 Result<Amount> parse_memory_option(std::string_view text) {
   if (!text.ends_with('%')) TRY(format::parse_large_size(text));
   return parse_memory_amount(text);
@@ -69,7 +69,7 @@ Result<kernels::Precision> precision_named(std::string_view name) {
   return format::none_of(name, {kernels::kPrecisionNames.begin(), kernels::kPrecisionNames.end()});
 }
 
-// "0" is a number here: experts only pass through then.
+// "0" is allowed here: experts then only pass through.
 Result<Amount> parse_vram_experts(std::string_view text) {
   if (text == "0" || text == "0%") return Amount{};
   return parse_expert_amount(text);

@@ -11,17 +11,17 @@
 
 namespace dspack::runtime {
 
-/// All of them, under their headings, and the --dev keys that go with them. `about_context`: of --ctx, where it means
-/// something else than room for a conversation.
+/// Adds them all, under their headings, with the --dev keys that belong to them. `about_context`: help for --ctx, for
+/// verbs in which it is not the room for a conversation.
 void add_model_options(format::OptionTable& table, LoadOptions& load, const std::string& about_context = {});
 
-/// To be called when all were read. Errors: invalid, options that contradict each other.
+/// Call when all options are parsed. Errors: invalid, options that contradict each other.
 [[nodiscard]] Result<void> check_model_options(const LoadOptions& load);
 
-/// --trace, and the --dev key that chooses a policy of eviction: of runs whose routes are of interest.
+/// --trace, and the --dev key for the eviction policy: for runs whose routes are of interest.
 void add_route_options(format::OptionTable& table, LoadOptions& load);
 
-/// The name of one of these policies. Errors: invalid.
+/// Checks the name of a policy. Errors: invalid.
 [[nodiscard]] Result<std::string> parse_policy(std::string_view name, std::span<const NamedPolicy> policies);
 
 }  // namespace dspack::runtime

@@ -1,4 +1,4 @@
-// Options of llama.cpp, vLLM and SGLang that their users type here, too, and what dsrun has instead.
+// Options of llama.cpp, vLLM and SGLang that users may try here, with dsrun's replacements.
 // Threads: thread-safe. Errors: none.
 #pragma once
 

@@ -57,14 +57,14 @@ void add_config_option(format::OptionTable& table, RemoteAccess& access) {
 
 namespace {
 
-/// Empty: there is none.
+/// Empty: no cache folder.
 format::Path cache_root(const RemoteAccess& access) {
   if (!access.cache_folder.empty()) return access.cache_folder;
   const format::Path folder = format::user_cache_folder();
   return folder.empty() ? folder : folder / "dspack";
 }
 
-/// Of the disk that holds the caches, where no bound is set.
+/// Bytes that must stay free on the caches' disk if no bound is set.
 uint64_t stay_free(const format::Path& root) {
   const auto disk = format::posix_file_system().disk_bytes(root);
   return format::usual_stay_free(disk ? disk->value_or(0) : 0);
@@ -82,11 +82,11 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
   options.on_note = [shown = progress](format::NoteKind kind, std::string_view text) { shown->note(kind, text); };
   const format::Path root = cache_root(access);
   DistantTierOptions tier = access.tier;
-  bool is_first_use = false;  // of the folder of all caches
+  bool is_first_use = false;  // the folder of all caches does not exist yet
   if (!root.empty()) {
     if (tier.disk_bytes == 0) tier.stay_free_bytes = stay_free(root);
     options.hub_commits = root / "hub-commits";
-    const auto there = format::posix_file_system().stat(root);  // what is wrong with it, its opening says
+    const auto there = format::posix_file_system().stat(root);  // opening it reports its errors
     is_first_use = there && !*there;
   }
   progress->started(without_passwords("opening " + place), 0, 0);

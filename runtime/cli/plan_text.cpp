@@ -36,7 +36,7 @@ std::string rows_text(PassRows rows) {
   return rows.wave == rows.chunk ? chunk : fmt::format("{}, {} of them at once", chunk, rows.wave);
 }
 
-/// `becomes`: of layers that stream.
+/// `becomes`: treatment of the layers that stream.
 std::string layers_text(const LayerPlan& plan, size_t layers, std::string_view becomes) {
   std::string text = line("layers", size_words(plan.resident_bytes),
                           fmt::format("{} of {} stay", layers - plan.streamed.size(), layers));
@@ -46,7 +46,7 @@ std::string layers_text(const LayerPlan& plan, size_t layers, std::string_view b
               fmt::format("{} layers, {}, are {}", plan.streamed.size(), size_words(plan.streamed_bytes), becomes));
 }
 
-// Of a GPU that computes experts alone.
+// For a GPU that only computes experts.
 std::string further_text(const MemoryPlan& plan, const VramPlan& vram) {
   std::string text = fmt::format("a further GPU: {}", of_allowed(vram.total_bytes(), vram.limit_bytes));
   text += line("driver, allocation", size_words(vram.reserve_bytes),
@@ -58,7 +58,7 @@ std::string further_text(const MemoryPlan& plan, const VramPlan& vram) {
                                  share(*vram.slots, plan.experts), kVramWindow));
 }
 
-// Where a GPU computes.
+// For a plan in which a GPU computes.
 std::string vram_text(const Outlook& outlook, const VramPlan& vram) {
   const MemoryPlan& plan = outlook.plan.memory;
   std::string text = fmt::format("device: {}\n", outlook.device);
@@ -129,7 +129,7 @@ std::string rate_words(double bytes_per_second) {
   return bytes_per_second > 0 ? size_words(static_cast<uint64_t>(bytes_per_second)) + "/s" : std::string("-");
 }
 
-/// Three digits, of more than a minute as people say it.
+/// Three digits; above a minute, in words.
 std::string seconds_words(double seconds) {
   constexpr double kMinute = 60;
   return seconds < kMinute ? fmt::format("{:.3g} s", seconds) : duration_words(seconds);
@@ -148,7 +148,7 @@ std::string rates_text(const Outlook& outlook) {
   const auto& [gpu, link, host_expert, reads] = outlook.times;
   const bool is_gpu = outlook.placement() != ExpertPlacement::streamed;
   const bool is_measured = all_measured(outlook);
-  // Where some are not measured, each says what it is.
+  // If some rates are not measured, each line names its origin.
   const auto line = [&](std::string_view name, double rate, RateOrigin origin, const std::string& more) {
     return runtime::line(name, rate_words(rate), is_measured ? more : fmt::format("{}; {}", to_string(origin), more));
   };
@@ -175,7 +175,7 @@ std::string rates_text(const Outlook& outlook) {
                      arrivals(reads.count, reads.expert_bytes, "at once", reads.one));
 }
 
-// What a token of such hit rates costs.
+// The cost of a token at these hit rates.
 std::string decode_cost(const Outlook& outlook, const DecodeEstimate& estimate) {
   if (outlook.are_all_on_gpus())
     return outlook.plan.memory.fills_gpus ? "all of its experts on the GPUs" : "all of its experts on the GPU";

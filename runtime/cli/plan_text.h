@@ -1,4 +1,4 @@
-// What dsrun plan prints, for people and for machines.
+// The output of dsrun plan, as text for people and as JSON for programs.
 // Threads: pure functions on plain values. Errors: none.
 #pragma once
 
@@ -15,36 +15,36 @@
 
 namespace dspack::runtime {
 
-/// What is found out: where everything would lie, and how fast the run should be, from what is measured here.
+/// The result of planning: where everything would be placed, and the expected speed from measurements on this machine.
 struct Outlook {
   ModelConfig config;
   LoadPlan plan;
   SpeedShape shape;
   std::string device;
   kernels::Precision precision = kernels::Precision::exact;
-  std::optional<AbsentWeights> absent;  // of a part of a model
+  std::optional<AbsentWeights> absent;  // for a part of a model
   std::string absent_from;
 
-  bool sizes_are_computed = false;  // from config.json alone
+  bool sizes_are_computed = false;  // only from config.json
 
-  // Where compute, link and reads come from.
+  // Origin of the rates of compute, link and reads.
   RateOrigin compute_origin = RateOrigin::measured;
   RateOrigin link_origin = RateOrigin::measured;
   RateOrigin read_origin = RateOrigin::measured;
-  RateOrigin host_origin = RateOrigin::measured;  // of what the CPU computes of a token
-  std::optional<double> core_share;               // of what the CPU wanted while it was measured (core_share.h)
-  // Measured or supposed, of one token; of the link and the CPU's experts only where a GPU computes.
+  RateOrigin host_origin = RateOrigin::measured;  // for the CPU computing a token
+  std::optional<double> core_share;               // share of wanted CPU time that the measurement got (core_share.h)
+  // Measured or supposed times for one token; link and CPU experts only if a GPU computes.
   TierTimes times;
-  // Expected: the first token, if anything has to be read for it, then by what is assumed.
+  // Expected decode speeds: the first token, with empty slots, then one for each assumption; only one if GPUs hold all.
   std::vector<DecodeEstimate> decodes;
   PrefillEstimate prefill;
-  double loading_seconds = 0;  // of GPUs that hold all
+  double loading_seconds = 0;  // for GPUs that hold all experts
 
   [[nodiscard]] ExpertPlacement placement() const {
     if (!plan.memory.vram) return ExpertPlacement::streamed;
     return plan.memory.vram->holds_all() ? ExpertPlacement::resident : ExpertPlacement::tiered;
   }
-  /// Whether one GPU, or several together, have all experts before the first token.
+  /// Whether one GPU, or several together, hold all experts before the first token.
   [[nodiscard]] bool are_all_on_gpus() const {
     return plan.memory.fills_gpus || placement() == ExpertPlacement::resident;
   }

@@ -18,8 +18,8 @@ namespace {
 constexpr uint32_t kMostPromptTokens = 1U << 26U;
 constexpr double kReadSeconds = 0.5;
 constexpr double kLinkSeconds = 0.2;
-// The compute of a prompt is measured with so many rows at most. A GPU's time does not grow with them for long, so it
-// is given more, as long as they take a layer no longer than this if it did.
+// Most rows for measuring a prompt's compute. A GPU's time hardly grows with rows at first, so it gets more, as long as
+// a layer would take at most kTrialTurnSeconds even if its time did grow.
 constexpr uint32_t kTrialRows = 64;
 constexpr uint32_t kGpuTrialRows = 256;
 constexpr uint32_t kLeastTrialRows = 4;
@@ -56,7 +56,7 @@ class Measurement {
   Result<void> run() {
     const uint32_t last = outlook_.plan.model.context - 1;
     TRY_ASSIGN(outlook_.times.gpu, compute(1, std::min(prompt_, last)));
-    // Of a device that is supposed the longest chunk costs nothing to ask about.
+    // A supposed device costs no time: use the longest chunk.
     const uint32_t rows = std::min({prompt_, memory_.rows.chunk, is_supposed() ? UINT32_MAX : trial_rows()});
     TRY_ASSIGN(const ComputeTimes of_prompt, compute(rows, 0));
     if (outlook_.shape.moe_layers > 0) TRY(time_ways());
@@ -73,7 +73,7 @@ class Measurement {
  private:
   [[nodiscard]] TrialPass pass(uint32_t rows, uint32_t position) const {
     TrialPass pass{.rows = rows, .position = position};
-    // As the model does: what is resident is recorded, if it can be, and tiers wait for what each router picks.
+    // As in the model: a resident pass is recorded if possible; tiers wait for each router's choice.
     if (outlook_.placement() == ExpertPlacement::resident)
       pass.timing.pace = rows <= kMostRecordedRows ? Pace::recorded : Pace::enqueued;
     if (memory_.vram && !outlook_.plan.needs.device_layouts.empty()) {
@@ -92,7 +92,7 @@ class Measurement {
     return static_cast<uint32_t>(std::clamp<double>(rows, kLeastTrialRows, kGpuTrialRows));
   }
 
-  /// Whether the device that computes is not there.
+  /// Whether the computing device is only supposed.
   [[nodiscard]] bool is_supposed() const { return !options_.what_if.gpu_memory.empty(); }
 
   Result<ComputeTimes> compute(uint32_t rows, uint32_t position) {
@@ -112,7 +112,7 @@ class Measurement {
     return times;
   }
 
-  /// How experts come to where they are computed, and what the CPU would take for them.
+  /// Measures how experts reach the device that computes them, and the CPU's time for them.
   Result<void> time_ways() {
     TierTimes& times = outlook_.times;
     const uint32_t top_k = outlook_.config.top_k;
@@ -200,7 +200,7 @@ class Measurement {
     expect_prompt(of_prompt, rows);
   }
 
-  /// Where a GPU computes.
+  /// If a GPU computes.
   void expect_token(const DecodeEstimate& estimate) {
     outlook_.decodes.push_back(with_streamed_layers(estimate, outlook_.shape, memory_, outlook_.times));
   }
@@ -220,15 +220,15 @@ class Measurement {
   uint32_t prompt_;
 };
 
-/// Fills in shape and everything that is measured and expected. Errors: those of the trials.
+/// Fills in `shape` and everything that is measured or expected. Errors: those of the trials.
 Result<void> measure(ChosenDevice& chosen, CheckpointAccess& access, const PlanOptions& options, Outlook& outlook,
                      const std::stop_token& stop) {
   outlook.shape = speed_shape(outlook.config, outlook.plan.model.layer_map, outlook.plan.memory);
   return Measurement(chosen, access, options, outlook, stop).run();
 }
 
-/// Whether sizes have to follow from config.json: that is wanted, or a folder holds nothing else. A distant place is
-/// asked for its catalogue, which a cache may have without a network.
+/// Whether sizes must be computed from config.json: on request, or if a local folder has nothing else. A distant place
+/// always has its catalogue read, which a cache may have offline.
 Result<bool> has_config_alone(const PlanOptions& options, format::Repository& files, const std::stop_token& stop) {
   if (options.what_if.config_only) return true;
   if (!files.is_local()) return false;
@@ -282,7 +282,7 @@ Result<int> run_plan(const PlanOptions& options, format::Process& process) {
   return 0;
 }
 
-/// "3GB", or as networks are sold, "1Gbit": bytes a second.
+/// "3GB", or as networks are rated, "1Gbit": in bytes a second.
 Result<uint64_t> parse_network_rate(std::string_view text) {
   constexpr std::string_view kBit = "bit";
   constexpr uint64_t kBitsOfAByte = 8;

@@ -42,7 +42,7 @@ Result<void> check_template_args(const OrderedJson& arguments, const ChatTemplat
                                                    quote(name))};
     }
     if (std::ranges::find(known, name) != known.end()) continue;
-    const std::string read = brief(fmt::format("{}", fmt::join(known, ", ")));  // a stranger's names
+    const std::string read = brief(fmt::format("{}", fmt::join(known, ", ")));  // untrusted names
     return Error{ErrorKind::invalid,
                  fmt::format("the chat template never reads {}{} ({})", quote(name), format::did_you_mean(name, known),
                              known.empty() ? "it reads no arguments" : "it reads " + read)};
@@ -154,7 +154,7 @@ Result<ChatText> render_conversation(const TextModel& text, const Conversation& 
     TRY(check_template_args(conversation.arguments, *chat));
   }
   for (const auto& [name, value] : conversation.arguments.items()) {
-    if (!options.template_args.contains(name)) arguments[name] = value;  // what the command line says, counts
+    if (!options.template_args.contains(name)) arguments[name] = value;  // the command line takes precedence
   }
   return text.render_chat(conversation.messages, {.add_generation_prompt = add_generation_prompt,
                                                   .tools = conversation.tools,
@@ -200,7 +200,7 @@ Result<EncodedPrompt> encode_prompt(const TextModel& text, std::string prompt, b
     TRY_ASSIGN(encoded.tokens, text.encode_raw(prompt));
     return encoded;
   }
-  if (prompt.ends_with('\n')) prompt.pop_back();  // what echo and editors put at the end is no part of a question
+  if (prompt.ends_with('\n')) prompt.pop_back();  // strips the line end that echo and editors append to a question
   Conversation conversation;
   if (!system.empty()) conversation.messages.push_back({.role = Role::system, .content = system});
   conversation.messages.push_back({.role = Role::user, .content = std::move(prompt)});

@@ -1,6 +1,7 @@
-// From user input to token ids: the options of prompts, conversations and token ids, given as text, as a file or on
-// standard input. Threads: call from the main thread. Lifetime: what options are read into must live until the command
-// line was parsed.
+// Converts user input to token ids: options for prompts, conversations and token ids, given as text, as a file or on
+// standard input.
+// Threads: call from the main thread. Lifetime: the targets of options must live until the command line has been
+// parsed.
 #pragma once
 
 #include <ctime>
@@ -18,21 +19,21 @@ namespace dspack::runtime {
 
 /// How a conversation becomes a prompt.
 struct ChatOptions {
-  std::string chat_template;     // a known name, or a file with the Jinja source of one; empty: the repository's
+  std::string chat_template;     // a known name, or a file with Jinja source; empty: the repository's
   std::optional<bool> thinking;  // for templates with such a switch
-  OrderedJson template_args;     // what else the template is told, an object; null: nothing
+  OrderedJson template_args;     // other arguments of the template, an object; null: none
 
-  /// What the template is told by both.
+  /// All arguments of the template.
   [[nodiscard]] OrderedJson arguments() const;
 };
 
 /// --chat-template, --thinking and --template-args.
 void add_chat_options(format::OptionTable& table, ChatOptions& chat);
 
-/// Token ids, or where they are.
+/// Token ids, or the place to read them from.
 struct TokenArgument {
   std::vector<uint32_t> ids;
-  std::string file;  // "-": standard input; empty: `ids` are they
+  std::string file;  // "-": standard input; empty: use `ids`
   [[nodiscard]] bool is_given() const { return !ids.empty() || !file.empty(); }
 };
 
@@ -43,52 +44,53 @@ format::OptionTable::Option add_tokens(format::OptionTable& table, TokenArgument
 /// The prompt, or for "-" all of standard input. Errors: io; budget (above 64 MiB).
 [[nodiscard]] Result<std::string> read_prompt(const std::string& prompt);
 
-/// The same, and text that is piped beside another prompt after that: below an empty line, or directly where `raw` text
-/// is continued. White space alone is nothing.
+/// The same, followed by text that is piped in besides another prompt: after an empty line, or directly if the prompt
+/// is `raw`. White space alone is ignored.
 [[nodiscard]] Result<std::string> read_prompt_and_pipe(const std::string& prompt, bool raw);
 
-/// Token ids as text: whole numbers with commas, white space or both between. Errors: invalid, naming the place.
+/// Parses token ids: whole numbers separated by commas, white space or both. Errors: invalid, naming the place.
 [[nodiscard]] Result<std::vector<uint32_t>> parse_token_ids(std::string_view text);
 
-/// The ids that --tokens has given, or those in its file or on standard input. Errors: those of reading; invalid.
+/// The ids given by --tokens, or read from its file or standard input. Errors: those of reading; invalid.
 [[nodiscard]] Result<std::vector<uint32_t>> read_tokens(const TokenArgument& tokens);
 
-/// The conversation in a JSON file, or for "-" in standard input. Errors: those of reading; invalid, naming the file.
+/// The conversation in a JSON file, or in standard input for "-". Errors: those of reading; invalid, naming the file.
 [[nodiscard]] Result<Conversation> read_conversation(const std::string& file);
 
-/// What the clock says, for templates that print the date.
+/// The current time, for templates that print the date.
 [[nodiscard]] std::tm local_time();
 
-/// Errors: invalid, arguments (an object, or null) that the chat template does not read, or that it is given anyway.
+/// Checks arguments (an object, or null). Errors: invalid, if the chat template does not read them, or the conversation
+/// sets them.
 [[nodiscard]] Result<void> check_template_args(const OrderedJson& arguments, const ChatTemplate& chat);
 
-/// The conversation as the chat template writes it. Errors: invalid (the template fails for it, or does not read its
+/// Renders the conversation with the chat template. Errors: invalid (the template fails for it, or does not read its
 /// arguments), cancelled; there is no template.
 [[nodiscard]] Result<ChatText> render_conversation(const TextModel& text, const Conversation& conversation,
                                                    const ChatOptions& options, bool add_generation_prompt,
                                                    const std::stop_token& stop);
 
-/// What the model gets.
+/// The model's input.
 struct EncodedPrompt {
   std::vector<uint32_t> tokens;
   bool begins_reasoning = false;
 };
 
-/// `raw`: the prompt as it is, to be continued; else as a question in the chat template, `chat` saying how, after the
-/// system message unless that is empty. Errors: those of tokenizer and chat template.
+/// `raw`: the prompt unchanged, to be continued; else as a question in the chat template, with the options `chat`,
+/// after the system message unless that is empty. Errors: those of tokenizer and chat template.
 [[nodiscard]] Result<EncodedPrompt> encode_prompt(const TextModel& text, std::string prompt, bool raw,
                                                   const ChatOptions& chat, const std::string& system,
                                                   const std::stop_token& stop);
 
-/// What --system says, or the text of the file that it names after @: valid UTF-8. Errors: those of read_text_file.
+/// The value of --system, or the text of the file after @: valid UTF-8. Errors: those of read_text_file.
 [[nodiscard]] Result<std::string> read_system(const std::string& text_or_file);
 
-/// A file as text for a prompt. Errors: those of reading; budget (above kMostFileBytes); invalid (no UTF-8, a zero
+/// A file as text for a prompt. Errors: those of reading; budget (above kMostFileBytes); invalid (not UTF-8, or a zero
 /// byte).
 inline constexpr uint64_t kMostFileBytes = 4U << 20U;
 [[nodiscard]] Result<std::string> read_text_file(const std::string& file);
 
-/// The conversation, ending where the answer begins.
+/// The conversation, ending at the start of the answer.
 [[nodiscard]] Result<EncodedPrompt> encode_conversation(const TextModel& text, const Conversation& conversation,
                                                         const ChatOptions& chat, const std::stop_token& stop);
 

@@ -28,11 +28,11 @@ constexpr char kExamples[] = R"(Examples:
 DIR is a packed repository (reshard makes them) or an ordinary checkpoint: a folder, http(s)://..., or a repository on
 the Hub, org/name[@revision] or hf://org/name[@revision]. Only the experts that the router picks are read.)";
 
-/// What is to be answered. Read before the model: a mistake here need not wait for it.
+/// The input to answer. Read before the model, so that a mistake is reported at once.
 struct Input {
   std::string prompt;
   std::string system;
-  Conversation conversation;  // instead of the prompt, if there is one
+  Conversation conversation;  // replaces the prompt, if given
 };
 
 Result<Input> read_input(const RunOptions& options) {
@@ -53,7 +53,7 @@ Result<EncodedPrompt> encode(const TextModel& text, Input input, const RunOption
   return encode_conversation(text, input.conversation, options.chat, stop);
 }
 
-/// What --max-fetch is judged by before anything of the model is read: a matter of the small files.
+/// The prompt's token count, by which --max-fetch is checked before any weights are read; needs only small files.
 Result<uint64_t> count_tokens(const Input& input, const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(const auto access, open_place(options.folder, options.load.remote, stop));
   TRY_ASSIGN(const TextModel text, load_text(access->files(), options.chat, stop));
@@ -84,7 +84,7 @@ Result<int> run_generate(const RunOptions& options, const std::stop_token& stop)
   return answer.reason == StopReason::interrupted ? format::kInterruptedStatus : 0;
 }
 
-/// The same by token ids, for models whose tokenizer is missing or not known.
+/// The same with token ids, for models whose tokenizer is missing or unknown.
 Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
   TRY_ASSIGN(Sampler sampler, Sampler::make(options.sampler.over()));
   TRY_ASSIGN(const std::vector<uint32_t> tokens, read_tokens(options.tokens));
@@ -97,7 +97,7 @@ Result<int> run_tokens(const RunOptions& options, const std::stop_token& stop) {
   bool first = true;
   const auto print = [&](uint32_t token) {
     format::print_out(fmt::format("{}{}", first ? "" : " ", token));
-    (void)std::fflush(stdout);  // a person reads along; a failure is noticed at the end
+    (void)std::fflush(stdout);  // shows the answer as it arrives; failures are noticed at the end
     first = false;
     return true;
   };

@@ -38,7 +38,7 @@ std::string saved_messages(const SavedChat& chat) {
     messages.push_back(
         {{"role", message.role == Role::user ? "user" : "assistant"}, {"content", message.content.value_or("")}});
   }
-  // An answer that was cut within a character has a part of one.
+  // An answer that was cut within a character ends in invalid UTF-8.
   return messages.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 

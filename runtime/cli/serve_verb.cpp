@@ -40,7 +40,7 @@ requests are taken, and answers under way have 30 s to end; a second one ends th
 constexpr uint32_t kMostPlaces = 64;
 constexpr std::chrono::seconds kDrainTime{30};
 
-/// Once a stop is requested, requests that have begun get some time, and then none.
+/// After a stop request, running requests get kDrainTime to end.
 class Draining {
  public:
   Draining(const std::stop_token& asked, HttpServer& server, Scheduler& scheduler)
@@ -60,10 +60,10 @@ class Draining {
  private:
   std::stop_source ended_;
   std::jthread clock_;
-  std::stop_callback<std::function<void()>> asked_;  // last: it uses the others
+  std::stop_callback<std::function<void()>> asked_;  // last: uses the others
 };
 
-/// Null: nothing is kept.
+/// nullptr: no cache.
 Result<std::unique_ptr<PrefixCache>> make_cache(LoadedModel& loaded, const CacheOptions& options,
                                                 const PrefixFolder::Log& log, const std::stop_token& stop) {
   if (options.ram_bytes == 0 && options.disk.empty()) return std::unique_ptr<PrefixCache>();
@@ -76,7 +76,7 @@ Result<std::unique_ptr<PrefixCache>> make_cache(LoadedModel& loaded, const Cache
   return std::make_unique<PrefixCache>(identity, std::move(cache), log);
 }
 
-/// The requests' part of --ram, or of the memory that is available.
+/// The requests' part of --ram, or of the available memory.
 Result<RequestBounds> bounds_of_requests(const MemoryOptions& memory) {
   const auto system = read_system_memory();
   if (!memory.ram) return request_bounds(system ? system->available_bytes : UINT64_MAX);
@@ -98,7 +98,7 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
   limits.all_body_bytes = bounds.arriving_bytes;
   limits.body_bytes = std::min(limits.body_bytes, bounds.arriving_bytes);
   StartupGate gate(bounds.waiting_bytes);
-  // Before the model, so that a port in use need not wait for it.
+  // Before the model is loaded, so that a port in use is reported at once.
   TRY_ASSIGN(auto listening,
              HttpServer::listen(*addresses, options.port, limits, cross_origin_headers(options.allow_origin),
                                 {.answer =
@@ -106,7 +106,7 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
                                        gate.handle(std::move(request), reply);
                                      },
                                  .is_brief = &StartupGate::is_brief}));
-  // However this ends, nobody is left waiting when the server goes.
+  // Answers all waiting requests before the server goes, however this function ends.
   const auto close = [](StartupGate* waited_at) { waited_at->close(); };
   const std::unique_ptr<StartupGate, decltype(close)> closing(&gate, close);
   const auto watch = [&gate](std::shared_ptr<format::Progress> shown) { return gate.watch(std::move(shown)); };
@@ -141,7 +141,7 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
            .clock = &local_time},
           log);
   gate.open(api);
-  const std::unique_ptr<HttpServer> server = std::move(listening);  // ends before what its answers use
+  const std::unique_ptr<HttpServer> server = std::move(listening);  // destroyed before the objects that its answers use
   format::print_error(fmt::format("{}: http://{}/v1 ({}, {} positions, {} at once); Ctrl-C ends it", brief(name),
                                   host_and_port(options.host, server->port()), loaded->device().description(),
                                   loaded->model().context(), options.parallel));

@@ -1,7 +1,7 @@
-// A chat's terminal: lines or bytes from standard input, and Ctrl-C that stops either an answer or the typing. The only
-// file of this folder that asks the operating system for signals and terminals.
-// Threads: call from the main thread, before others start; a thread of its own waits for the signal. Errors: none;
-// where standard input is no terminal, lines are read and nothing is set.
+// A chat's terminal: lines or bytes from standard input, and Ctrl-C, which stops either an answer or the typing. The
+// only file of this folder that uses the operating system's signals and terminals.
+// Threads: call from the main thread, before others start; its own thread waits for the signal. Errors: none; if
+// standard input is no terminal, lines are read and no settings are changed.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@
 namespace dspack::runtime {
 
 [[nodiscard]] bool stdin_is_terminal();
-/// Whether it is a pipe or a file, which somebody has put there on purpose. Other things that are no terminal
-/// (/dev/null, the sockets that programs in Node.js give their children and leave open) are not.
+/// Whether it is a pipe or a file, which was connected on purpose. Other non-terminals (/dev/null, the sockets that
+/// Node.js programs give their children and leave open) do not count.
 [[nodiscard]] bool stdin_is_piped();
-/// False if nothing has come, nor the end, after this time.
+/// False if neither data nor the end of input has arrived after this time.
 [[nodiscard]] bool stdin_answers_within(std::chrono::milliseconds time);
 
 class ChatTerminal {
@@ -38,11 +38,11 @@ class ChatTerminal {
   /// Waits for a line or Ctrl-C.
   [[nodiscard]] Input read_line();
 
-  /// Whether a person types at a terminal and reads there.
+  /// Whether standard input and output are a terminal.
   [[nodiscard]] bool is_interactive() const { return settings_ != nullptr; }
-  /// For a line editor, which sets the terminal itself while it reads: the next byte, or what else there is.
+  /// For a line editor, which sets the terminal itself while it reads: the next byte, or another event.
   [[nodiscard]] LineEditor::Input next_input();
-  /// From here on nothing that is typed is shown, until a line editor reads it.
+  /// Hides typed text from now on, until a line editor reads it.
   void hide_typing();
 
   /// Until the next `end_work`, Ctrl-C requests a stop of this token instead of interrupting `read_line`.
@@ -55,14 +55,14 @@ class ChatTerminal {
   void restore_terminal();
 
   struct Settings;
-  std::unique_ptr<Settings> settings_;  // as they were; null where stdin is no terminal
-  int wake_[2] = {-1, -1};              // a pipe: the watcher writes, who reads waits for it
-  std::atomic<bool> resized_ = false;   // the terminal, since the last look; its byte is in the pipe
+  std::unique_ptr<Settings> settings_;  // the original settings; null if not interactive
+  int wake_[2] = {-1, -1};              // a pipe: the watcher writes, the reading functions wait for it
+  std::atomic<bool> resized_ = false;   // the terminal was resized; its byte is in the pipe
   std::string pending_;                 // bytes after the last line
-  size_t next_byte_ = 0;                // of pending_, for next_input
+  size_t next_byte_ = 0;                // index into pending_, for next_input
   std::mutex mutex_;
-  std::stop_source work_{std::nostopstate};  // GUARDED_BY(mutex_); no state: nothing is under way
-  std::jthread watcher_;                     // last: it uses all of the above
+  std::stop_source work_{std::nostopstate};  // GUARDED_BY(mutex_); no state: no work
+  std::jthread watcher_;                     // last: uses all members above
 };
 
 }  // namespace dspack::runtime

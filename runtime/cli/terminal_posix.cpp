@@ -37,9 +37,9 @@ void show(std::string_view text) {
   (void)std::fflush(stdout);
 }
 
-constexpr char kInterrupted = 'i', kResized = 'r';  // in the pipe
+constexpr char kInterrupted = 'i', kResized = 'r';  // bytes in the pipe
 
-/// Waits for standard input, or for a byte of the pipe, which is then returned.
+/// Waits for standard input (returns 0), or for a byte in the pipe, which it returns.
 char wait_for_input(int pipe) {
   for (;;) {
     std::array<pollfd, 2> waiting{pollfd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
@@ -73,7 +73,7 @@ bool stdin_answers_within(std::chrono::milliseconds time) {
 
 ChatTerminal::ChatTerminal() {
   const sigset_t set = watched_set();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every thread made later: only the watcher takes it
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by all later threads: only the watcher takes it
   if (::pipe(wake_) != 0) wake_[0] = wake_[1] = -1;
   prepare_terminal();
   watcher_ = std::jthread([this](const std::stop_token& quit) { watch(quit); });
@@ -88,8 +88,7 @@ ChatTerminal::~ChatTerminal() {
   }
 }
 
-// The terminal keeps its own line editing. Pastes are marked, and the marks are not shown (they would appear as
-// ^[[200~).
+// The terminal keeps its own line editing. Pastes are marked, and the marks are hidden (they would appear as ^[[200~).
 void ChatTerminal::prepare_terminal() {
   if (!stdin_is_terminal() || !format::stdout_is_terminal()) return;
   settings_ = std::make_unique<Settings>();

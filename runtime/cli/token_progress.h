@@ -1,5 +1,5 @@
 // Progress through a known number of tokens, as a status line on stderr with rate and time left.
-// Threads: single-thread; a thread of the line's own looks on. Errors: none.
+// Threads: single-thread; the line's own thread reads concurrently. Errors: none.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ class TokenProgress {
   std::mutex mutex_;  // guards the next two
   uint64_t done_ = 0;
   std::string more_;
-  format::StatusLine line_;  // last: it asks for the text
+  format::StatusLine line_;  // last: calls text()
 };
 
 }  // namespace dspack::runtime

@@ -41,7 +41,7 @@ Result<std::string> read_batch(const std::string& file) {
   return format::read_text(format::posix_file_system(), file, kMaxBytes);
 }
 
-/// The parts of `text` between separators; one after the last separator only if it is not empty.
+/// The parts of `text` between separators; no empty part after the last separator.
 std::vector<std::string_view> parts(std::string_view text, char separator) {
   std::vector<std::string_view> found;
   while (!text.empty()) {
@@ -85,7 +85,7 @@ Result<int> decode_file(const Tokenizer& tokenizer, const std::string& file) {
   return 0;
 }
 
-/// The one text that is to be tokenized.
+/// The single text to tokenize.
 Result<ChatText> text_of(const TextModel& model, const TokenizeOptions& options, const std::stop_token& stop) {
   if (options.prompt) {
     TRY_ASSIGN(std::string prompt, read_prompt(*options.prompt));

@@ -36,7 +36,7 @@ Result<std::unique_ptr<LoadedModel>> load_for(const std::string& folder, LoadOpt
   if (!options.context) options.context = static_cast<uint32_t>(std::max<size_t>(tokens.size(), 1));
   TRY_ASSIGN(auto loaded, load_model(folder, options, stop));
   const uint32_t most = loaded->model().max_rows();
-  if (tokens.size() <= most || tokens.size() > loaded->model().context()) return loaded;  // the session tells
+  if (tokens.size() <= most || tokens.size() > loaded->model().context()) return loaded;  // the session fails
   return Error{ErrorKind::invalid, fmt::format("{} tokens; all of them must go through the model at once, which takes "
                                                "at most {}",
                                                tokens.size(), most)};
@@ -47,7 +47,7 @@ Result<void> run_traced(LoadedModel& loaded, std::span<const uint32_t> tokens, T
   TRY_ASSIGN(Session session, loaded.start_session());
   auto done = session.logits(
       tokens, 0, [](std::span<const float>) {}, stop, &trace);
-  TRY(trace.status());  // what it was that ended the pass
+  TRY(trace.status());  // the trace's error, if that ended the pass
   return done;
 }
 

@@ -1,5 +1,5 @@
-// One pass of the model that is traced module by module: over which tokens, and how it is run.
-// Threads: call from the main thread. Lifetime: options must live until the command line was parsed.
+// One pass of the model that is traced module by module: its tokens, and how it is run.
+// Threads: call from the main thread. Lifetime: options must live until the command line has been parsed.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace dspack::runtime {
 
-/// The tokens of a pass: as ids, or as text.
+/// The tokens of a pass, as ids or as text.
 struct PassTokens : TokenArgument {
   std::optional<std::string> prompt;  // "-": standard input
   bool raw = false;
@@ -26,17 +26,17 @@ void add_pass_tokens(format::OptionTable& table, PassTokens& tokens);
 /// The options of the model.
 void add_pass_model_options(format::OptionTable& table, LoadOptions& load);
 
-/// Empty: the user gave none.
+/// Empty: no tokens were given.
 [[nodiscard]] Result<std::vector<uint32_t>> tokens_of(const PassTokens& asked, const std::string& folder,
                                                       const RemoteAccess& remote, const std::stop_token& stop);
 
-/// With room for the tokens, and not for more where nobody asked. Errors: also invalid (more tokens than go through the
-/// model at once).
+/// Loads the model with room for exactly these tokens, unless --ctx is given. Errors: also invalid (more tokens than
+/// the model takes at once).
 [[nodiscard]] Result<std::unique_ptr<LoadedModel>> load_for(const std::string& folder, LoadOptions options,
                                                             std::span<const uint32_t> tokens,
                                                             const std::stop_token& stop);
 
-/// One pass over the tokens, of which `trace` is told.
+/// Runs one pass over the tokens, and reports it to `trace`.
 [[nodiscard]] Result<void> run_traced(LoadedModel& loaded, std::span<const uint32_t> tokens, Trace& trace,
                                       const std::stop_token& stop);
 

@@ -1,5 +1,6 @@
-// dsrun's command line: the options of each verb, and the table of verbs. What a verb does with its options is in the
-// file of its name. Threads: main; options are plain values. Errors: those of the libraries; the runner prints them.
+// dsrun's command line: the options of each verb, and the table of verbs. Each verb's action is in the file of its
+// name.
+// Threads: main; options are plain values. Errors: those of the libraries; the runner prints them.
 #pragma once
 
 #include <cstdint>
@@ -27,23 +28,23 @@
 
 namespace dspack::runtime {
 
-/// dsrun DIR [QUESTION | -p TEXT | --chat FILE | --tokens IDS]; none of them: a chat
+/// dsrun DIR [QUESTION | -p TEXT | --chat FILE | --tokens IDS]; without any of these: a chat
 struct RunOptions {
   std::string folder;
   LoadOptions load;
-  std::optional<std::string> question;      // as an argument; complete() makes it the prompt
+  std::optional<std::string> question;      // the argument; complete() turns it into the prompt
   std::optional<std::string> prompt;        // "-": standard input
-  std::optional<std::string> conversation;  // a file of JSON, "-": standard input
+  std::optional<std::string> conversation;  // a JSON file, "-": standard input
   TokenArgument tokens;                     // the prompt as token ids; then the answer is printed as ids, too
-  bool raw = false;                         // continue the prompt as it is, without the chat template
+  bool raw = false;                         // continue the prompt unchanged, without the chat template
   ChatOptions chat;
   std::optional<uint32_t> max_tokens;
   SamplingFlags sampler;
-  std::string system;             // the system message, or @ and its file; empty: none
-  bool no_history = false;        // of what is typed in a chat
-  std::string session;            // the file of a chat; empty: none
-  DraftOptions drafts;            // `load` has what comes of them
-  std::vector<std::string> stop;  // texts that end an answer; none is empty
+  std::string system;             // the system message, or @FILE; empty: none
+  bool no_history = false;        // do not read or keep lines typed in a chat
+  std::string session;            // file of a chat to resume; empty: none
+  DraftOptions drafts;            // complete() puts the choice into `load`
+  std::vector<std::string> stop;  // stop strings; none is empty
   std::string stats_file;         // empty: none
 
   /// Errors: invalid, options that contradict each other.
@@ -56,7 +57,7 @@ struct LogitsOptions {
   LoadOptions load;
   TokenArgument tokens;
   std::string out;
-  uint32_t chunk = 0;  // tokens at once; 0: as many as fit
+  uint32_t chunk = 0;  // tokens per pass; 0: as many as fit
   std::string stats_file;
 
   [[nodiscard]] Result<void> complete() { return check_model_options(load); }
@@ -66,15 +67,15 @@ struct LogitsOptions {
 struct TokenizeOptions {
   std::string folder;
   RemoteAccess remote;
-  // Exactly one of these four.
+  // Exactly one of the following four.
   std::optional<std::string> prompt;        // "-": standard input
-  std::optional<std::string> conversation;  // a file of JSON; "-": standard input
+  std::optional<std::string> conversation;  // a JSON file; "-": standard input
   std::optional<std::string> texts_file;
   std::optional<std::string> ids_file;
   ChatOptions chat;
-  bool ends_after_message = false;  // and does not ask for an answer
+  bool ends_after_message = false;  // do not ask for an answer
   bool as_json = false;
-  bool as_text = false;  // what the template writes instead of ids
+  bool as_text = false;  // print the template's output instead of ids
 
   /// Errors: invalid, options that contradict each other.
   [[nodiscard]] Result<void> complete() const;
@@ -91,15 +92,15 @@ struct EvalOptions {
   [[nodiscard]] Result<void> complete() { return check_model_options(load); }
 };
 
-/// dsrun record DIR: what every module of the model reads and makes, as a safetensors file.
+/// dsrun record DIR: the inputs and outputs of every module of the model, as a safetensors file.
 struct RecordOptions {
   std::string folder;
   LoadOptions load;
   PassTokens tokens;
   std::string out;
-  std::vector<std::string> patterns;  // of modules; empty: all
+  std::vector<std::string> patterns;  // for module names; empty: all modules
 
-  /// Errors: invalid, options that contradict each other, or nothing to run.
+  /// Errors: invalid, options that contradict each other, or no tokens.
   [[nodiscard]] Result<void> complete();
 };
 
@@ -107,7 +108,7 @@ struct RecordOptions {
 struct CompareOptions {
   std::string folder;
   LoadOptions load;
-  PassTokens tokens;  // none: those of the recording
+  PassTokens tokens;  // unset: those of the recording
   std::string reference;
   std::optional<double> tolerance;
   bool inject = false;
@@ -116,43 +117,43 @@ struct CompareOptions {
   [[nodiscard]] Result<void> complete();
 };
 
-/// A number of slots: as such, as a share of all experts, or as memory.
+/// A number of slots: a count, a share of all experts, or an amount of memory.
 struct SlotCount {
   Amount amount;
   bool is_memory = false;  // bytes, not experts
 
   /// "1856", "12.5%", "64GB". Errors: invalid.
   [[nodiscard]] static Result<SlotCount> parse(std::string_view text);
-  /// At least 1. `expert_bytes` is what a slot takes.
+  /// At least 1. `expert_bytes`: size of a slot.
   [[nodiscard]] uint64_t slots(uint64_t experts, uint64_t expert_bytes) const;
 };
 
-/// dsrun replay TRACE: recorded routes through every eviction policy.
+/// dsrun replay TRACE: replays recorded routes with every eviction policy.
 struct ReplayOptions {
   std::string trace;
   std::vector<SlotCount> slots;
   std::string policy;  // empty: all
   uint64_t seed = 1;
   bool json = false;
-  std::string html;  // a file to write, "-" for stdout; empty: no page
+  std::string html;  // output file, "-" for stdout; empty: no page
 };
 
-/// What a plan supposes instead of what is here.
+/// Suppositions of a plan that replace this machine's hardware and the model's files.
 struct WhatIf {
-  bool config_only = false;               // sizes follow from config.json alone
-  std::vector<uint64_t> gpu_memory = {};  // of each GPU that is supposed; empty: none is
+  bool config_only = false;               // compute sizes from config.json alone
+  std::vector<uint64_t> gpu_memory = {};  // memory of each supposed GPU; empty: none is supposed
   SupposedRates rates;
 
   [[nodiscard]] Medium medium() const { return rates.network ? Medium::network : Medium::disk; }
 };
 
-/// dsrun plan DIR: whether a model fits, where it would lie, and how fast it should run.
+/// dsrun plan DIR: whether a model fits, where it would be placed, and its expected speed.
 struct PlanOptions {
   std::string folder;
   LoadOptions load;
-  DraftOptions drafts;  // `load` has what comes of them
+  DraftOptions drafts;  // complete() puts the choice into `load`
   uint32_t prompt_tokens = 128;
-  std::optional<double> hit_rate;  // of decode, in percent; unset: assumed
+  std::optional<double> hit_rate;  // hit rate of decoding, in percent; unset: assumed
   bool json = false;
   WhatIf what_if;
 
@@ -160,12 +161,12 @@ struct PlanOptions {
   [[nodiscard]] Result<void> complete();
 };
 
-/// dsrun bench DIR: tokens per second, beside what the machine could do.
+/// dsrun bench DIR: tokens per second, compared with the machine's limits.
 struct BenchVerbOptions {
   std::string folder;
   LoadOptions load;
-  DraftOptions drafts;                    // `load` has what comes of them
-  std::vector<uint32_t> prompts = {512};  // tokens of each test
+  DraftOptions drafts;                    // complete() puts the choice into `load`
+  std::vector<uint32_t> prompts = {512};  // prompt tokens of each test
   std::vector<uint32_t> answers = {128};
   std::vector<uint32_t> depths = {0};
   uint32_t repetitions = 5;
@@ -174,31 +175,31 @@ struct BenchVerbOptions {
   std::string text_file;  // empty: random tokens
   bool as_json = false;
 
-  /// Errors: invalid, options that contradict each other, or nothing to measure.
+  /// Errors: invalid, options that contradict each other, or no test.
   [[nodiscard]] Result<void> complete();
 };
 
-/// What a server keeps of conversations that have lost their place.
+/// The prefix cache: where a server keeps conversations that have lost their place.
 struct CacheOptions {
   uint64_t ram_bytes = 0;
   std::string disk;                    // a folder; empty: none
-  std::optional<uint64_t> disk_bytes;  // unset: what leaves the disk room
+  std::optional<uint64_t> disk_bytes;  // unset: as much as leaves enough of the disk free
 };
 
-/// dsrun serve DIR: the model behind an HTTP interface.
+/// dsrun serve DIR: serves the model over HTTP.
 struct ServeOptions {
   std::string folder;
   LoadOptions load;
-  DraftOptions drafts;  // `load` has what comes of them
+  DraftOptions drafts;  // complete() puts the choice into `load`
   std::string allow_origin;
   ChatOptions chat;
   SamplingFlags sampler;
   std::string host = "127.0.0.1";
   uint16_t port = 8080;
-  std::optional<std::string> api_key = {};  // as written; see api_key.h
-  std::string model_name;                   // empty: the folder's
-  uint32_t parallel = 1;                    // answers at once
-  uint32_t waiting = 64;                    // requests that wait for a place
+  std::optional<std::string> api_key = {};  // as given; see api_key.h
+  std::string model_name;                   // empty: the folder's name
+  uint32_t parallel = 1;                    // concurrent answers
+  uint32_t waiting = 64;                    // limit of requests that wait for a place
   HttpLimits limits;
   CacheOptions cache;
 
@@ -206,7 +207,7 @@ struct ServeOptions {
   [[nodiscard]] Result<void> complete();
 };
 
-/// Without a word: answers a prompt, or chats where none is given.
+/// Without a verb: answers a prompt, or chats if there is none.
 [[nodiscard]] format::Verb run_verb();
 [[nodiscard]] format::Verb logits_verb();
 [[nodiscard]] format::Verb tokenize_verb();
@@ -218,7 +219,7 @@ struct ServeOptions {
 [[nodiscard]] format::Verb bench_verb();
 [[nodiscard]] format::Verb serve_verb();
 
-/// What --version says of this build and this machine.
+/// Facts on this build and this machine, for --version.
 [[nodiscard]] inline std::string dsrun_facts() {
   return kernels::device_facts() + "structured output " +
          (ConstraintCompiler::is_available() ? "by xgrammar\n" : "not in this build (DSPACK_XGRAMMAR=OFF)\n");

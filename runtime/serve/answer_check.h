@@ -1,7 +1,7 @@
-// Whether a whole answer is what it was promised to be: JSON, of the schema that was asked for, or calls with arguments
-// of theirs. A grammar holds answers to the greatest part of a schema while they are written; what it cannot is checked
-// here, and what is wrong is told.
-// Threads: single-thread. Errors: none; what cannot be checked is a fault.
+// Checks a whole answer against its promised form: JSON, JSON of the requested schema, or calls whose arguments follow
+// their schemas. A grammar enforces most of a schema during generation; the rest is checked here, and violations are
+// reported.
+// Threads: single-thread. Errors: none; a check that is not possible counts as a fault.
 #pragma once
 
 #include <optional>
@@ -17,9 +17,9 @@ class AnswerCheck {
  public:
   explicit AnswerCheck(AnswerForm form) : form_(std::move(form)) {}
 
-  /// The next part of the answer.
+  /// Takes the next part of the answer.
   void take(const ReplyPart& part);
-  /// What is wrong with the whole answer, for its client; nullopt: nothing.
+  /// The fault of the whole answer, as a message for its client; nullopt: none.
   [[nodiscard]] std::optional<std::string> fault() const;
 
  private:
@@ -27,7 +27,7 @@ class AnswerCheck {
     std::string name, arguments;
   };
   AnswerForm form_;
-  std::string content_;  // of an answer in JSON
+  std::string content_;  // only collected for answers in JSON
   std::vector<Call> calls_;
 };
 

@@ -15,13 +15,13 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostNameBytes = 64;  // of a function, as for OpenAI
+constexpr size_t kMostNameBytes = 64;  // per function; OpenAI's limit
 
 OrderedJson any_object() {
   return {{"type", "object"}, {"additionalProperties", true}};
 }
 
-/// Names go into the form of a call, where other characters could end it.
+/// Whether a name can stand in a call without ending it.
 bool is_plain(const std::string& name) {
   return !name.empty() && name.size() <= kMostNameBytes && std::ranges::all_of(name, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
@@ -33,7 +33,7 @@ struct NamedTool {
   bool is_strict = false;
 };
 
-/// Whether a schema may be one of arguments, which are an object.
+/// Whether a schema can describe arguments, which are an object.
 bool may_be_object(const OrderedJson& schema) {
   const OrderedJson* type = find_keyword(schema, "type");
   return schema == true ||
@@ -41,8 +41,8 @@ bool may_be_object(const OrderedJson& schema) {
                                  (type->is_array() && std::ranges::find(*type, "object") != type->end())));
 }
 
-/// The functions among the request's tools, without "strict", which is not for the model. A schema that cannot be held
-/// to is refused where it is strict.
+/// Reads the functions among the request's tools and erases "strict", which is not for the model. Fails if a strict
+/// schema cannot be enforced.
 Result<std::vector<NamedTool>> read_tools(OrderedJson& tools) {
   std::vector<NamedTool> read;
   if (!tools.is_array()) return read;
@@ -68,7 +68,8 @@ Result<std::vector<NamedTool>> read_tools(OrderedJson& tools) {
 
 enum class Choice { automatic, none, any, named };
 
-/// A tool as its calls are held to it. A schema that they cannot be held to stands for any object, if it is not strict.
+/// A tool with the schema that its calls are held to. A schema that cannot be enforced is replaced by any object,
+/// unless it is strict.
 CallableTool held_tool(NamedTool named, std::vector<std::string>& remarks) {
   if (named.is_strict) return std::move(named.tool);
   if (const auto accepted = schema_grammar(named.tool.parameters); !accepted) {
@@ -89,10 +90,10 @@ Result<void> choose(Choice choice, const std::string& name, bool is_parallel, Or
       std::ranges::all_of(known, [](const NamedTool& each) { return is_plain(each.tool.name); });
   const bool is_held = is_forced || is_strict || (!known.empty() && !is_parallel && has_plain_names);
   if (!is_held) return {};
-  // Another form is that of text: where it is asked for, the answer is JSON and no call, unless a call is forced.
+  // The other form is for text: it makes the answer JSON without calls, unless a call is forced.
   if (form.kind != AnswerForm::Kind::free && !is_forced) return {};
   form.kind = is_forced ? AnswerForm::Kind::calls : AnswerForm::Kind::strict_calls;
-  // A named function is forced once, as in OpenAI's API: its answers have one call, whatever parallel_tool_calls says.
+  // A named function is forced once, as in OpenAI's API: the answer is one call, whatever parallel_tool_calls is.
   form.is_parallel = is_parallel && choice != Choice::named;
   for (const NamedTool& each : known) {
     const CallableTool& tool = each.tool;
@@ -110,7 +111,7 @@ Result<void> choose(Choice choice, const std::string& name, bool is_parallel, Or
   return invalid("\"tool_choice\" forces a call, but \"tools\" is empty");
 }
 
-/// A schema, or the JSON of one as text. `name`: the field, for errors.
+/// Reads a schema, or its JSON as text. `name`: the field, for errors.
 Result<void> read_schema(const OrderedJson& schema, std::string_view name, AnswerForm& form) {
   const auto place = fmt::format("\"{}\"", name);
   if (form.kind != AnswerForm::Kind::free) return invalid(place + ": another field says the answer's form already");
@@ -136,7 +137,7 @@ Result<OrderedJson> compose(const AnswerForm& form, const Result<ChatTemplate>& 
     }
     case AnswerForm::Kind::strict_calls: {
       const auto syntax = chat ? ToolSyntax::of(*chat) : Result<ToolSyntax>(chat.error());
-      if (!syntax) return OrderedJson();  // calls in a form that is not known are left as they come
+      if (!syntax) return OrderedJson();  // calls in an unknown syntax are not constrained
       return syntax->text_with_calls(form.tools, form.is_parallel, tokenizer);
     }
   }
@@ -151,7 +152,7 @@ Result<void> read_format(const OrderedJson* format, const char* name, AnswerForm
   if (type == format->end() || !type->is_string()) return invalid(fmt::format("\"{}\" has no \"type\"", name));
   if (*type == "text") return {};
   if (*type == "json_object") {
-    // llama-server's form of the next.
+    // llama-server's form of json_schema.
     if (const OrderedJson* schema = JsonFields(*format).find("schema")) return read_schema(*schema, name, form);
     form.kind = AnswerForm::Kind::object;
     form.schema = any_object();
@@ -240,7 +241,7 @@ Result<OrderedJson> compose_form(const AnswerForm& form, Reasoning reasoning, co
                                  const Tokenizer& tokenizer) {
   TRY_ASSIGN(OrderedJson answer, compose(form, chat, tokenizer));
   if (answer.is_null()) return answer;
-  // Where text is free, so is a model that reasons by itself.
+  // If text is free, so is reasoning before it.
   if (reasoning == Reasoning::none && form.kind == AnswerForm::Kind::strict_calls) reasoning = Reasoning::optional;
   if (reasoning == Reasoning::none) return answer;
   return reasoned_form(std::move(answer), reasoning == Reasoning::optional, tokenizer);

@@ -11,10 +11,10 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint64_t kMostLogprobs = 20;  // OpenAI's bound
-constexpr uint64_t kMostChoices = 128;  // the same
+constexpr uint64_t kMostLogprobs = 20;  // OpenAI's limit
+constexpr uint64_t kMostChoices = 128;  // OpenAI's limit
 
-/// The four forms of "prompt": a text, texts, token ids, lists of token ids.
+/// Reads the four forms of "prompt": a text, texts, token ids, lists of token ids.
 Result<std::vector<TextPrompt>> read_prompts(const OrderedJson* field) {
   if (field == nullptr) return invalid("\"prompt\" is missing");
   if (field->is_string()) return std::vector<TextPrompt>{field->get<std::string>()};
@@ -62,7 +62,7 @@ Result<AnswerRequest> read_openai(const OrderedJson& root, RequestApi api, const
     TRY_ASSIGN(const auto choices, fields.whole(name, 1, kMostChoices));
     if (choices) request.choices = static_cast<uint32_t>(*choices);
   }
-  // An evaluator wants the prompt's likelihoods alone.
+  // An evaluator may request only the prompt's likelihoods: no answer tokens.
   const uint64_t least = api == kCompletions ? 0 : 1;
   TRY(read_length(fields, {"max_completion_tokens", "max_tokens", "n_predict"}, least, request));
   TRY_ASSIGN(request.stop, read_stops(fields.find("stop"), "stop"));
@@ -74,9 +74,9 @@ Result<AnswerRequest> read_openai(const OrderedJson& root, RequestApi api, const
   return request;
 }
 
-/// The switches of reasoning: DeepSeek's, Alibaba's, SGLang's and OpenRouter's; the last one that is there decides, and
-/// OpenAI's effort for most templates. chat_template_kwargs, as in vLLM and SGLang, are the conversation's arguments;
-/// an effort is one more of them.
+/// Reads the switches of reasoning: DeepSeek's, Alibaba's, SGLang's and OpenRouter's; the last one present decides, and
+/// for most templates OpenAI's effort overrides it. chat_template_kwargs, as in vLLM and SGLang, are the conversation's
+/// arguments; the effort is added to them.
 Result<void> read_reasoning(const JsonFields& fields, Conversation& conversation, AnswerRequest& request) {
   std::optional<bool>& thinking = request.thinking;
   TRY(read_thinking(fields, thinking));
@@ -97,7 +97,7 @@ Result<void> read_reasoning(const JsonFields& fields, Conversation& conversation
   return {};
 }
 
-/// How the prompt ends: where an answer begins, or within the last message.
+/// Reads how the prompt ends: where an answer begins, or within the last message.
 Result<void> read_ending(const JsonFields& fields, Conversation& conversation) {
   TRY_ASSIGN(const auto continues, fields.flag("continue_final_message"));
   TRY_ASSIGN(const auto prompts, fields.flag("add_generation_prompt"));

@@ -14,7 +14,7 @@ ApiError api_error(const Error& error) {
     case ErrorKind::budget: return {429, "rate_limit_error", error.message};
     case ErrorKind::conflict:
     case ErrorKind::cancelled: return {503, "overloaded_error", error.message};
-    case ErrorKind::not_found:  // a tensor: nothing that the request could name
+    case ErrorKind::not_found:  // a missing tensor; no request can name one
     case ErrorKind::corrupt:
     case ErrorKind::io:
     case ErrorKind::network: break;

@@ -9,7 +9,7 @@
 namespace dspack::runtime {
 namespace {
 
-/// Those of which calls may be in the answer.
+/// The tools that the answer may call.
 std::vector<CallableTool> tools_of(const AnswerRequest& request) {
   const auto* conversation = std::get_if<Conversation>(&request.prompt);
   return conversation == nullptr || is_json(request.form) ? std::vector<CallableTool>()
@@ -23,7 +23,7 @@ Answering::Answering(const Tokenizer& tokenizer, const AnswerRequest& request, u
     : tokenizer_(tokenizer),
       form_(form),
       end_think_(marks.end_think),
-      // Marks of reasoning and calls may be flagged special: the parser needs them.
+      // Marks of reasoning and calls may be special tokens: the parser needs them.
       detokenizer_(tokenizer, form == Form::text ? SpecialOutput::skip : SpecialOutput::keep),
       stop_(request.stop),
       parser_({.reasons = form == Form::conversation_in_thought,
@@ -75,7 +75,7 @@ void Answering::started(uint32_t kept) {
   const std::lock_guard lock(mutex_);
   tell_echo();
   counts_.kept_tokens = read_ = kept;
-  if (!begun_) begun_ = Clock::now();  // not again, when more of the prompt was found
+  if (!begun_) begun_ = Clock::now();  // not again, if more of the prompt is found in the cache later
 }
 
 void Answering::prompt_read(uint32_t tokens) {
@@ -134,18 +134,18 @@ void Answering::ended(const Result<StopReason>& reason) {
   const std::lock_guard lock(mutex_);
   has_ended_ = true;
   if (!reason) {
-    // That it has had to give way to others is for its client alone.
+    // A generation that yields to others before it began is reported only to its client.
     if (begun_ || reason.error().kind != ErrorKind::budget) log_(reason.error());
     return writer_->fail(reason.error());
   }
   if (*reason == StopReason::interrupted) return writer_->fail({ErrorKind::cancelled, "the server is going down"});
-  tell_echo();  // of which nothing had to be read
+  tell_echo();  // if nothing had to be read, it has not been sent yet
   if (first_)
     counts_.answer_seconds = seconds_since(*first_);
   else if (begun_)
     counts_.prompt_seconds = seconds_since(*begun_);
   std::string text = stop_.push(detokenizer_.flush());
-  text += stop_.finish();  // only now is it certain what was held back
+  text += stop_.finish();  // held-back text that turned out not to begin a stop string
   deliver(text, true);
   writer_->end({.reason = *reason,
                 .calls = parser_.calls(),
@@ -156,7 +156,7 @@ void Answering::ended(const Result<StopReason>& reason) {
 
 std::optional<std::string> Answering::fault(StopReason reason) const {
   const bool is_cut = reason != StopReason::end_token && reason != StopReason::stopped;
-  if (is_cut || parser_.calls() == ReplyCalls::broken) return std::nullopt;  // which the client is told anyway
+  if (is_cut || parser_.calls() == ReplyCalls::broken) return std::nullopt;  // these the client can see by itself
   return check_.fault();
 }
 

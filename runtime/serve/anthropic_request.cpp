@@ -9,7 +9,7 @@
 namespace dspack::runtime {
 namespace {
 
-/// Content blocks of Anthropic's API as a message's content.
+/// Reads content blocks of Anthropic's API as a message's content.
 Result<void> read_text(const OrderedJson& content, std::string_view where, ChatMessage& message) {
   message.content = "";
   if (content.is_string()) message.content = content.get<std::string>();
@@ -32,7 +32,7 @@ Result<void> read_text(const OrderedJson& content, std::string_view where, ChatM
   return {};
 }
 
-/// One message of Anthropic's API, which may stand for several: results of tools are messages of their own.
+/// Reads one message of Anthropic's API, which may become several: each tool result is a message.
 Result<void> read_blocks(const OrderedJson& message, std::vector<ChatMessage>& messages) {
   TRY_ASSIGN(const auto role, JsonFields(message).text("role"));
   if (role != "user" && role != "assistant") return invalid("a message's \"role\" is not user or assistant");
@@ -79,8 +79,8 @@ Result<void> read_blocks(const OrderedJson& message, std::vector<ChatMessage>& m
   return {};
 }
 
-/// The functions among the tools, in the form of the chat API; null: there are none. Others have a type of their own,
-/// and no schema: a model that was not trained on them knows nothing of them.
+/// The functions among the tools, in the form of the chat API; null: none. Other tools have types of their own and no
+/// schema: a model not trained on them does not know them.
 Result<OrderedJson> read_tools(const OrderedJson& tools, std::vector<std::string>& remarks) {
   if (!tools.is_array()) return invalid("\"tools\" is not a list");
   OrderedJson functions;
@@ -102,7 +102,7 @@ Result<OrderedJson> read_tools(const OrderedJson& tools, std::vector<std::string
   return functions;
 }
 
-/// "output_config", and the older "output_format".
+/// Reads "output_config", and the older "output_format".
 Result<void> read_output(const JsonFields& fields, Conversation& conversation, AnswerForm& form) {
   TRY(read_format(fields.find("output_format"), "output_format", form));
   const OrderedJson* output = fields.find("output_config");
@@ -138,8 +138,8 @@ Result<AnswerRequest> parse_messages_request(std::string_view body, const Sample
     if (!message.is_object()) return invalid("a message is not an object");
     TRY(read_blocks(message, conversation.messages));
   }
-  // A last message of the assistant is the beginning of the answer, unless it waits for results of tools. (Where it
-  // ends in white space, Anthropic refuses it; here it goes on as it stands.)
+  // If the last message is the assistant's, the answer continues it, unless it waits for tool results. (Anthropic
+  // refuses one that ends in white space; here it is continued unchanged.)
   const ChatMessage* last = conversation.messages.empty() ? nullptr : &conversation.messages.back();
   if (last != nullptr && last->role == Role::assistant && !last->tool_calls) TRY(continue_last_message(conversation));
   if (const OrderedJson* tools = fields.find("tools")) {

@@ -36,8 +36,7 @@ OrderedJson anthropic_usage(const AnswerCounts& counts) {
           {"output_tokens", counts.answer_tokens}};
 }
 
-/// An object with one more member whose value is JSON already, and stays as it is: as a value here its numbers would
-/// lose digits.
+/// An object with one more member whose value is JSON text, kept as it is: parsing it would lose digits of numbers.
 std::string with_member(const OrderedJson& object, std::string_view name, std::string_view json) {
   std::string text = json_text(object);
   text.pop_back();
@@ -112,7 +111,7 @@ class MessagesWriter final : public AnswerWriter {
   }
 
  private:
-  /// Without content.
+  /// The message without content.
   [[nodiscard]] OrderedJson message() const {
     return {{"id", id_},       {"type", "message"},      {"role", "assistant"},
             {"model", model_}, {"stop_reason", nullptr}, {"stop_sequence", nullptr}};
@@ -124,7 +123,7 @@ class MessagesWriter final : public AnswerWriter {
     if (block["type"] == "tool_use") {
       block.erase("input");
       if (is_json_object(text)) return with_member(block, "input", text);
-      // The form has no place for a call that is cut: what there is of it is text.
+      // The API has no form for a call that was cut: it becomes text.
       return json_text({{"type", "text"}, {"text", block["name"].get<std::string>() + " " + text}});
     }
     block[block["type"] == "text" ? "text" : "thinking"] = text;
@@ -141,7 +140,7 @@ class MessagesWriter final : public AnswerWriter {
     reply_->begin_stream("text/event-stream; charset=utf-8");
     OrderedJson body = message();
     body["content"] = OrderedJson::array();
-    // What of it was found in a cache may not be known yet; the end of the message tells.
+    // The cached part may not be known yet; the message's end reports it.
     body["usage"] = anthropic_usage({.prompt_tokens = prompt_tokens_});
     event("message_start", {{"type", "message_start"}, {"message", std::move(body)}});
   }
@@ -184,7 +183,7 @@ class MessagesWriter final : public AnswerWriter {
   uint32_t prompt_tokens_;
   ReplyPart::Kind kind_ = ReplyPart::Kind::content;
   std::vector<OrderedJson> blocks_;
-  std::vector<std::string> texts_;  // of each block
+  std::vector<std::string> texts_;  // text of each block
 };
 
 }  // namespace

@@ -18,22 +18,22 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr std::chrono::seconds kPingInterval{1};  // at which those are looked for that were told nothing lately
-// Text that becomes JSON in two fields: both, and six bytes for a control character.
+constexpr std::chrono::seconds kPingInterval{1};  // between checks for clients that need a ping
+// Text that is returned in two JSON fields: both copies, and six bytes for a control character.
 constexpr uint64_t kToldTwice = 16;
-// What an answer has beside its prompt and the tools that it may call.
+// Memory of an answer besides its prompt and its tools.
 constexpr uint64_t kAnswerBytes = 16U << 10U;
-// For which a failed pass is told as bad health, where none that succeeds shows the contrary: who sends requests to
-// healthy servers alone tries again after it.
+// /health reports a failed pass for this long, unless a pass succeeds: clients that send requests only to healthy
+// servers retry after it.
 constexpr std::chrono::seconds kUnhealthyTime{60};
-constexpr size_t kMostSaid = 256;  // remarks, in a server's life
+constexpr size_t kMostSaid = 256;  // remarks logged during a server's life
 constexpr std::string_view kModelPath = "/v1/models/";
 
 bool is_health(std::string_view path) {
   return path == "/health" || path == "/v1/health";
 }
 
-/// Of a path that is not there, or not with this method.
+/// The error for an unknown path, or for a method that the path does not have.
 ApiError no_answer(const HttpRequest& request) {
   const std::string_view methods = allowed_methods(request.path);
   if (methods.empty() || methods.find(request.method) != std::string_view::npos) {
@@ -45,7 +45,7 @@ ApiError no_answer(const HttpRequest& request) {
           .allow = std::string(methods)};
 }
 
-/// "org%2Fname" as "org/name"; what is no escape stays.
+/// "org%2Fname" as "org/name"; invalid escapes are kept.
 std::string percent_decoded(std::string_view text) {
   const auto digit = [](char c) {
     return c >= '0' && c <= '9'   ? c - '0'
@@ -62,7 +62,7 @@ std::string percent_decoded(std::string_view text) {
   return plain;
 }
 
-/// In a time that does not depend on where they differ.
+/// Constant-time comparison.
 bool are_equal(std::string_view a, std::string_view b) {
   unsigned difference = a.size() == b.size() ? 0U : 1U;
   for (size_t i = 0; i < a.size(); ++i)
@@ -77,15 +77,15 @@ Answering::Marks marks_of(const TextModel& text, bool with_tools) {
           .end_think = text.end_of_reasoning(with_tools)};
 }
 
-/// What browsers say of a request that a page of another origin has caused, also where they name no origin: pictures,
-/// scripts, frames. Following a link to the page is none.
+/// Whether a browser reports that a page of another origin caused the request, even without an Origin: images, scripts,
+/// frames. Following a link to the page does not count.
 bool is_from_elsewhere(const HttpRequest& request) {
   const std::string_view site = request.header("sec-fetch-site");
   if (site != "cross-site" && site != "same-site") return false;
   return request.path != "/" || request.header("sec-fetch-dest") != "document";
 }
 
-/// What an answer keeps of its request until it has ended: the tokens, its own following them, and the tools.
+/// Memory that an answer keeps until it ends: the tokens of prompt and answer, and the tools.
 uint64_t answer_bytes(const AnswerRequest& request, const Prompt& prompt) {
   constexpr uint64_t kLikelihoodBytes = 100;
   const auto* conversation = std::get_if<Conversation>(&request.prompt);
@@ -122,7 +122,7 @@ Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, Api
 bool Api::is_known_host(std::string_view host) const {
   const auto named = host_of(host);
   if (named && (means_this_machine(*named) || is_same_host(*named, options_.host))) return true;
-  // Where a key is needed, a page of a stranger that was sent here by a false name can do nothing without it.
+  // With a key, a foreign page that reached this server by DNS rebinding can do nothing without the key.
   return !options_.api_key.empty();
 }
 
@@ -135,7 +135,7 @@ bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect diale
   if (!is_known_host(request.header("host"))) {
     return refuse(403, "permission_error", "this server answers only to the names localhost and 127.0.0.1");
   }
-  // A browser names the page that asks: only this server's own may.
+  // Browsers send the origin of the page: only this server's own pages may send requests.
   if (const std::string_view origin = request.header("origin"); !origin.empty()) {
     const size_t scheme = origin.find("://");
     if (options_.allow_origin == "*" || origin == options_.allow_origin) {
@@ -154,7 +154,7 @@ bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect diale
   return refuse(401, "authentication_error", "the API key is missing or wrong");
 }
 
-/// What one request throws is its own end.
+/// An exception ends only its own request.
 void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
   const Dialect dialect = request.path.starts_with("/v1/messages") ? Dialect::anthropic : Dialect::openai;
   try {
@@ -169,7 +169,7 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& r
 
 void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
   const Dialect dialect = request.path.starts_with("/v1/messages") ? Dialect::anthropic : Dialect::openai;
-  // A browser asks before it sends a key.
+  // CORS preflight: browsers send it without the key.
   if (request.method == "OPTIONS" && !options_.allow_origin.empty()) return reply->send(200, "text/plain", "");
   if (!is_allowed(request, *reply, dialect)) return;
   if (request.method == "GET" && request.path == "/machine") {
@@ -240,7 +240,7 @@ void Api::get(const HttpRequest& request, HttpReply& reply) {
   }
   if (request.path == "/version") return reply.send(200, "application/json", json_text({{"version", kVersion}}));
   if (request.path == "/openapi.json") return reply.send(200, "application/json", json_text(openapi_description()));
-  // Clients encode the slash of a name; others do not.
+  // Some clients escape the slash in a name, others do not.
   if (request.path.starts_with(kModelPath) &&
       (request.path.substr(kModelPath.size()) == options_.model ||
        percent_decoded(request.path.substr(kModelPath.size())) == options_.model))
@@ -301,7 +301,7 @@ void Api::answer(AnswerRequest request, const Call& call) {
   const auto form =
       compose_form(request.form, prompts->front().reasoning, text_.chat_template(has_tools), text_.tokenizer());
   if (!form) return refuse(form.error());
-  // What the model may do by itself, it does without xgrammar as well.
+  // Optional calls need no constraint: without xgrammar they are free.
   const bool can_be_free = request.form.kind == AnswerForm::Kind::strict_calls && !constraints_;
   if (form->is_null() || can_be_free) {
     auto answers = make_answers(std::move(request), *prompts, call);
@@ -319,7 +319,7 @@ void Api::answer(AnswerRequest request, const Call& call) {
                         "what it begins with is not looked at"});
   }
   if (!constraints_) return refuse(constraints_.error());
-  // A form may take seconds, in which the clients of streams are told that they are not forgotten.
+  // Compiling a form may take seconds; the answers are made first, so that clients of streams are pinged meanwhile.
   auto made = make_answers(std::move(request), *prompts, call);
   if (!made) return refuse(made.error());
   const auto answers = std::make_shared<Answers>(*std::move(made));
@@ -363,7 +363,7 @@ Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Pr
   for (size_t index = 0; index < writers.size(); ++index) {
     const Prompt& prompt = prompts[index / request.choices];
     const auto count = static_cast<uint32_t>(prompt.tokens.size());
-    request.sampling.seed = first_seed + index % request.choices;  // of each prompt as if it were alone
+    request.sampling.seed = first_seed + index % request.choices;  // each prompt's answers as if it were sent alone
     TRY_ASSIGN(Sampler sampler, Sampler::make(request.sampling));
     const auto answering = std::make_shared<Answering>(text_.tokenizer(), request, count, prompt.form, known,
                                                        std::move(writers[index]), log_);
@@ -384,7 +384,7 @@ Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Pr
                                    .scores_prompt = request.scores_prompt(),
                                    .client = client_of(call.client)});
   }
-  TRY(call.memory->need(kept_bytes));  // no more of what was needed to read it
+  TRY(call.memory->need(kept_bytes));  // releases the memory of reading the request
   return answers;
 }
 
@@ -452,7 +452,7 @@ void Api::ping(const std::stop_token& stop) {
       try {
         answering->ping(Answering::Clock::now(), scheduler_.layers_begun(), options_.layers);
       } catch (const std::bad_alloc&) {
-        // It is told the next time.
+        // Out of memory: retried at the next ping.
       }
     }
   }

@@ -1,8 +1,8 @@
 // The HTTP interface of a model: the paths of OpenAI's and Anthropic's APIs, and this program's own. docs/serve.md
 // describes them for users.
-// Threads: `handle` may be called by several at once, and takes as long as rendering and encoding a prompt; a thread of
-// its own pings those who wait. Lifetime: borrows text, scheduler, machine and options. Errors: told to the
-// client, what a request throws included.
+// Threads: `handle` is thread-safe, and takes as long as rendering and encoding a prompt; a background thread pings
+// waiting clients. Lifetime: borrows text, scheduler and machine. Errors: sent to the client, including exceptions of a
+// request.
 #pragma once
 
 #include <array>
@@ -27,22 +27,22 @@
 namespace dspack::runtime {
 
 struct ApiOptions {
-  std::string api_key;       // empty: none is needed
-  std::string host;          // the name or address by which it is served
-  std::string allow_origin;  // of pages that may ask, or "*"; empty: this server's own alone
-  std::string model;         // its name
-  uint32_t context = 0;      // positions of a conversation
+  std::string api_key;       // empty: no key is required
+  std::string host;          // name or address that it is served under
+  std::string allow_origin;  // origin of pages that may send requests, or "*"; empty: only this server's own
+  std::string model;         // name of the model
+  uint32_t context = 0;      // positions per conversation
   uint32_t vocab = 0;
-  uint32_t layers = 0;  // that a token passes
+  uint32_t layers = 0;  // layers in a token's pass
   std::vector<uint32_t> end_tokens;
-  uint64_t request_bytes = 0;                              // that all requests may take beside their bodies
-  uint64_t cache_memory_bytes = 0;                         // that the prefix cache may take
-  SamplerOptions sampling;                                 // where a request says nothing
-  OrderedJson template_arguments = OrderedJson::object();  // the same
+  uint64_t request_bytes = 0;                              // memory of all requests, without their bodies
+  uint64_t cache_memory_bytes = 0;                         // limit of the prefix cache
+  SamplerOptions sampling;                                 // defaults for requests
+  OrderedJson template_arguments = OrderedJson::object();  // defaults for requests
   std::function<std::tm()> clock;                          // for templates that print the date
 };
 
-/// What browsers are told of `origin`, whose pages may ask; empty: nothing.
+/// CORS headers that allow pages of `origin`; empty: none.
 [[nodiscard]] HttpReply::Headers cross_origin_headers(const std::string& origin);
 
 class Api {
@@ -52,14 +52,14 @@ class Api {
 
  private:
   enum class Dialect { openai, responses, anthropic };
-  /// Who asks for answers, and how they are told.
+  /// Where a request came from, and how it is answered.
   struct Call {
     std::shared_ptr<HttpReply> reply;
     Dialect dialect = Dialect::openai;
     std::string client;  // its address
     std::shared_ptr<RequestMemory::Share> memory;
   };
-  /// To one request, and who tells each to the client.
+  /// The answers to one request, and the listeners that send them to the client.
   struct Answers {
     std::vector<Generation> generations;
     std::vector<std::shared_ptr<Answering>> listeners;
@@ -69,11 +69,11 @@ class Api {
   void route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void get(const HttpRequest& request, HttpReply& reply);
   void send_health(HttpReply& reply) const;
-  /// Says each line once, of so many different ones as nobody minds in a log.
+  /// Logs each distinct line once, up to kMostSaid lines.
   void say(const std::vector<std::string>& remarks);
   void answer(AnswerRequest request, const Call& call);
   [[nodiscard]] Result<Answers> make_answers(AnswerRequest request, std::span<const Prompt> prompts, const Call& call);
-  /// `constraint`: what the request's form has become; null: its answers are free.
+  /// `constraint`: compiled from the request's form; null: the answers are free.
   void begin(Answers answers, const TokenConstraint* constraint);
   static void fail(HttpReply& reply, Dialect dialect, const Error& error);
   static void fail(HttpReply& reply, Dialect dialect, const ApiError& error);
@@ -85,7 +85,7 @@ class Api {
 
   const TextModel& text_;
   PromptMaker prompts_;
-  std::array<Answering::Marks, 2> marks_;  // of the templates: without tools, and with them
+  std::array<Answering::Marks, 2> marks_;  // per template: without tools, with tools
   Scheduler& scheduler_;
   MachineWatch& machine_;
   const WebPage page_ = make_web_page();
@@ -96,7 +96,7 @@ class Api {
   std::condition_variable_any changed_;
   std::list<std::weak_ptr<Answering>> waiting_;
   std::set<std::string> said_;
-  std::jthread pinging_;  // it uses all the others, and so do the answers that wait for their constraint
+  std::jthread pinging_;  // declared after the members that it uses; answers waiting for their constraint use them too
   Result<std::unique_ptr<ConstraintCompiler>> constraints_;
 };
 

@@ -10,16 +10,16 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostRemarks = 8;  // of one request
+constexpr size_t kMostRemarks = 8;  // per request
 
-// Where a field is known: the OpenAI names of what generates text, and all.
+// Sets of APIs: OpenAI's older ones, all of OpenAI's, all.
 constexpr uint8_t kOlder = kChat | kCompletions;
 constexpr uint8_t kOpenAi = kOlder | kResponses;
 constexpr uint8_t kAll = kOpenAi | kMessages;
 
 using Treatment = RequestField::Treatment;
 
-// Values that ask for nothing.
+// Predicates for values that ask for nothing.
 template <int kNumber>
 bool is_number(const OrderedJson& value, const OrderedJson& /*request*/) {
   return value.is_number() && value.get<double>() == kNumber;
@@ -49,7 +49,7 @@ bool includes_no_logprobs(const OrderedJson& value, const OrderedJson& /*request
 bool divides_reasoning(const OrderedJson& value, const OrderedJson& /*request*/) {
   return value == "auto" || value == "deepseek";
 }
-/// A window of the repetition penalty: the whole context, or no penalty that it could concern.
+/// The repetition penalty's window is the whole context, or there is no such penalty.
 bool is_whole_window(const OrderedJson& value, const OrderedJson& request) {
   const JsonFields fields(request);
   const bool has_penalty = fields.find("repeat_penalty") != nullptr || fields.find("repetition_penalty") != nullptr;
@@ -61,7 +61,7 @@ constexpr auto kHarmless = Treatment::harmless;
 constexpr auto kRefused = Treatment::refused;
 
 const RequestField kFields[] = {
-    // What is answered.
+    // The prompt.
     {"messages", kChat | kMessages, kObeyed, R"([{"role": "user", "content": "Hello"}])", "the conversation"},
     {"system", kMessages, kObeyed, R"("Be brief.")", "in front of the conversation"},
     {"instructions", kResponses, kObeyed, R"("Be brief.")", "in front of the conversation"},
@@ -79,7 +79,7 @@ const RequestField kFields[] = {
      "so many answers to each prompt, the first as without it, the others with seeds that follow; the prompt is read "
      "once"},
     {"n_cmpl", kOlder, kObeyed, "2", "the same as `n`"},
-    // How long it is.
+    // Length.
     {"max_tokens", kOlder | kMessages, kObeyed, "3",
      "without it (or with -1) an answer ends by itself or with the context; 16 in /v1/completions, where 0 gives none"},
     {"max_completion_tokens", kOlder, kObeyed, "3", "the same as `max_tokens`"},
@@ -90,7 +90,7 @@ const RequestField kFields[] = {
     {"stop_token_ids", kAll, kObeyed, "[5]", "tokens that end the answer, and do not belong to it"},
     {"min_tokens", kAll, kObeyed, "12", "before so many, nothing ends the answer but the context"},
     {"ignore_eos", kAll, kObeyed, "true", "the model's own end tokens do not end the answer"},
-    // How tokens are chosen.
+    // Sampling.
     {"temperature", kAll, kObeyed, "1", "what a request leaves out is as the options say, else generation_config.json"},
     {"top_p", kAll, kObeyed, "0.1", ""},
     {"top_k", kAll, kObeyed, "1", "0 or -1: all"},
@@ -102,7 +102,7 @@ const RequestField kFields[] = {
     {"logit_bias", kAll, kObeyed, R"({"1": -100})", "of up to 1,024 tokens, by id"},
     {"seed", kAll, kObeyed, "7",
      "a seed repeats its text; without one, or with -1, one is drawn; numbers beyond 64 bits count modulo 2^64"},
-    // How it is told.
+    // Delivery.
     {"stream", kAll, kObeyed, "true",
      "while a prompt is read, a comment says every five seconds how far: tokens, and the layer where the pass is"},
     {"stream_options", kOlder, kObeyed, R"({"include_usage": true})", "`include_usage`"},
@@ -111,7 +111,7 @@ const RequestField kFields[] = {
     {"top_logprobs", kChat, kObeyed, "2", "0 to 20 of each token, with `logprobs`"},
     {"logprobs", kCompletions, kObeyed, "2",
      "0 to 20 of each token, before temperature and the like; with `echo`, of the prompt's tokens as well"},
-    // Tools and forms.
+    // Tools and forms of answers.
     {"tools", kChat | kResponses | kMessages, kObeyed, "[]",
      "functions, as the template prints them; tools that a service would run, and those of type `custom`, are left "
      "out, "
@@ -140,7 +140,7 @@ const RequestField kFields[] = {
      "`budget_tokens`"},
     {"enable_thinking", kChat, kObeyed, "true", "the template's switch"},
 
-    // Names of who asks, and of how a service works.
+    // Client names and a service's operation.
     {"user", kOpenAi, kHarmless, R"("somebody")", "nobody is counted or watched"},
     {"safety_identifier", kChat | kResponses, kHarmless, R"("somebody")", "nobody is counted or watched"},
     {"user_profile_id", kMessages, kHarmless, R"("somebody")", "nobody is counted or watched"},
@@ -167,7 +167,7 @@ const RequestField kFields[] = {
     {"data_parallel_rank", kOlder, kHarmless, "0", "there is one model"},
     {"routed_dp_rank", kOlder, kHarmless, "0", "there is one model"},
     {"disagg_prefill_dp_rank", kOlder, kHarmless, "0", "there is one model"},
-    // Caches and speed, on which no answer depends.
+    // Caches and speed, which change no answer.
     {"cache_control", kMessages, kHarmless, R"({"type": "ephemeral"})", "prompts are kept without it"},
     {"prompt_cache_key", kChat | kResponses, kHarmless, R"("a")", "prompts are kept without it"},
     {"prompt_cache_options", kChat | kResponses, kHarmless, R"({"mode": "implicit"})", "prompts are kept without it"},
@@ -194,7 +194,7 @@ const RequestField kFields[] = {
     {"routed_experts_prompt_start", kOlder, kHarmless, "1", "without `return_routed_experts`"},
     {"routed_experts_start_len", kOlder, kHarmless, "1", "without `return_routed_experts`"},
     {"verbosity", kChat, kHarmless, R"("low")", "a wish that no template of these models reads"},
-    // A prompt that is too long is refused, and nothing is shortened.
+    // Too long a prompt is refused; nothing is shortened.
     {"truncation", kResponses, kHarmless, R"("auto")", "a prompt that is too long is refused by name"},
     {"context_management", kResponses | kMessages, kHarmless, R"({"edits": []})",
      "a prompt that is too long is refused by name"},
@@ -202,7 +202,7 @@ const RequestField kFields[] = {
     {"truncation_side", kOlder, kHarmless, R"("left")", "without `truncate_prompt_tokens`"},
     {"n_keep", kOlder, kHarmless, "5", "a context is never shifted"},
     {"n_discard", kOlder, kHarmless, "5", "a context is never shifted"},
-    // Of samplers that are off.
+    // Parameters of samplers that are off.
     {"dynatemp_exponent", kOlder, kHarmless, "2", "without `dynatemp_range`"},
     {"dry_base", kOlder, kHarmless, "1.75", "without `dry_multiplier`"},
     {"dry_allowed_length", kOlder, kHarmless, "2", "without `dry_multiplier`"},
@@ -220,7 +220,7 @@ const RequestField kFields[] = {
     {"reasoning_budget_end_tag", kOlder, kHarmless, R"("</think>")", "without `reasoning_budget_tokens`"},
     {"reasoning_budget_end_tags", kOlder, kHarmless, R"(["</think>"])", "without `reasoning_budget_tokens`"},
     {"reasoning_budget_message", kOlder, kHarmless, R"("a")", "without `reasoning_budget_tokens`"},
-    // Of pictures, which are refused where they stand.
+    // Options for pictures, which are refused wherever they appear.
     {"media_io_kwargs", kOlder, kHarmless, R"({"image": {}})", "pictures are refused"},
     {"mm_processor_kwargs", kOpenAi, kHarmless, R"({"a": 1})", "pictures are refused"},
     {"images_config", kOlder, kHarmless, R"({"a": 1})", "pictures are refused"},
@@ -228,7 +228,7 @@ const RequestField kFields[] = {
     {"min_dynamic_patch", kOlder, kHarmless, "2", "pictures are refused"},
     {"use_audio_in_video", kOlder, kHarmless, "true", "pictures are refused"},
 
-    // Other ways to choose tokens.
+    // Other sampling.
     {"best_of", kCompletions, kRefused, "2", "answers are not weighed against each other", is_at_most<1>, "1"},
     {"use_beam_search", kOlder, kRefused, "true", "there are no beams", is_false, "false"},
     {"mirostat", kOlder, kRefused, "2", "this sampler is not there", is_number<0>, "0"},
@@ -251,7 +251,7 @@ const RequestField kFields[] = {
     {"vllm_xargs", kOpenAi, kRefused, R"({"a": 1})", "there are no extensions", is_empty, "empty"},
     {"lora", kOlder, kRefused, R"([{"id": 0, "scale": 1}])", "there are no adapters", is_empty, "empty"},
     {"lora_path", kOlder, kRefused, R"("a")", "there are no adapters", is_empty, "empty"},
-    // Other forms.
+    // Other forms of answers.
     {"grammar", kOlder, kRefused, R"("root ::= \"a\"")", "use `json_schema`", is_empty, "empty"},
     {"guided_grammar", kOlder, kRefused, R"("root ::= \"a\"")", "use `guided_json`", is_empty, "empty"},
     {"guided_regex", kOlder, kRefused, R"("a+")", "use `guided_json`", is_empty, "empty"},
@@ -304,7 +304,7 @@ const RequestField kFields[] = {
     {"bootstrap_host", kOlder, kRefused, R"("a")", "caches are not sent elsewhere"},
     {"bootstrap_port", kOlder, kRefused, "1", "caches are not sent elsewhere"},
     {"bootstrap_room", kOlder, kRefused, "1", "caches are not sent elsewhere"},
-    // Other ends.
+    // Other ends of answers.
     {"include_stop_str_in_output", kOpenAi, kRefused, "true", "the text ends in front of it", is_false, "false"},
     {"no_stop_trim", kOlder, kRefused, "true", "the text ends in front of what stops it", is_false, "false"},
     {"stop_regex", kOlder, kRefused, R"("a+")", "use `stop`", is_empty, "empty"},
@@ -313,7 +313,7 @@ const RequestField kFields[] = {
     {"thinking_token_budget", kOlder, kRefused, "16", "reasoning ends by itself", is_number<-1>, "-1"},
     {"thinking_budget_tokens", kOlder, kRefused, "16", "reasoning ends by itself", is_number<-1>, "-1"},
     {"reasoning_budget_tokens", kOlder, kRefused, "16", "reasoning ends by itself", is_number<-1>, "-1"},
-    // Other things to be told.
+    // Other outputs.
     {"prompt_logprobs", kOlder, kRefused, "1", "use /v1/completions with `echo` and `logprobs`"},
     {"top_logprobs", kResponses, kRefused, "2", "use /v1/chat/completions", is_number<0>, "0"},
     {"include", kResponses, kRefused, R"(["message.output_text.logprobs"])", "use /v1/chat/completions",
@@ -378,7 +378,7 @@ Result<void> check_fields(const OrderedJson& request, RequestApi api, std::vecto
       remark(remarks, fmt::format("a request's field {} is not known, and does nothing", quote(name)));
       continue;
     }
-    if (field->treatment != Treatment::refused || value.is_null()) continue;  // null is absent
+    if (field->treatment != Treatment::refused || value.is_null()) continue;  // null counts as absent
     if (field->is_idle != nullptr && field->is_idle(value, request)) continue;
     return Error{ErrorKind::unsupported, fmt::format("\"{}\" is not supported: {}", name, field->text)};
   }

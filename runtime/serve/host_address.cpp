@@ -75,7 +75,7 @@ bool is_loopback(std::string_view address) {
 }
 
 bool means_this_machine(std::string_view host) {
-  // Brackets are for IPv6 alone. A zone ("::1%eth0") is nothing that a client would write to reach this machine.
+  // Brackets belong only to IPv6. No client would write a zone ("::1%eth0") to reach this machine.
   const std::string_view address = without_brackets(host);
   if (address.find('%') != std::string_view::npos) return false;
   const bool is_v6 = address.find(':') != std::string_view::npos;

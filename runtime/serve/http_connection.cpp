@@ -18,27 +18,28 @@ namespace http = beast::http;
 using asio::ip::tcp;
 
 constexpr char kName[] = "dspack";
-constexpr size_t kReadBytes = 64U << 10U;  // at once
-// A refused request is read on for so long, unused: a connection that is closed with bytes unread is reset, and the
-// client would not see why.
+constexpr size_t kReadBytes = 64U << 10U;  // per read
+// A refused request is read and discarded for this long: closing a connection with unread bytes resets it, and the
+// client would not see the reason.
 constexpr std::chrono::seconds kDiscardTime{3};
-// A client that has ended its sending side may wait for its answer or be gone: TCP tells no difference, until something
-// is sent, which one that is gone answers by a reset. Every answer begins with these bytes, so that one of them at a
-// time can be sent ahead: after kProbeAfter, then after kProbeFactor times as long, and so on.
+// A client that has ended its sending side may wait for its answer or be gone. TCP cannot tell until something is sent,
+// which a client that is gone answers with a reset. Every answer begins with these bytes, so they serve as probes, sent
+// one at a time: after kProbeAfter, then after kProbeFactor times as long, and so on.
 constexpr std::string_view kFirstBytes = "HTTP/1.";
-constexpr std::chrono::milliseconds kProbeAfter{200};  // most answers that are short come sooner
+constexpr std::chrono::milliseconds kProbeAfter{200};  // most short answers come sooner
 constexpr int kProbeFactor = 4;
-constexpr std::chrono::milliseconds kMemoryPause{10};  // until a few bytes are asked for again
+constexpr std::chrono::milliseconds kMemoryPause{10};  // before retrying a small allocation
 
 }  // namespace
 
-/// Finishes what its owner forgot: a reply that nobody holds any more and that was not answered ends the connection.
+/// Closes the connection if the last reference goes away unanswered.
 class HttpConnection::Reply final : public HttpReply {
  public:
   Reply(std::shared_ptr<HttpConnection> connection, uint64_t request, std::stop_token gone)
       : connection_(std::move(connection)), request_(request), gone_(std::move(gone)) {}
   ~Reply() override {
-    // Without these few bytes the client would wait for ever, and its place with it.
+    // Retries until memory is available: otherwise the client would wait forever, and its connection would never be
+    // freed.
     for (;;) {
       try {
         post([request = request_](HttpConnection& connection) { connection.abandoned(request); });
@@ -81,7 +82,7 @@ class HttpConnection::Reply final : public HttpReply {
   std::stop_token gone_;
 };
 
-/// What one connection throws ends that connection.
+/// An exception in one connection ends only that connection.
 template <class Work>
 void HttpConnection::attempt(Work&& work) noexcept {
   try {
@@ -93,7 +94,7 @@ void HttpConnection::attempt(Work&& work) noexcept {
   }
 }
 
-/// For what comes later: `work(connection, ...)`, attempted, and the connection is there until then.
+/// Wraps `work(connection, ...)` for a later call: attempted, and the connection stays alive until then.
 template <class Work>
 auto HttpConnection::attempting(Work work) {
   return [self = shared_from_this(), work = std::move(work)](auto... result) mutable {
@@ -107,13 +108,13 @@ void HttpConnection::give_up(unsigned status, std::string_view reason) {
     keeps_alive_ = false;
     if (state_ == State::answering) return send(request_, status, "text/plain", std::string(reason) + "\n", {});
   } catch (const std::bad_alloc&) {
-    // nothing can be said any more
+    // not even an error can be sent
   }
   close();
 }
 
 void HttpConnection::refuse_body() {
-  stream_.cancel();  // it is being read
+  stream_.cancel();  // pending reads
   attempt([this] { refuse(503, "requests of other clients need the memory"); });
 }
 
@@ -128,7 +129,7 @@ void HttpConnection::read() {
   });
 }
 
-/// As far as bytes have come.
+/// Parses the bytes that have arrived.
 void HttpConnection::parse() {
   while (!parser_->is_done()) {
     if (buffer_.size() == 0) return read_more();
@@ -141,13 +142,13 @@ void HttpConnection::parse() {
     if (state_ != State::waiting) return;
     const uint64_t before = std::exchange(arrived_, parser_->get().body().size());
     owner_.count_body(arrived_ - before);
-    if (state_ != State::waiting) return;  // refused for the sake of others
+    if (state_ != State::waiting) return;  // refused to free memory for others
   }
   on_request();
 }
 
 void HttpConnection::read_more() {
-  // What is kept unread is the beginning of a header, which has a limit of its own, or of a chunk's first line.
+  // Unparsed bytes are the beginning of a header, which has its own limit, or of a chunk's first line.
   if (buffer_.size() > std::max<size_t>(kReadBytes, owner_.limits().header_bytes)) {
     return refuse(400, "a line of the request is too long");
   }
@@ -156,7 +157,7 @@ void HttpConnection::read_more() {
 }
 
 void HttpConnection::on_bytes(ErrorCode error, size_t bytes) {
-  if (state_ != State::waiting) return;  // closed, or refused for the sake of others
+  if (state_ != State::waiting) return;  // closed, or refused to free memory for others
   const bool is_partial = error == asio::error::eof && parser_->got_some() && !parser_->is_header_done();
   if (is_partial) return refuse(400, "this is no HTTP request");
   if (error) return close();
@@ -171,10 +172,10 @@ void HttpConnection::on_parse_error(ErrorCode error) {
 }
 
 void HttpConnection::on_header() {
-  parser_->eager(true);  // from now on whole buffers
+  parser_->eager(true);  // parse whole buffers from now on
   const auto& header = parser_->get();
-  // Where the request ends, or for whom it is, must not be in doubt: a proxy in front may have read it otherwise, and
-  // the rest would be the next request of somebody else (RFC 9112, 3.2, 6.1 and 6.3).
+  // The request's length and host must be unambiguous: if a proxy in front has read them differently, the rest would be
+  // taken as another client's request (RFC 9112, 3.2, 6.1 and 6.3).
   const auto codings = header.count(http::field::transfer_encoding);
   if (codings > 0 && header.version() < 11) return refuse(400, "HTTP/1.0 knows no Transfer-Encoding");
   if (codings > 1 || (codings == 1 && !beast::iequals(header[http::field::transfer_encoding], "chunked"))) {
@@ -183,14 +184,14 @@ void HttpConnection::on_header() {
   if (header.version() >= 11 && header.count(http::field::host) != 1)
     return refuse(400, "the request has not one Host");
   if (header.count(http::field::origin) > 1) return refuse(400, "the request has more than one Origin");
-  // HTTP/1.0 knows no expectations (RFC 9110, 10.1.1).
+  // HTTP/1.0 has no expectations (RFC 9110, 10.1.1).
   const auto [expectation, end] = header.equal_range(http::field::expect);
   const bool is_expected = expectation != end && header.version() >= 11;
   if (!is_expected) return;
   if (std::any_of(expectation, end, [](const auto& each) { return !beast::iequals(each.value(), "100-continue"); })) {
     return refuse(417, "of expectations only 100-continue can be met");
   }
-  // Sent as it is: a client that asked for it waits for it.
+  // Sent at once: a client that expects it waits for it.
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
   asio::async_write(stream_, asio::buffer(kContinue.data(), kContinue.size()),
                     attempting([](HttpConnection& self, ErrorCode error, size_t /*bytes*/) {
@@ -217,7 +218,7 @@ void HttpConnection::on_request() {
   owner_.dispatch(std::move(request), std::move(reply), std::exchange(arrived_, 0));
 }
 
-/// Answers what is no good request, and closes.
+/// Answers a bad request, and closes.
 void HttpConnection::refuse(unsigned status, std::string_view reason) {
   keeps_alive_ = false;
   refused_ = true;
@@ -230,8 +231,8 @@ void HttpConnection::refuse(unsigned status, std::string_view reason) {
   send(request_, status, "text/plain", std::string(reason) + "\n", {});
 }
 
-// A client that resets its connection is gone. One that has ended its sending side becomes readable without a byte, and
-// may be. One that sends its next request early is watched for resets alone.
+// A reset means that the client is gone. EOF makes the socket readable with zero bytes; the client may be gone. If a
+// pipelined request has arrived, only resets are watched for.
 void HttpConnection::watch() {
   if (!is_watching_for_reset_) {
     is_watching_for_reset_ = true;
@@ -256,7 +257,7 @@ void HttpConnection::on_readable(ErrorCode error) {
   if (failure) close();
 }
 
-// An answer that has begun needs no probe: streams are never silent for long.
+// Only before the answer begins: streams are never silent for long.
 void HttpConnection::probe_after(std::chrono::milliseconds time) {
   if (state_ != State::answering || probed_ == kFirstBytes.size()) return;
   probe_.expires_after(time);
@@ -269,7 +270,7 @@ void HttpConnection::probe_after(std::chrono::milliseconds time) {
   }));
 }
 
-/// `bytes`: from the status line on.
+/// `bytes`: starts with the status line.
 void HttpConnection::begin_answer(std::string bytes, bool is_last) {
   probe_.cancel();
   bytes.erase(0, std::exchange(probed_, 0));

@@ -1,10 +1,10 @@
-// One connection of an HTTP server: reads a request, hands it over, sends the answer, and so on.
-// Threads: single-thread, that of its owner's context; the HttpReply that it hands over is thread-safe, and posts
-// there. Lifetime: borrows its owner, which keeps it until `leave`. Errors: each ends this connection alone, those of
-// memory that is not there included, and is told to the client where that can be done.
+// One connection of an HTTP server: reads a request, dispatches it, sends the answer, and repeats.
+// Threads: single-thread, that of its owner's context; the HttpReply that it hands out is thread-safe, and posts there.
+// Lifetime: borrows its owner, which keeps it until `leave`. Errors: each ends only this connection, including out of
+// memory, and is sent to the client if possible.
 #pragma once
 
-#include <utility>  // in front of Boost 1.74, one of whose headers lacks it
+#include <utility>  // must precede Boost 1.74, which lacks this include
 
 #include <boost/asio.hpp>
 #include <boost/beast/core.hpp>
@@ -22,22 +22,22 @@ namespace dspack::runtime {
 
 class HttpConnection;
 
-/// What a connection needs of the server that it belongs to; called on the thread of the context alone.
+/// A connection's view of its server; called only on the thread of the context.
 class HttpConnectionOwner {
  public:
   virtual ~HttpConnectionOwner() = default;
   [[nodiscard]] virtual boost::asio::io_context& context() = 0;
   [[nodiscard]] virtual const HttpLimits& limits() const = 0;
-  /// Of every answer.
+  /// Headers of every answer.
   [[nodiscard]] virtual const HttpReply::Headers& headers() const = 0;
-  /// Whether connections end with the answer under way.
+  /// Whether connections close after the current answer.
   [[nodiscard]] virtual bool is_draining() const = 0;
-  /// A whole request. `body_bytes` are counted until they are released.
+  /// Takes a whole request. `body_bytes` stay counted until the request has been handled.
   virtual void dispatch(HttpRequest request, std::shared_ptr<HttpReply> reply, uint64_t body_bytes) = 0;
-  /// So many bytes of a body more have arrived; where that is too much, the longest that is arriving is refused.
+  /// Counts `bytes` more of an arriving body; beyond the limit, the longest body that is still arriving is refused.
   virtual void count_body(uint64_t bytes) = 0;
   virtual void release_body(uint64_t bytes) = 0;
-  /// The connection has done something: others have been silent for longer.
+  /// Marks the connection as the most recently active.
   virtual void touch(const HttpConnection& connection) = 0;
   virtual void leave(const HttpConnection& connection) = 0;
 };
@@ -50,7 +50,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   void read();
   void close();
   [[nodiscard]] bool is_waiting() const { return state_ == State::waiting; }
-  /// Of the request's body, as long as it is arriving.
+  /// Bytes of the request's body so far, while it is arriving.
   [[nodiscard]] uint64_t arriving_bytes() const { return arrived_; }
   void refuse_body();
 
@@ -97,14 +97,14 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   State state_ = State::waiting;
   bool keeps_alive_ = false;
   bool is_chunked_ = false;
-  bool wants_body_ = true;    // the request was no HEAD
-  bool is_watching_ = false;  // for bytes, or the end of them
+  bool wants_body_ = true;    // false for HEAD
+  bool is_watching_ = false;  // for bytes or EOF
   bool is_watching_for_reset_ = false;
   bool refused_ = false;
   std::chrono::steady_clock::time_point refused_until_;
-  uint64_t request_ = 0;  // its number; an answer to an earlier one is nobody's
+  uint64_t request_ = 0;  // number of the current request; answers to earlier ones are dropped
   std::stop_source gone_;
-  // What is to be sent, in order; the last one of an answer is marked.
+  // Output queue; the last piece of an answer is marked.
   struct Piece {
     std::string bytes;
     bool is_last = false;
@@ -114,7 +114,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   uint64_t arrived_ = 0;
   bool is_sending_ = false;
   boost::asio::steady_timer probe_;
-  size_t probed_ = 0;  // bytes of an answer's beginning that were sent ahead
+  size_t probed_ = 0;  // bytes of kFirstBytes already sent as probes
 };
 
 }  // namespace dspack::runtime

@@ -1,4 +1,4 @@
-// A request as Boost.Beast has parsed it, as handlers get it.
+// Converts a request from Boost.Beast's form to the handlers' form.
 // Threads: thread-safe (a pure function). Errors: none.
 #pragma once
 

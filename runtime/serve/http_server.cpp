@@ -1,6 +1,6 @@
 #include "runtime/serve/http_server.h"
 
-#include <utility>  // in front of Boost 1.74, one of whose headers lacks it
+#include <utility>  // must precede Boost 1.74, which lacks this include
 
 #include <algorithm>
 #include <atomic>
@@ -18,8 +18,8 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-// Threads that answer requests: a prompt of a megabyte takes some time to encode. Long requests have one of their own,
-// and no more, for which short ones never wait.
+// Worker threads: encoding a prompt of a megabyte takes a while. Long requests have one thread of their own, and short
+// ones never wait for them.
 constexpr size_t kSmallWorkers = 2;
 constexpr size_t kLargeWorkers = 1;
 
@@ -60,7 +60,7 @@ class Server final : public HttpServer, private HttpConnectionOwner {
  private:
   using Connections = std::list<std::shared_ptr<HttpConnection>>;
 
-  /// Bytes of a body, counted as long as this is there.
+  /// Counts bytes of a body during its lifetime.
   class Held {
    public:
     Held(std::atomic<uint64_t>& all, uint64_t bytes) : all_(&all), bytes_(bytes) {}
@@ -108,12 +108,12 @@ class Server final : public HttpServer, private HttpConnectionOwner {
         context_.run();
         return;
       } catch (const std::bad_alloc&) {
-        // Outside of any connection: one that has just come is not taken. The others go on.
+        // Thrown outside any connection: a new connection is dropped. The others continue.
       }
     }
   }
 
-  /// What `answer` throws is the end of this request alone.
+  /// An exception of `answer` ends only this request.
   void answer(HttpRequest request, const std::shared_ptr<HttpReply>& reply) const {
     try {
       return handlers_.answer(std::move(request), reply);
@@ -127,19 +127,19 @@ class Server final : public HttpServer, private HttpConnectionOwner {
     try {
       reply.send(status, "text/plain", reason, {});
     } catch (const std::bad_alloc&) {
-      // The reply is forgotten, which ends the connection.
+      // Dropping the reply closes the connection.
     }
   }
 
   void accept(tcp::socket socket) {
-    if (connections_.size() >= limits_.connections && !close_silent()) return;  // all are being answered
+    if (connections_.size() >= limits_.connections && !close_silent()) return;  // every connection has a request
     auto connection = std::make_shared<HttpConnection>(static_cast<HttpConnectionOwner&>(*this), std::move(socket));
     connection->place = connections_.insert(connections_.end(), connection);
     count_ = static_cast<uint32_t>(connections_.size());
     connection->read();
   }
 
-  /// Closes the connection without a request that has been silent for longest; false if all have one.
+  /// Closes the connection without a request that has been silent for longest; false if there is none.
   bool close_silent() {
     const auto silent = std::ranges::find_if(connections_, [](const auto& each) { return each->is_waiting(); });
     if (silent == connections_.end()) return false;
@@ -158,7 +158,7 @@ class Server final : public HttpServer, private HttpConnectionOwner {
   Listeners listeners_{context_};
   Connections connections_;  // longest silent first
   std::atomic<uint32_t> count_ = 0;
-  std::atomic<uint64_t> body_bytes_ = 0;  // of requests that arrive, or wait to be answered or are being read
+  std::atomic<uint64_t> body_bytes_ = 0;  // sum over requests that are arriving, queued or being handled
   std::thread thread_;
 };
 

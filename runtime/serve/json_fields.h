@@ -1,4 +1,4 @@
-// Fields of a request's JSON, each checked where it is read. Null counts as absent, as clients mean it.
+// Typed access to the fields of a request's JSON, checked when read. Null counts as absent.
 // Threads: plain values. Lifetime: borrows the object. Errors: invalid, naming the field.
 #pragma once
 
@@ -17,11 +17,11 @@ class JsonFields {
 
   explicit JsonFields(const OrderedJson& object) : object_(object) {}
 
-  /// Null if it is absent.
+  /// nullptr: absent.
   [[nodiscard]] const OrderedJson* find(const char* name) const;
   [[nodiscard]] Result<std::optional<double>> number(const char* name, double least, double most) const;
   [[nodiscard]] Result<std::optional<uint64_t>> whole(const char* name, uint64_t least, uint64_t most) const;
-  /// The same, and -1, which other servers read as none, or all: kUnlimited.
+  /// The same, but -1, which other servers read as none or all, gives kUnlimited.
   [[nodiscard]] Result<std::optional<uint64_t>> limit(const char* name, uint64_t least, uint64_t most) const;
   [[nodiscard]] Result<std::optional<bool>> flag(const char* name) const;
   [[nodiscard]] Result<std::optional<std::string>> text(const char* name) const;
@@ -30,9 +30,9 @@ class JsonFields {
   const OrderedJson& object_;
 };
 
-/// -1, as it stands; no number beyond 63 bits counts as it.
+/// Whether the value is the integer -1; unsigned numbers beyond 63 bits do not wrap to it.
 [[nodiscard]] bool is_minus_one(const OrderedJson& value);
-/// In one line; broken UTF-8 as U+FFFD, long whole numbers (runtime/text/json.h) with all their digits.
+/// JSON on one line; invalid UTF-8 becomes U+FFFD, long integers (runtime/text/json.h) keep all digits.
 [[nodiscard]] std::string json_text(const OrderedJson& value);
 
 }  // namespace dspack::runtime

@@ -29,7 +29,7 @@ Result<void> Listeners::open(const std::vector<std::string>& addresses, uint16_t
   return {};
 }
 
-/// Errors: io; not_found where this machine lacks the address.
+/// Errors: io; not_found if this machine lacks the address.
 Result<void> Listeners::open_one(const std::string& text) {
   ErrorCode error;
   const auto address = asio::ip::make_address(text, error);
@@ -41,7 +41,7 @@ Result<void> Listeners::open_one(const std::string& text) {
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
   if (!error) {
-    port_ = acceptor.local_endpoint(error).port();  // the same for all, where the first one has chosen it
+    port_ = acceptor.local_endpoint(error).port();  // the others use the port that the first one chose
     acceptors_.push_back(std::move(acceptor));
     return {};
   }
@@ -69,7 +69,7 @@ void Listeners::accept(Acceptor& acceptor) {
       try {
         on_connection_(std::move(socket));
       } catch (const std::bad_alloc&) {
-        // This client is not served; the next one may be.
+        // This client is dropped; the next one may be served.
       }
     } else if (!make_room_()) {
       const auto pause = std::make_shared<asio::steady_timer>(context_, std::chrono::milliseconds(100));

@@ -1,9 +1,10 @@
-// The sockets at which a server waits for connections, one for each of its addresses, all at one port.
-// Threads: single-thread, that of the context once it runs. Lifetime: borrows the context, and what it is started with
-// until it is closed. Errors: io (an address cannot be bound), with the remedy; invalid (no IP address).
+// The listening sockets of a server, one for each of its addresses, all on one port.
+// Threads: single-thread, that of the context once it runs. Lifetime: borrows the context; keeps the callbacks of
+// `start`, and what they borrow, until it is closed. Errors: io (an address cannot be bound), not_found (this machine
+// lacks every address), both with the remedy; invalid (not an IP address).
 #pragma once
 
-#include <utility>  // in front of Boost 1.74, one of whose headers lacks it
+#include <utility>  // must precede Boost 1.74, which lacks this include
 
 #include <boost/asio.hpp>
 #include <cstdint>
@@ -20,13 +21,13 @@ class Listeners {
  public:
   explicit Listeners(boost::asio::io_context& context) : context_(context) {}
 
-  /// At all `addresses` (at least one, in digits); port 0 chooses a free one. Of several, those that this machine lacks
-  /// are left out.
+  /// Listens on all `addresses` (at least one, in digits); port 0 chooses a free one. Addresses that this machine lacks
+  /// are skipped if another one works.
   [[nodiscard]] Result<void> open(const std::vector<std::string>& addresses, uint16_t port);
   [[nodiscard]] uint16_t port() const { return port_; }
 
-  /// Every connection from now on; where none can be taken since no file descriptor is left, `make_room` closes one, or
-  /// says that there is none to close.
+  /// Accepts connections from now on. If accept fails, as without a free file descriptor, `make_room` closes a
+  /// connection; it returns false if there is none to close.
   void start(std::function<void(boost::asio::ip::tcp::socket)> on_connection, std::function<bool()> make_room);
   void close();
   [[nodiscard]] bool is_open() const { return acceptors_.front().is_open(); }

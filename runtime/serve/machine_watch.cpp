@@ -10,16 +10,16 @@
 namespace dspack::runtime {
 namespace {
 
-// Often enough for a map that follows the layers of a pass, and a few kB a second for each who looks.
+// Frequent enough for a map that follows the layers of a pass; a few kB a second per watcher.
 constexpr std::chrono::milliseconds kInterval{300};
-constexpr std::chrono::milliseconds kPatience{20};  // for a look: a pass may take longer
+constexpr std::chrono::milliseconds kPatience{20};  // how long `run` waits for `look`: a pass may take longer
 constexpr size_t kMostWatchers = 8;
 
 std::string event(std::string_view name, const format::Json& data) {
   return fmt::format("event: {}\ndata: {}\n\n", name, data.dump());
 }
 
-/// The layers that a pass may go through.
+/// The routed layers that a pass may run.
 std::vector<RoutedLayerShape> running_layers(const LoadedModel& loaded) {
   const ModelConfig& config = loaded.model().config();
   std::vector<RoutedLayerShape> layers = route_header(loaded.checkpoint(), config).layers;
@@ -58,7 +58,7 @@ format::Json device_json(const VramStats& stats) {
   return json;
 }
 
-/// Bytes that came from each medium into the host's memory, and over the link into the device's.
+/// Bytes copied from each medium into host memory, and over the link into device memory.
 format::Json bytes_json(const ExpertStoreStats& stats) {
   const PhaseStats& prefill = stats.phases[0];
   const PhaseStats& decode = stats.phases[1];
@@ -138,7 +138,7 @@ void MachineWatch::run(const std::stop_token& stop) {
     try {
       tell();
     } catch (const std::bad_alloc&) {
-      // Who looks on is told the next time.
+      // Watchers are updated the next time.
     }
     changed_.wait_for(lock, stop, kInterval, [] { return false; });
     if (stop.stop_requested()) return;
@@ -152,13 +152,13 @@ void MachineWatch::tell() {
   const std::string now = event("work", work());
   std::string all;
   for (Watcher& watcher : watchers_) {
-    if (!watcher.knows_map && all.empty()) all = event("machine", machine());  // with what `now` tells of the map
+    if (!watcher.knows_map && all.empty()) all = event("machine", machine());  // as of `now`
     watcher.reply->write(watcher.knows_map ? now : all + now);
     watcher.knows_map = true;
   }
 }
 
-/// On the thread that runs the model, between two passes.
+/// Runs on the model's thread, between two passes.
 void MachineWatch::look() {
   try {
     const ExpertStoreStats stats = loaded_.experts().stats();
@@ -170,7 +170,7 @@ void MachineWatch::look() {
     figures_ = std::move(figures);
     map_.place(places);
   } catch (const std::bad_alloc&) {
-    // What was seen before stands; answers go on.
+    // Keeps the previous figures; answers continue.
   }
   const std::lock_guard lock(mutex_);
   pass_.reset();
@@ -178,7 +178,7 @@ void MachineWatch::look() {
   changed_.notify_all();
 }
 
-/// What does not change, and the map as it was told last.
+/// Facts that do not change, and the current map.
 format::Json MachineWatch::machine() const {
   return {{"device", loaded_.device().description()},
           {"gpu", loaded_.chosen().is_gpu()},
@@ -186,7 +186,7 @@ format::Json MachineWatch::machine() const {
           {"rows", map_.rows()}};
 }
 
-/// What has changed since it was last told, and all counts.
+/// Changes since the previous call, and all counts.
 format::Json MachineWatch::work() {
   const SchedulerCounts counts = scheduler_.counts();
   format::Json json = figures_;

@@ -1,9 +1,9 @@
-// The machine at work, told to whoever looks on as server-sent events: which experts the routers pick, where experts
-// lie, how full each tier is, and counts since the start, from which a page makes rates. docs/serve.md lists the
-// fields. Nobody looks: nothing is asked of the model, and no routes are read back. Threads: thread-safe; routes come
-// from the thread that runs the model, which also reads the model's statistics between two passes, since they are its
-// own. Lifetime: borrows model and scheduler; `end` is called before the HTTP server goes, and no pass runs after this
-// has gone. Errors: budget (as many look on as may).
+// Streams the machine's activity as server-sent events: which experts the routers pick, which memory holds them, how
+// full each tier is, and counts since the start, from which a page computes rates. docs/serve.md lists the fields.
+// Without watchers, the model is not queried and no routes are read back.
+// Threads: thread-safe; routes arrive on the model's thread, which also reads the model's statistics, between passes.
+// Lifetime: borrows model and scheduler; call `end` before the HTTP server is destroyed; no pass may run after this is
+// destroyed. Errors: budget (too many watchers), conflict (after `end`).
 #pragma once
 
 #include <atomic>
@@ -31,9 +31,9 @@ class MachineWatch final : public RouteListener {
   MachineWatch(const MachineWatch&) = delete;
   MachineWatch& operator=(const MachineWatch&) = delete;
 
-  /// From now on the reply is a stream of events, until its client leaves.
+  /// Turns the reply into a stream of events until its client leaves.
   [[nodiscard]] Result<void> watch(std::shared_ptr<HttpReply> reply);
-  /// All streams end, and no new one begins.
+  /// Ends all streams; no new one begins.
   void end();
 
   void begin_pass(const ExpertPass& pass) override;
@@ -46,11 +46,11 @@ class MachineWatch final : public RouteListener {
     std::shared_ptr<HttpReply> reply;
     bool knows_map = false;
   };
-  /// The pass under way, as far as it is known here.
+  /// The current pass, as seen here.
   struct PassUnderWay {
     ExpertPass pass;
     Clock::time_point begun;
-    std::optional<LayerId> layer;  // the last one that has routed
+    std::optional<LayerId> layer;  // the last layer that has routed
   };
 
   void run(const std::stop_token& stop);
@@ -64,15 +64,15 @@ class MachineWatch final : public RouteListener {
   const std::chrono::steady_clock::time_point start_ = Clock::now();
   std::atomic<bool> is_watched_ = false;
 
-  std::mutex mutex_;  // guards all that follows
+  std::mutex mutex_;  // guards all members below
   std::condition_variable_any changed_;
   std::vector<Watcher> watchers_;
   bool has_ended_ = false;
-  bool is_looking_ = false;  // `look` was asked for and has not been called
+  bool is_looking_ = false;  // `look` was requested and has not finished
   ExpertMap map_;
-  format::Json figures_ = format::Json::object();  // of the model's own statistics
+  format::Json figures_ = format::Json::object();  // the model's own statistics
   std::optional<PassUnderWay> pass_;
-  std::jthread telling_;  // last: it uses all the others
+  std::jthread telling_;  // last: uses all other members
 };
 
 }  // namespace dspack::runtime

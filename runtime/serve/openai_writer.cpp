@@ -38,7 +38,7 @@ OrderedJson openai_usage(const AnswerCounts& counts) {
           {"prompt_tokens_details", {{"cached_tokens", counts.kept_tokens}}}};
 }
 
-// As llama-server names them.
+// Names as in llama-server.
 OrderedJson timings(const AnswerCounts& counts) {
   return {{"cache_n", counts.kept_tokens},
           {"prompt_n", counts.prompt_tokens - counts.kept_tokens},
@@ -56,7 +56,7 @@ OrderedJson bytes_of(std::string_view text) {
   return bytes;
 }
 
-/// Of chat completions.
+/// Logprobs in the form of chat completions.
 OrderedJson likelihoods(const std::vector<TokenLikelihood>& tokens) {
   OrderedJson content = OrderedJson::array();
   for (const TokenLikelihood& token : tokens) {
@@ -71,7 +71,7 @@ OrderedJson likelihoods(const std::vector<TokenLikelihood>& tokens) {
   return {{"content", std::move(content)}};
 }
 
-/// The reply that all choices of a request share: its frame, the end of the stream or the whole object, pings.
+/// The reply that all choices of a request share: its frame, pings, and the end of the stream or the whole object.
 class OpenAiReply {
  public:
   struct Form {
@@ -109,7 +109,7 @@ class OpenAiReply {
     reply_->end();
   }
 
-  /// A part of a choice, of a stream.
+  /// Sends a part of a choice, in a stream.
   void chunk(OrderedJson choice) {
     const std::lock_guard lock(mutex_);
     if (left_ == 0) return;
@@ -117,7 +117,7 @@ class OpenAiReply {
     write(std::move(choice), {});
   }
 
-  /// The last part of a choice of a stream; or a whole choice.
+  /// Takes the last part of a choice in a stream, or a whole choice.
   void end(OrderedJson choice, const AnswerCounts& counts) {
     const std::lock_guard lock(mutex_);
     if (left_ == 0) return;
@@ -148,7 +148,7 @@ class OpenAiReply {
   }
 
  private:
-  /// Of choices of one prompt, which counts once.
+  /// Adds a choice of the same prompt, whose tokens count once.
   static AnswerCounts sum_of(const AnswerCounts& sum, const AnswerCounts& next) {
     if (sum.prompt_tokens == 0) return next;
     AnswerCounts both = sum;
@@ -205,10 +205,10 @@ class OpenAiReply {
   int64_t created_;
   size_t left_;  // choices that have not ended
   std::vector<OrderedJson> choices_;
-  std::vector<AnswerCounts> counts_;  // by prompt
+  std::vector<AnswerCounts> counts_;  // per prompt
 };
 
-/// What both forms of a choice share.
+/// Base of the writers of chat and text choices.
 class ChoiceWriter : public AnswerWriter {
  public:
   ChoiceWriter(std::shared_ptr<OpenAiReply> reply, const AnswerRequest& request, uint32_t index)

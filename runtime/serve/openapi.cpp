@@ -12,11 +12,11 @@ namespace dspack::runtime {
 namespace {
 
 struct Route {
-  std::string_view path;  // "{id}" at its end: any name
+  std::string_view path;  // "{id}" at the end: any name
   std::string_view summary;
-  uint8_t api = 0;  // of field_table.h; 0: its body has no table
+  uint8_t api = 0;  // bit of RequestApi; 0: its body has no field table
   bool is_get = false;
-  std::string_view fields = {};  // of a body without a table
+  std::string_view fields = {};  // body fields, if it has no table
 };
 
 constexpr Route kRoutes[] = {
@@ -72,7 +72,7 @@ OrderedJson operation(const Route& route) {
   return described;
 }
 
-/// What answers can be held to.
+/// The schema keywords and string formats that answers can be held to.
 OrderedJson schema_description() {
   OrderedJson keywords = OrderedJson::array();
   for (const SchemaKeyword& each : schema_keywords()) {

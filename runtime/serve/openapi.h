@@ -1,6 +1,5 @@
-// The paths of the server, and their description in the form OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.0), whose
-// fields are those of field_table.h: `x-treatment` says what becomes of each, `x-unless` which values of a refused one
-// ask for nothing.
+// The paths of the server, and their description as OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.0). Fields come
+// from field_table.h: `x-treatment` is the treatment, `x-unless` lists the accepted values of a refused field.
 // Threads: thread-safe (pure functions).
 #pragma once
 
@@ -10,7 +9,7 @@
 
 namespace dspack::runtime {
 
-/// "GET, HEAD" or "POST"; empty: there is no such path.
+/// "GET, HEAD" or "POST"; empty: no such path.
 [[nodiscard]] std::string_view allowed_methods(std::string_view path);
 [[nodiscard]] OrderedJson openapi_description();
 

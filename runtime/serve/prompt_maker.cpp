@@ -10,15 +10,15 @@
 namespace dspack::runtime {
 namespace {
 
-// Of one request: each answer keeps its prompt, 16 MB in all.
+// Limit per request: each answer keeps its prompt, 16 MB in all.
 constexpr uint64_t kMostPromptTokens = 1U << 22U;
-// The same, told with the prompts' tokens: some 100 bytes each, until the last answer has ended.
+// Limit for likelihoods of prompt tokens: about 100 bytes each, kept until the last answer has ended.
 constexpr uint64_t kMostLikelihoods = 1U << 21U;
 constexpr uint64_t kLikelihoodBytes = 100;
-// A prompt that is too long is counted so far beyond the context, for the message.
+// Too long a prompt is counted this far beyond the context, for the message.
 constexpr uint64_t kCountedBeyond = 65'536;
 
-/// Of messages that templates print whole: they may leave out what an assistant has thought.
+/// Bytes of messages that templates print whole: they may leave out an assistant's reasoning.
 uint64_t printed_bytes(std::span<const ChatMessage> messages) {
   uint64_t bytes = 0;
   for (const ChatMessage& message : messages)
@@ -26,12 +26,12 @@ uint64_t printed_bytes(std::span<const ChatMessage> messages) {
   return bytes;
 }
 
-/// What a template does with a conversation it does the next time as well.
+/// A template's budget error is permanent: rendering is deterministic.
 Error never(const Error& error) {
   return error.kind == ErrorKind::budget ? invalid(error.message) : error;
 }
 
-/// The form of an answer for a template that tells the model of it, as OpenAI's response_format.
+/// The answer's form for templates that describe it to the model, as OpenAI's response_format.
 OrderedJson told_format(const AnswerForm& form) {
   if (form.kind == AnswerForm::Kind::object) return {{"type", "json_object"}};
   return {{"type", "json_schema"}, {"json_schema", {{"schema", form.schema}}}};
@@ -72,9 +72,9 @@ size_t PromptMaker::answer_begin(std::string_view text, std::span<const ChatMess
                                  RenderOptions options) const {
   options.continue_final_message = false;
   const auto before = text_.render_chat(messages.first(messages.size() - 1), std::move(options));
-  if (!before) return 0;  // such a template cannot tell
+  if (!before) return 0;  // the template cannot render it, so the position is unknown
   const auto differs = static_cast<size_t>(std::ranges::mismatch(text, before->text).in1 - text.begin());
-  // Both may go on with a mark of reasoning, and with another one.
+  // Both may continue with different marks of reasoning that begin alike.
   return differs - std::min(differs, std::string_view("<think>").size());
 }
 
@@ -120,7 +120,7 @@ Result<Prompt> PromptMaker::prompt_of(const AnswerRequest& request, const Asker&
     prompt.reasoning = Reasoning::begun;
   } else if (continues &&
              conversation.messages.back().content.value_or("").find_first_not_of(" \t\r\n") != std::string::npos) {
-    prompt.reasoning = Reasoning::none;  // the answer has begun
+    prompt.reasoning = Reasoning::none;  // the answer has already begun
   } else if (!text.ends_with("</think>") && !text.ends_with("</think>\n\n") && chat && chat->has_thinking_switch()) {
     prompt.reasoning = Reasoning::optional;  // the switch may leave it to the model
   }

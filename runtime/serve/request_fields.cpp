@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMostStops = 16;  // OpenAI allows 4; clients of llama.cpp send more
 constexpr size_t kMostStopBytes = 4096;
-constexpr size_t kMostBiases = 1024;  // the same
+constexpr size_t kMostBiases = 1024;  // as kMostStops: clients of llama.cpp send more than OpenAI allows
 constexpr size_t kMostStopTokens = 128;
 
 Result<void> read_bias(const JsonFields& fields, SamplerOptions& sampling) {
@@ -34,7 +34,7 @@ Result<void> read_bias(const JsonFields& fields, SamplerOptions& sampling) {
   return {};
 }
 
-/// A whole number of any size, of which the lowest 64 bits count; nullopt: absent or -1, one is to be drawn.
+/// An integer of any size, modulo 2^64; nullopt: absent or -1, so draw one.
 Result<std::optional<uint64_t>> read_seed(const JsonFields& fields) {
   const OrderedJson* seed = fields.find("seed");
   if (seed == nullptr || is_minus_one(*seed)) return std::optional<uint64_t>();
@@ -50,7 +50,7 @@ Result<std::optional<uint64_t>> read_seed(const JsonFields& fields) {
   return std::optional(is_negative ? 0 - value : value);
 }
 
-/// Which tokens end the answer, and when they may.
+/// Reads which tokens end the answer, and how early they may.
 Result<void> read_ends(const JsonFields& fields, AnswerRequest& request) {
   TRY_ASSIGN(const auto least, fields.whole("min_tokens", 0, kMostTokens));
   TRY_ASSIGN(const auto ignores, fields.flag("ignore_eos"));
@@ -74,7 +74,7 @@ Result<void> read_ends(const JsonFields& fields, AnswerRequest& request) {
 
 Result<OrderedJson> parse_body(std::string_view body) {
   auto root = parse_ordered_json(body, format::kConversationDocument);
-  // A bound of the document is no lack of room now: the client would only send it again.
+  // Not a temporary lack of memory: the client must not retry.
   if (!root && root.error().kind == ErrorKind::budget) return invalid(root.error().message);
   if (!root) return root.error();
   if (!root->is_object()) return invalid("the body is not a JSON object");

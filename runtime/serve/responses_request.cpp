@@ -11,7 +11,7 @@
 namespace dspack::runtime {
 namespace {
 
-/// The reasoning that an item has as text; what is summed up or encrypted is not read.
+/// An item's reasoning as text; summaries and encrypted content are ignored.
 std::string reasoning_text(const JsonFields& fields) {
   std::string text;
   const OrderedJson* content = fields.find("content");
@@ -22,7 +22,7 @@ std::string reasoning_text(const JsonFields& fields) {
   return text;
 }
 
-/// The texts of a list of parts, or one text, become a message's content. `place`: what holds them, for errors.
+/// Reads a list of text parts, or one text, into a message's content. `place`: its container, for errors.
 Result<void> read_parts(const OrderedJson& content, std::string_view place, ChatMessage& message) {
   message.content = "";
   if (content.is_string()) message.content = content.get<std::string>();
@@ -43,14 +43,14 @@ Result<void> read_parts(const OrderedJson& content, std::string_view place, Chat
   return {};
 }
 
-/// The assistant's message that an item begins, with the reasoning in front of it.
+/// Begins an assistant's message, with the preceding reasoning.
 ChatMessage begin_answer(std::string& reasoning) {
   ChatMessage message{.role = Role::assistant};
   if (!reasoning.empty()) message.others["reasoning_content"] = std::exchange(reasoning, {});
   return message;
 }
 
-/// A call of the assistant, who may have said something before.
+/// Adds a call to the assistant's message before it, if there is one.
 void add_call(ToolCall call, std::vector<ChatMessage>& messages, std::string& reasoning) {
   const bool continues = !messages.empty() && messages.back().role == Role::assistant && reasoning.empty();
   if (!continues) messages.push_back(begin_answer(reasoning));
@@ -58,7 +58,7 @@ void add_call(ToolCall call, std::vector<ChatMessage>& messages, std::string& re
   messages.back().tool_calls->push_back(std::move(call));
 }
 
-/// An item of a response's input. `reasoning`: of the assistant's message that follows.
+/// Reads an item of a response's input. `reasoning`: kept for the assistant's message that follows.
 Result<void> read_item(const OrderedJson& item, std::vector<ChatMessage>& messages, std::string& reasoning) {
   if (!item.is_object()) return invalid("an item of \"input\" is not an object");
   const JsonFields fields(item);
@@ -98,7 +98,7 @@ Result<void> read_item(const OrderedJson& item, std::vector<ChatMessage>& messag
   TRY_ASSIGN(const auto role_name, fields.text("role"));
   TRY_ASSIGN(const Role role, parse_role(role_name.value_or("")));
   ChatMessage message = role == Role::assistant ? begin_answer(reasoning) : ChatMessage{.role = role};
-  reasoning.clear();  // it has found its message, or had none
+  reasoning.clear();  // used, or without a message
   const OrderedJson* content = fields.find("content");
   if (content == nullptr) return invalid("a message of \"input\" has no \"content\"");
   TRY(read_parts(*content, "a message's \"content\"", message));

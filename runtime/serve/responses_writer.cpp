@@ -100,7 +100,7 @@ class ResponsesWriter final : public AnswerWriter {
     event("response.in_progress", {{"response", response("in_progress")}});
   }
 
-  /// Where the open item stands.
+  /// Adds the open item's id and indices.
   [[nodiscard]] OrderedJson with_place(OrderedJson body) const {
     body["item_id"] = items_.back()["id"];
     body["output_index"] = items_.size() - 1;
@@ -119,7 +119,7 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   void open(const ReplyPart& part) {
-    if (streams_) begin();  // with no item yet
+    if (streams_) begin();  // before the first item
     close();
     switch (part.kind) {
       case ReplyPart::Kind::reasoning:
@@ -178,10 +178,10 @@ class ResponsesWriter final : public AnswerWriter {
   std::string id_;
   std::string model_;
   int64_t created_;
-  uint64_t number_ = 0;  // of the next event
+  uint64_t number_ = 0;  // number of the next event
   ReplyPart::Kind kind_ = ReplyPart::Kind::content;
   OrderedJson items_ = OrderedJson::array();
-  std::string text_;  // of the open item
+  std::string text_;  // text of the open item
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace dspack::runtime {
 
-/// `request_bytes`: taken by requests now (request_memory.h).
+/// `request_bytes`: memory now held by requests (request_memory.h).
 [[nodiscard]] std::string metrics_text(const SchedulerCounts& counts, uint64_t request_bytes);
 
 }  // namespace dspack::runtime

@@ -66,7 +66,7 @@ void StartupGate::handle(HttpRequest request, const std::shared_ptr<HttpReply>& 
       return;
     }
   }
-  if (Api* const api = api_; api != nullptr) return api->handle(request, reply);  // which has come just now
+  if (Api* const api = api_; api != nullptr) return api->handle(request, reply);  // opened in the meantime
   refuse(request, *reply);
 }
 
@@ -78,7 +78,7 @@ void StartupGate::open(Api& api) {
     waiting.swap(waiting_);
   }
   for (auto& each : waiting) {
-    const auto [request, reply] = std::move(each);  // the body is gone once it has been read
+    const auto [request, reply] = std::move(each);  // moved out, so that the body is freed once handled
     if (!reply->gone().stop_requested()) api.handle(request, reply);
   }
 }

@@ -1,7 +1,6 @@
-// What a server does while its model is loaded: it tells who asks for its health how far that is; other requests wait
-// for the Api. So a port in use is known before minutes of loading, and who watches over the server sees it come.
-// Threads: thread-safe. Lifetime: borrows the Api from `open` on, until the server has ended. Errors: told to the
-// client.
+// Serves requests while the model is loading: /health reports the progress, other requests wait for the Api. So a port
+// in use is detected before minutes of loading, and a supervisor can follow it.
+// Threads: thread-safe. Lifetime: borrows the Api from `open` until the server has ended. Errors: sent to the client.
 #pragma once
 
 #include <atomic>
@@ -19,18 +18,18 @@ class Api;
 
 class StartupGate {
  public:
-  /// `most_bytes`: of all bodies that wait.
+  /// `most_bytes`: limit of all bodies that wait.
   explicit StartupGate(uint64_t most_bytes) : most_bytes_(most_bytes) {}
-  /// By the Api, once there is one.
+  /// Passes the request to the Api once it is open.
   void handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply);
-  /// Whether `handle` takes next to no time for it: the server's health and counts, its settings and pages.
+  /// Whether `handle` takes almost no time for it: the server's health and counts, its settings and pages.
   [[nodiscard]] static bool is_brief(const HttpRequest& request);
-  /// From now on requests are for the Api, and first those that have waited.
+  /// Passes requests to the Api from now on, including those that have waited.
   void open(Api& api);
-  /// No model comes: those that have waited are told so, while the server is still there.
+  /// Refuses the waiting requests since no model comes; call while the server still exists.
   void close();
 
-  /// Counts what is fetched and loaded, and passes events on to `shown`. It does not outlive this.
+  /// Counts what is fetched and loaded, and passes events on to `shown`. Must not outlive this.
   [[nodiscard]] std::shared_ptr<format::Progress> watch(std::shared_ptr<format::Progress> shown);
 
  private:
@@ -41,11 +40,11 @@ class StartupGate {
   std::mutex mutex_;
   uint64_t most_bytes_;
   std::vector<Request> waiting_;
-  uint64_t waiting_bytes_ = 0;  // of their bodies
+  uint64_t waiting_bytes_ = 0;  // sum of their bodies
   bool is_closed_ = false;
-  // Of the step under way: first what is fetched over a network, then what is loaded, then experts.
+  // Progress of the current step: fetching over a network, then loading, then experts.
   std::atomic<uint64_t> done_bytes_ = 0;
-  std::atomic<uint64_t> total_bytes_ = 0;  // 0: not known
+  std::atomic<uint64_t> total_bytes_ = 0;  // 0: unknown
 };
 
 }  // namespace dspack::runtime

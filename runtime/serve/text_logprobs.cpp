@@ -7,7 +7,7 @@
 namespace dspack::runtime {
 namespace {
 
-/// Bytes in a form in which different ones stay different.
+/// A token's bytes as text; different bytes give different texts.
 std::string token_name(std::string_view bytes) {
   if (is_valid_utf8(bytes)) return std::string(bytes);
   std::string name = "bytes:";

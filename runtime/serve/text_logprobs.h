@@ -1,5 +1,5 @@
-// "logprobs" in the form of /v1/completions: a list each of tokens, their probabilities, the likeliest in their place,
-// and where they begin.
+// "logprobs" in the form of /v1/completions: parallel lists of tokens, their logprobs, the most likely tokens, and
+// offsets.
 // Threads: a pure function. Errors: none.
 #pragma once
 
@@ -11,9 +11,9 @@
 namespace dspack::runtime {
 
 /// "text_offset" counts code points of the choice's text, as Python's len does, from the character in which the token
-/// begins. "top_logprobs" of a token always has the token itself, beside the likeliest (OpenAI: up to logprobs + 1; so
-/// does vLLM); of several tokens with one text the likeliest stays. A token that is no whole characters is written
-/// as "bytes:\xe6\xbc", OpenAI's form. Null: what is not known of a prompt's first token.
+/// begins. "top_logprobs" always includes the token itself, besides the most likely ones (up to logprobs + 1, as OpenAI
+/// and vLLM); of several tokens with one text the most likely is kept. A token that is not whole characters is written
+/// as "bytes:\xe6\xbc", OpenAI's form. Null: unknown, for a prompt's first token.
 [[nodiscard]] OrderedJson text_logprobs(std::span<const TokenLikelihood> tokens);
 
 }  // namespace dspack::runtime

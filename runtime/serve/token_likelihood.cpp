@@ -7,7 +7,7 @@
 namespace dspack::runtime {
 namespace {
 
-/// The highest first, the lowest id first among equals.
+/// In descending order of logits; equal ones in order of id.
 std::vector<uint32_t> highest_tokens(std::span<const float> logits, uint32_t most) {
   std::vector<uint32_t> best;
   if (most == 0) return best;

@@ -1,5 +1,6 @@
-// How likely a token was, of an answer or of a prompt: natural logarithms of the softmax over the model's logits,
-// before temperature and the like. Threads: plain values, a pure function. Errors: none.
+// Likelihood of a token in an answer or prompt: natural logarithms of the softmax over the model's logits, before
+// temperature and the like.
+// Threads: plain values, a pure function. Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +22,12 @@ struct TokenLikelihood {
     double logprob = 0;
   };
   std::vector<Other> likeliest = {};
-  bool is_known = true;  // false: the first token of a prompt, before which there was nothing to tell of it
-  size_t offset = 0;     // characters (code points) of its choice's text before it, an echoed prompt included
+  bool is_known = true;  // false: a prompt's first token, which has no logits
+  size_t offset = 0;     // code points before it in its choice's text, including an echoed prompt
 };
 
-/// `logits`: those before the token, not empty. `most`: of the likeliest tokens, the lowest id first among equals.
+/// `logits`: those that predict the token, not empty. `most`: how many of the most likely tokens; equal ones in order
+/// of id.
 [[nodiscard]] TokenLikelihood likelihood_of(const Tokenizer& tokenizer, uint32_t id, std::span<const float> logits,
                                             uint32_t most);
 

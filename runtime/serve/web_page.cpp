@@ -7,7 +7,7 @@
 namespace dspack::runtime {
 
 WebPage make_web_page() {
-  // The frame has no policy of its own: that no other page may frame this one can be said in a header alone.
+  // No policy in the frame itself: frame-ancestors only works in a header.
   return {.html = format::html_page({.frame = kWebPageFrame, .style = kWebPageStyle, .script = kWebPageScript}, {}),
           .policy = fmt::format("default-src 'none'; connect-src 'self'; img-src data:; style-src '{}'; script-src "
                                 "'{}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

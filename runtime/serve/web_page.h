@@ -1,5 +1,5 @@
-// The page at `/`: chat, and the machine at work beside it. One document that loads nothing; what it shows it asks of
-// the API, with the key that its user types.
+// The page at `/`: chat, with the machine's activity beside it. One document that loads nothing else; its data comes
+// from the API, with the key that its user types.
 // Threads: a plain value. Errors: none.
 #pragma once
 

@@ -82,7 +82,7 @@ Result<void> AddedTokens::split_by(const Tree& tree, std::string_view text, Work
     at = end;
     if (token.single_word && !stands_alone(text, begin, end)) continue;
     if (token.lstrip) {
-      // No further back than the last token: what lies before is taken.
+      // Not beyond the end of the last token.
       const size_t first = std::min(done, begin);
       begin = std::max(begin - trailing_white_space(text.substr(first, begin - first)), done);
     }
@@ -116,7 +116,7 @@ std::string AddedTokens::guarded(std::string_view text) const {
     if (text.starts_with(kGuard)) guarded += kGuard;
     const size_t character = first_utf8_unit(text).bytes;
     guarded += text.substr(0, character);
-    // Where the steps are used up, every character may begin one.
+    // If the steps are used up, any character may begin one.
     const bool may_begin = as_is_.longest(text, budget) || normalized_.longest(text, budget);
     if (may_begin || budget.spent() == budget.all()) guarded += kGuard;
     text.remove_prefix(character);

@@ -1,8 +1,8 @@
 // Added tokens: literals that are cut out of a text before all other steps.
 //
-// As Hugging Face's AddedVocabulary: at each place the longest literal wins, from left to right; first those with
-// normalized = false on the whole text, then the others on what is left between them. `lstrip` and `rstrip` swallow the
-// white space beside the token; `single_word` matches only if no word character is next to it.
+// As Hugging Face's AddedVocabulary: scans from left to right, and at each position the longest literal wins; first the
+// tokens with normalized = false on the whole text, then the others on the remaining pieces. `lstrip` and `rstrip`
+// swallow the white space beside the token; `single_word` matches only if no word character is next to it.
 // Threads: immutable after build, thread-safe. Lifetime: segments view the text given.
 // Errors: invalid (an empty or overlong literal; a text that takes more steps than are left).
 #pragma once
@@ -24,7 +24,7 @@ namespace dspack::runtime {
 struct AddedToken {
   uint32_t id = 0;
   std::string content;
-  bool special = false;  // left out by decoding on request
+  bool special = false;  // may be left out by decoding
   bool single_word = false;
   bool lstrip = false;
   bool rstrip = false;
@@ -35,20 +35,20 @@ class AddedTokens {
  public:
   struct Segment {
     std::string_view text;
-    std::optional<uint32_t> id;  // of the added token; nullopt: ordinary text
+    std::optional<uint32_t> id;  // id of the added token; nullopt: ordinary text
   };
 
   [[nodiscard]] static Result<AddedTokens> build(std::vector<AddedToken> tokens);
 
-  /// `text` is valid UTF-8. Empty pieces of text are left out.
+  /// `text` is valid UTF-8. Empty pieces of text are omitted.
   [[nodiscard]] Result<std::vector<Segment>> split(std::string_view text, WorkBudget& budget) const;
   [[nodiscard]] bool contains(uint32_t id) const;
-  /// The same text with a guard (guarded_text.h) after the first character of each literal, so that `split` finds none
-  /// in it. Literals of one character are found nevertheless.
+  /// The same text with a guard (guarded_text.h) after the first character of each literal, so that `split` does not
+  /// find it. Literals of one character are found nevertheless.
   [[nodiscard]] std::string guarded(std::string_view text) const;
 
  private:
-  /// A tree of bytes over the literals.
+  /// A trie of bytes over the literals.
   class Tree {
    public:
     struct Hit {
@@ -62,8 +62,8 @@ class AddedTokens {
    private:
     static constexpr uint32_t kNone = UINT32_MAX;
     std::array<bool, 256> starts_{};
-    std::unordered_map<uint64_t, uint32_t> children_;  // by node << 8 | byte
-    std::vector<uint32_t> tokens_{kNone};              // by node; node 0 is the root
+    std::unordered_map<uint64_t, uint32_t> children_;  // key: node << 8 | byte
+    std::vector<uint32_t> tokens_{kNone};              // per node; node 0 is the root
   };
 
   AddedTokens() = default;

@@ -56,7 +56,7 @@ Result<Bpe> Bpe::build(const Vocabulary& vocabulary, const Merges& merges, BpeOp
     if (!right_id) return unknown_token(rank, right);
     const auto merged_id = vocabulary.find(left + right);
     if (!merged_id) return unknown_token(rank, left + right);
-    // A pair listed twice: the later one counts, as for Hugging Face.
+    // For a pair listed twice the later entry counts, as for Hugging Face.
     bpe.merges_.set(*left_id, *right_id, {static_cast<uint32_t>(rank), *merged_id});
   }
   if (options.ignore_merges) bpe.load_whole_words(vocabulary);
@@ -156,7 +156,7 @@ Result<void> Bpe::merge_all(BpeScratch& scratch) const {
     BpeScratch::Symbol& left = symbols[best.position];
     if (left.merged_away || left.next == BpeScratch::kEnd) continue;
     BpeScratch::Symbol& right = symbols[left.next];
-    // The neighbours may have changed since this entry was made. Compared by result, as Hugging Face does.
+    // The neighbours may have changed since this entry was added. Compared by result, as Hugging Face does.
     const MergeTable::Merge* merge = merges_.find(left.id, right.id);
     if (merge == nullptr || merge->merged_id != best.merged_id) continue;
     left.id = best.merged_id;

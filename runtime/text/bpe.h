@@ -1,8 +1,8 @@
-// Byte-pair encoding of one word, as Hugging Face's BPE model and tiktoken do it: always the pair of lowest rank, the
-// leftmost first, until no pair has a merge.
+// Byte-pair encoding of one word, as in Hugging Face's BPE model and tiktoken: always merges the pair of lowest rank,
+// the leftmost first, until no pair has a merge.
 // Threads: a Bpe is immutable and thread-safe; a BpeScratch belongs to one thread. Lifetime: a Bpe borrows its
 // Vocabulary for build() only. Errors: build: invalid (a merge that names an unknown token); encode: unsupported (a
-// byte that has no token; Hugging Face would drop it).
+// byte without a token; Hugging Face would drop it).
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@
 
 namespace dspack::runtime {
 
-/// Merges by the pair of ids that they join: asked once or more for every byte of text, so one flat table.
+/// Merges by the pair of ids that they join. A flat table, since it is queried at least once per byte of text.
 /// Thread-compatible; const once filled.
 class MergeTable {
  public:
@@ -31,9 +31,9 @@ class MergeTable {
   };
 
   void reserve(size_t merges);
-  /// The last merge of a pair counts.
+  /// A later merge of the same pair replaces the earlier one.
   void set(uint32_t left, uint32_t right, Merge merge);
-  /// nullptr if the pair has none.
+  /// nullptr: the pair has no merge.
   [[nodiscard]] const Merge* find(uint32_t left, uint32_t right) const {
     if (slots_.empty()) return nullptr;
     const uint64_t key = key_of(left, right);
@@ -48,7 +48,7 @@ class MergeTable {
     Merge merge{};
   };
   static uint64_t key_of(uint32_t left, uint32_t right) { return (uint64_t{left} << 32U) | right; }
-  /// Where `key` is or would be: linear probing in a table that is at most half full.
+  /// Index of `key`, or of the free slot for it: linear probing in a table that is at most half full.
   [[nodiscard]] size_t place_of(uint64_t key) const {
     constexpr uint64_t kSpread = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio: neighbouring ids land far apart
     size_t at = static_cast<size_t>((key * kSpread) >> 20U) & (slots_.size() - 1);
@@ -58,15 +58,15 @@ class MergeTable {
   }
   void grow(size_t slots);
 
-  std::vector<Slot> slots_;  // a power of two
+  std::vector<Slot> slots_;  // size is a power of two
   size_t used_ = 0;
 };
 
 struct BpeOptions {
-  bool ignore_merges = false;  // a word that is itself a token is that token, whatever the merges say
+  bool ignore_merges = false;  // a word that is itself a token becomes that token, whatever the merges are
 };
 
-/// Working memory and the words met so far. Not to be shared between different Bpes.
+/// Working memory, and a cache of words. Not to be shared between different Bpes.
 class BpeScratch {
  public:
   std::stop_token stop = {};  // a word of megabytes takes seconds
@@ -99,8 +99,8 @@ class Bpe {
 
   [[nodiscard]] static Result<Bpe> build(const Vocabulary& vocabulary, const Merges& merges, BpeOptions options);
 
-  /// As tiktoken: two neighbours may be joined if their bytes together are a token, lowest id first; a word that is a
-  /// token is that token.
+  /// As in tiktoken: two neighbours may be joined if their joined bytes are a token, lowest id first; a word that is a
+  /// token becomes that token.
   [[nodiscard]] static Bpe build_ranked(const Vocabulary& vocabulary);
 
   /// Appends the ids of `word` (bytes, fewer than 2^31). Errors: also cancelled.

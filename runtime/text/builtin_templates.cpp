@@ -8,11 +8,11 @@ namespace {
 struct Release {
   std::string_view name;
   const std::string_view* family;
-  std::string_view differences;  // members of a dict, as Jinja writes them
+  std::string_view differences;  // members of a dict in Jinja
   TemplateTraits traits = {};
 };
 
-// docs/chat.md says which repositories have which.
+// docs/chat.md lists the repositories of each.
 const Release kReleases[] = {
     {"deepseek-v2", &kDeepseekV2Source, ""},
     {"deepseek-v2.5", &kDeepseekV3Source, "'last_system_only': true, 'litter': '        '"},
@@ -30,8 +30,8 @@ const Release kReleases[] = {
      "'april': true",
      {.has_developer = true, .parses_arguments = true, .is_v4 = true}},
     {"deepseek-v4", &kDeepseekV4Source, "", {.parses_arguments = true, .is_v4 = true, .continues_prefix = true}},
-    // July 2025, as first published. A backslash and an n stand in front of a result: in its template, they are outside
-    // of any string.
+    // As first published in July 2025. Prints a backslash and an n before a result: in the original template they are
+    // outside of any string.
     {"kimi-k2-first", &kKimiK2Source,
      R"('default_system': 'You are a helpful assistant<|im_end|>', 'numbers_calls': true,
         'quotes_text_arguments': true, 'before_result': '\\n', 'none_is_text': true)"},
@@ -42,7 +42,7 @@ const Release kReleases[] = {
      R"('tools_heading': '\n  # Tools\n  ', 'names': true, 'before_result': '\n    ', 'none_is_text': true,
         'default_system': 'You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>',
         'leaves_last_open': true)"},
-    // Here a line feed follows the default: the tag behind it removes its own indentation, not the end of the line.
+    // A line feed follows the default: the tag after it strips only its own indentation, not the end of the line.
     {"kimi-k2", &kKimiK2Source,
      R"('compact_tools': true, 'names': true, 'before_result': '\n',
         'default_system': 'You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>\n')"},

@@ -1,5 +1,5 @@
-// The chat templates that dsrun brings along, for repositories that have none: our own sources (templates/*.jinja), one
-// for each family of releases. A release is its family's source and what differs, in the variable `release`.
+// Chat templates that dsrun includes for repositories without one: our own sources (templates/*.jinja), one for each
+// family of releases. A release is its family's source and its differences, in the variable `release`.
 // Threads: thread-safe (pure functions).
 #pragma once
 
@@ -10,15 +10,15 @@
 
 namespace dspack::runtime {
 
-/// What a template takes that the repositories' own ones do not.
+/// Properties of a template that the repositories' own ones lack.
 struct TemplateTraits {
-  bool has_developer = false;     // the role; for others, a developer is the system
-  bool parses_arguments = false;  // calls' arguments are objects, also where they came as JSON text
-  /// DeepSeek-V4's, for which DeepSeek's own service sets the rules: there is the role latest_reminder; parts of a
-  /// content have an empty line between; arguments that are no object are one argument of this name; an effort also
-  /// says whether to reason; and tokens alone are marks, in prompts and in answers, not what someone spells like them.
+  bool has_developer = false;     // knows the role; for others, a developer is the system
+  bool parses_arguments = false;  // calls' arguments are objects, also if they were given as JSON text
+  /// Follows DeepSeek-V4's rules as DeepSeek's own service has them: the role latest_reminder exists; content parts are
+  /// joined by an empty line; arguments that are not an object become one argument named "arguments"; an effort also
+  /// switches reasoning; and only tokens are marks, in prompts and in answers, never text that spells them.
   bool is_v4 = false;
-  bool continues_prefix = false;  // a last message with `prefix` ends where the answer goes on with it
+  bool continues_prefix = false;  // a last message with `prefix` is left open, so that the answer continues it
 };
 
 struct BuiltinTemplate {
@@ -26,13 +26,13 @@ struct BuiltinTemplate {
   TemplateTraits traits;
 };
 
-/// As "deepseek-v3".
+/// Names such as "deepseek-v3".
 [[nodiscard]] std::vector<std::string> builtin_template_names();
-/// nullopt: there is no such name.
+/// nullopt: no such name.
 [[nodiscard]] std::optional<BuiltinTemplate> builtin_template(std::string_view name);
-/// The one for models whose repositories have a program in its place, by config.json's `model_type`, and whether it has
-/// keys of DSpark, `dspark_*`, which DeepSeek-V4 has since its releases of 31 July; nullopt: they have a template of
-/// their own.
+/// The template for models whose repositories have a program instead, by config.json's `model_type` and whether it has
+/// keys of DSpark, `dspark_*`, which DeepSeek-V4 has since its releases of 31 July; nullopt: the repository has a
+/// template.
 [[nodiscard]] std::optional<std::string_view> builtin_template_of(std::string_view model_type, bool has_dspark = false);
 
 // The files of templates/; the build makes them constants (cmake/embed.cmake).

@@ -27,7 +27,7 @@ Kinds kind_of_name(std::string_view type) {
   return found == kNames.end() ? kAll : found->second;
 }
 
-/// Of a text that is JSON and has no white space in front.
+/// The kind of a text that is JSON without leading white space.
 Kinds kind_of_text(std::string_view json_text) {
   switch (json_text.front()) {
     case '"': return kString;
@@ -40,13 +40,13 @@ Kinds kind_of_text(std::string_view json_text) {
   }
 }
 
-/// What a schema allows, as far as its outermost keywords say.
+/// The kinds of values that a schema allows, from its outermost keywords.
 class SchemaKinds {
  public:
   explicit SchemaKinds(const OrderedJson& root) : root_(root) {}
 
   Kinds of(const OrderedJson& schema) {
-    // Schemas come from strangers: references may lead back, and alternatives be many.
+    // Schemas are untrusted: references may be circular, and alternatives numerous.
     if (!schema.is_object() || ++visited_ > kMostVisited || depth_ >= kMostDepth) return kAll;
     ++depth_;
     Kinds kinds = kAll;
@@ -69,7 +69,7 @@ class SchemaKinds {
     return kinds;
   }
 
-  /// A string as it is, or without the white space around it where only that is one of those that are listed.
+  /// The string as it is, or trimmed if only the trimmed one is listed.
   std::string_view listed_string(std::string_view text) const {
     const bool is_trimmed =
         std::ranges::find(listed_, text) == listed_.end() && std::ranges::find(listed_, trimmed(text)) != listed_.end();
@@ -108,7 +108,7 @@ class SchemaKinds {
     return kinds;
   }
 
-  /// Where a reference within the schema leads.
+  /// The target of a reference within the schema.
   const OrderedJson* target_of(const OrderedJson& schema) const {
     const auto reference = schema.find("$ref");
     if (reference == schema.end() || !reference->is_string()) return nullptr;
@@ -118,7 +118,7 @@ class SchemaKinds {
       const OrderedJson::json_pointer pointer(path.substr(1));
       return root_.contains(pointer) ? &root_[pointer] : nullptr;
     } catch (const OrderedJson::exception&) {
-      return nullptr;  // not of the form of a pointer
+      return nullptr;  // not a JSON pointer
     }
   }
 
@@ -128,14 +128,14 @@ class SchemaKinds {
   unsigned depth_ = 0;
 };
 
-/// The end of the string that begins at `at` in JSON.
+/// The end of the JSON string that begins at `at`.
 size_t end_of_string(std::string_view text, size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at)
     if (text[at] == '\\') ++at;
   return std::min(at + 1, text.size());
 }
 
-/// The end of the value that begins at `at`, where no white space is.
+/// The end of the value that begins at `at`, which is not white space.
 size_t end_of_value(std::string_view text, size_t at) {
   size_t depth = 0;
   while (at < text.size()) {
@@ -147,7 +147,7 @@ size_t end_of_value(std::string_view text, size_t at) {
     }
     if (c == '{' || c == '[') ++depth;
     if (c == '}' || c == ']') {
-      if (depth == 0) return at;  // of what the value stands in
+      if (depth == 0) return at;  // the end of the enclosing value
       if (--depth == 0) return at + 1;
     }
     if (c == ',' && depth == 0) return at;
@@ -179,7 +179,7 @@ std::string argument_value(std::string_view text, const OrderedJson& parameters,
   if (!OrderedJson::accept(text)) return json_string(schema.listed_string(text));
   const std::string_view json_text = trimmed(text);
   const Kinds kind = kind_of_text(json_text);
-  // Templates write strings without quotes: quotes that are there belong to the string.
+  // Templates write strings without quotes, so quotes in the text belong to the string.
   const bool is_string = kind == kString || ((allowed & kString) != 0 && (allowed & kind) == 0);
   return is_string ? json_string(schema.listed_string(text)) : std::string(json_text);
 }

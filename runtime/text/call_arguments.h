@@ -1,6 +1,6 @@
-// The arguments of a call as JSON, out of what a model wrote: text between marks becomes the value that the tool's
-// schema means, and JSON stays as it was written, since numbers may have more digits than a value of 64 bits has.
-// Threads: pure functions. Errors: none; a schema that says nothing allows everything.
+// Converts the arguments of a call, as a model wrote them, to JSON: text between marks becomes the value that the
+// tool's schema means; JSON keeps its text, since numbers may have more digits than a 64-bit value.
+// Threads: pure functions. Errors: none; an empty schema allows everything.
 #pragma once
 
 #include <optional>
@@ -11,24 +11,24 @@
 
 namespace dspack::runtime {
 
-/// Whether a text is one object of JSON: arguments that a tool can be called with.
+/// Whether a text is one JSON object, as the arguments of a tool must be.
 [[nodiscard]] bool is_json_object(std::string_view text);
 
-/// The value of the argument `name` that `text` stands for, as JSON. `parameters`: the tool's schema. Where that allows
-/// no JSON value of the text's kind but a string, or the text is no JSON, it is a string of just these bytes (of a
-/// schema that lists its strings: one of them, if it is one but for white space around it); else it is the JSON text
-/// without the white space around it.
+/// The JSON for the argument `name` whose value is written as `text`. `parameters`: the tool's schema. If the text is
+/// not JSON, or the schema allows a string but not the text's kind of JSON value, the result is a string of exactly
+/// these bytes (or of the trimmed text, if only that is one of the strings that the schema lists); else it is the
+/// trimmed JSON text.
 [[nodiscard]] std::string argument_value(std::string_view text, const OrderedJson& parameters, std::string_view name);
 
-/// A string as JSON; bytes that are no UTF-8 become U+FFFD.
+/// A string as JSON; invalid UTF-8 becomes U+FFFD.
 [[nodiscard]] std::string json_string(std::string_view text);
 
-/// A call that is written as {"name": .., "arguments": {..}}.
+/// A call written as {"name": .., "arguments": {..}}.
 struct WrittenCall {
   std::string name;
-  std::string arguments;  // as they are written; the text, where they are a string
+  std::string arguments;  // as written; if they are a string, its content
 };
-/// Nullopt: it is not such an object, or lacks one of the two.
+/// nullopt: not such an object, or "name" or "arguments" is missing.
 [[nodiscard]] std::optional<WrittenCall> read_written_call(std::string_view json_text);
 
 }  // namespace dspack::runtime

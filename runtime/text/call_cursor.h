@@ -1,6 +1,6 @@
-// A place in a text that grows, for reading marks and what stands between them: a step takes what it is asked for, says
-// that it is not there, or that more of the text is needed, and then the cursor stays where it was.
-// Threads: single-thread. Lifetime: borrows the text that it was shown last. Errors: none.
+// A position in a growing text, for reading marks and the text between them. A step takes what it asks for, reports
+// that it is missing, or that more text is needed; then the cursor does not move.
+// Threads: single-thread. Lifetime: borrows the text shown last. Errors: none.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ class CallCursor {
  public:
   enum class Step { taken, missing, undecided };
 
-  /// The same text as before, and more of it.
+  /// `text`: the previous text with more appended.
   void show(std::string_view text) { text_ = text; }
   [[nodiscard]] std::string_view text() const { return text_; }
   [[nodiscard]] size_t at() const { return at_; }
@@ -25,18 +25,18 @@ class CallCursor {
   void skip_space();
 
   [[nodiscard]] Step take_mark(std::string_view mark);
-  /// The first of `marks` that stands here; `found`: which.
+  /// Takes the first of `marks` that begins here; `found`: its index.
   [[nodiscard]] Step take_any(std::span<const std::string_view> marks, size_t& found);
-  /// Everything before `end`, and that; missing if it is longer than `most` bytes.
+  /// Takes everything before `end`, and `end`; missing if that is longer than `most` bytes.
   [[nodiscard]] Step take_until(std::string_view end, size_t most, std::string_view& between);
 
  private:
   std::string_view text_;
   size_t at_ = 0;
-  size_t searched_ = 0;  // before this no end begins that take_until has looked for
+  size_t searched_ = 0;  // take_until has found no `end` that begins before this
 };
 
-/// Bytes at the end of a text that may be the beginning of a mark.
+/// Number of bytes at the end of a text that may be the beginning of a mark.
 [[nodiscard]] size_t begun_mark(std::string_view text, std::span<const std::string_view> marks);
 
 }  // namespace dspack::runtime

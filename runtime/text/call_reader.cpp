@@ -10,14 +10,14 @@ namespace {
 using namespace marks;
 
 constexpr std::string_view kFence = "```json\n";
-/// A longer name, or key of an argument, is none: so a mark in prose is known soon.
+/// Longer names and argument keys are not accepted: so a mark in prose is soon recognised as such.
 constexpr size_t kMostNameBytes = 512;
 constexpr size_t kAnyLength = SIZE_MAX;
 
-/// Where a JSON text ends that stands before one of several marks: a mark within a string is a part of the string.
+/// Finds the end of a JSON text that is followed by one of several marks. Marks within strings belong to the string.
 class JsonExtent {
  public:
-  /// Looks on from where it was. The end, or nullopt: not yet; `mark`: what stands there.
+  /// Continues the search. nullopt: no end yet; `mark`: the mark found there.
   std::optional<size_t> find(std::string_view text, std::span<const std::string_view> ends, std::string_view& mark) {
     for (; at_ < text.size(); ++at_) {
       const char c = text[at_];
@@ -39,7 +39,7 @@ class JsonExtent {
     }
     return std::nullopt;
   }
-  /// Before this nothing is a mark.
+  /// No mark begins before this.
   [[nodiscard]] size_t at() const { return at_; }
   void begin(size_t at) { at_ = at; }
 
@@ -49,7 +49,7 @@ class JsonExtent {
   bool is_escaped_ = false;
 };
 
-/// Arguments that are written one by one.
+/// Arguments that are written one by one, as a JSON object.
 class ArgumentList {
  public:
   void add(std::string_view name, const std::string& value) {
@@ -61,7 +61,7 @@ class ArgumentList {
   std::string json_;
 };
 
-/// DeepSeek-V3's and Kimi's: a head that names the tool, and JSON.
+/// DeepSeek-V3's and Kimi's calls: a head that names the tool, and JSON.
 class HeadedCall final : public CallReader {
  public:
   HeadedCall(size_t form, std::span<const CallableTool> tools) : CallReader(tools), form_(form) {}
@@ -106,7 +106,7 @@ class HeadedCall final : public CallReader {
       id_ = head;
       return accept(named_by(head), Stage::arguments);
     }
-    // DeepSeek-V3.1 has the name in front of the mark, and behind it the arguments.
+    // DeepSeek-V3.1 has the name before the mark, and the arguments after it.
     if (head != "function") return accept(head, Stage::arguments);
     stage_ = Stage::line;
     return Step::taken;
@@ -120,7 +120,7 @@ class HeadedCall final : public CallReader {
     return step == Step::taken ? accept(trimmed(line), Stage::fence) : step;
   }
 
-  /// The tool that Kimi's id of a call means: "functions.NAME:0", or as clients and models have changed it.
+  /// The tool named by Kimi's id of a call: "functions.NAME:0", or variants by clients and models.
   std::string_view named_by(std::string_view id) const {
     const size_t digits = id.find_last_not_of("0123456789");
     const bool has_number = digits != std::string_view::npos && digits + 1 < id.size() &&
@@ -155,13 +155,13 @@ class HeadedCall final : public CallReader {
       has_arguments_ = true;
       extent_.begin(cursor_.at());
     }
-    // A model that forgets the end of a call begins the next one, or ends them all.
+    // A model that forgets the end of a call begins the next one, or ends the block.
     const std::array<std::string_view, 3> ends = {kEndCall[form_], kCall[form_], kEndCalls[form_]};
     std::string_view mark;
     const size_t from = cursor_.at();
     const auto end = extent_.find(cursor_.text(), ends, mark);
     const std::string_view fresh = cursor_.rest().substr(0, extent_.at() - from);
-    // White space may come without end: what was seen is not looked at again.
+    // White space may be endless: what was scanned is not scanned again.
     seen_space_ = std::min(fresh.find_first_not_of(kReplySpace, seen_space_), fresh.size());
     if (!end && seen_space_ == fresh.size()) return Step::undecided;
     const std::string_view kept = without_end(fresh);
@@ -180,7 +180,7 @@ class HeadedCall final : public CallReader {
     cursor_.take(kept.size());
   }
 
-  /// Without white space at the end, and what may be the end of the fence.
+  /// The text without trailing white space and what may be the end of the fence.
   std::string_view without_end(std::string_view text) const {
     const auto strip = [&text](std::string_view characters) {
       const size_t last = text.find_last_not_of(characters);
@@ -196,11 +196,11 @@ class HeadedCall final : public CallReader {
   size_t form_;  // 0: DeepSeek's, 1: Kimi's
   Stage stage_ = Stage::block;
   bool is_fenced_ = false;
-  size_t seen_space_ = 0;  // behind the cursor
+  size_t seen_space_ = 0;  // white space after the cursor
   JsonExtent extent_;
 };
 
-/// DeepSeek-V3.2's: each argument between marks that say whether it is text.
+/// DeepSeek-V3.2's calls: each argument between marks that tell whether it is text.
 class DsmlCall final : public CallReader {
  public:
   explicit DsmlCall(std::span<const CallableTool> tools) : CallReader(tools) {}
@@ -272,7 +272,7 @@ class DsmlCall final : public CallReader {
     return Step::missing;
   }
 
-  /// The value of the attribute that comes next.
+  /// Takes the value of the next attribute.
   Step take_name(std::string_view& name) {
     cursor_.skip_space();
     if (!has_begun_) {
@@ -293,14 +293,14 @@ class DsmlCall final : public CallReader {
   static constexpr std::string_view kJson = "string=\"false\"";
 
   Stage stage_ = Stage::block;
-  bool has_begun_ = false;  // the attribute of the stage
+  bool has_begun_ = false;  // the current stage's attribute
   const CallableTool* tool_ = nullptr;
   std::string key_;
-  std::string kind_;  // of the value
+  std::string kind_;  // the value's attribute `string`
   ArgumentList arguments_;
 };
 
-/// Between <tool_call> and </tool_call>: GLM's arguments between marks, or JSON that names the tool as well.
+/// Calls between <tool_call> and </tool_call>: GLM's arguments between marks, or JSON that also names the tool.
 class TaggedCall final : public CallReader {
  public:
   explicit TaggedCall(std::span<const CallableTool> tools) : CallReader(tools) {}

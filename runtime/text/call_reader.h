@@ -1,9 +1,10 @@
-// Reads one call of an offered tool as its text arrives, in the forms of tools.h. What is not exactly of the form, or
-// calls what is not offered, is no call, and its reader's owner passes it on as text: nothing is made up for what
-// cannot be read.
+// Reads one call of an offered tool as its text arrives, in the forms of tools.h. Text that is not exactly of the form,
+// or calls a tool that is not offered, is no call; the reader's owner passes it on as text. Nothing is made up for
+// unreadable parts.
 //
-// DeepSeek's and Kimi's arguments are told as they come, as JSON that may turn out to be none. The other forms are told
-// as wholes: what a value is, is known at its end, and whether the call can be read, at the call's.
+// DeepSeek-V3's and Kimi's arguments are delivered as they arrive, as JSON that may turn out to be malformed. The other
+// forms are delivered whole: the kind of a value is known only at its end, and whether the call is readable at the
+// call's.
 // Threads: single-thread. Lifetime: borrows the tools. Errors: none.
 #pragma once
 
@@ -25,39 +26,39 @@ class CallReader {
   enum class State {
     undecided,  // may become a call
     no_call,
-    arguments,  // it is a call, and its arguments are under way
+    arguments,  // it is a call, and its arguments are arriving
     whole,
   };
 
-  /// The marks with which a call of this family may begin; absent: of any.
+  /// The marks with which a call of this family may begin; nullopt: of any family.
   [[nodiscard]] static std::vector<std::string_view> openings(std::optional<ToolFamily> family);
-  /// Of a text that begins with the mark `opening`.
+  /// A reader for a text that begins with the mark `opening`.
   [[nodiscard]] static std::unique_ptr<CallReader> make(std::string_view opening, std::span<const CallableTool> tools);
   virtual ~CallReader() = default;
 
-  /// `text`: all of it from the opening mark on, which only grows. Once `no_call` or `whole`, that is final.
+  /// `text`: everything from the opening mark on, which only grows. `no_call` and `whole` are final.
   [[nodiscard]] State read(std::string_view text);
-  /// The text has ended: arguments under way are as long as they will get.
+  /// Call when the text has ended: the current arguments will not grow.
   void cut();
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  /// What the model calls the call (Kimi-K2), or empty.
+  /// The model's id of the call (Kimi-K2), or empty.
   [[nodiscard]] const std::string& id() const { return id_; }
-  /// More text of the arguments since the last time.
+  /// Text of the arguments since the previous call of this function.
   [[nodiscard]] std::string take_arguments() { return std::exchange(fresh_, {}); }
-  /// Whether the arguments, as far as they came, are an object.
+  /// Whether the arguments so far are an object.
   [[nodiscard]] bool has_object() const;
-  /// Bytes of the text that have been read: if the call is whole, those that belong to it.
+  /// Bytes of the text read so far: once the call is whole, those that belong to it.
   [[nodiscard]] size_t read_bytes() const { return cursor_.at(); }
-  /// What ends the block that the call's opening mark has begun; empty: it has begun none.
+  /// The mark that ends the block which the call's opening mark has begun; empty: it has begun none.
   [[nodiscard]] std::string_view end_of_block() const { return end_of_block_; }
 
  protected:
   using Step = CallCursor::Step;
   explicit CallReader(std::span<const CallableTool> tools) : tools_(tools) {}
-  /// One step; what it answers other than `taken` ends the reading for now. `is_whole_` ends it for good.
+  /// One step; any result but `taken` ends the reading for now. `is_whole_` ends it for good.
   virtual Step step() = 0;
-  /// Trailing text that was held back as it might not belong to the arguments.
+  /// Delivers trailing text that was held back as it might not belong to the arguments.
   virtual void end_arguments() {}
   void add_arguments(std::string_view text) {
     fresh_ += text;
@@ -70,11 +71,11 @@ class CallReader {
   std::string id_;
   std::string_view end_of_block_;
   bool is_whole_ = false;
-  bool has_arguments_ = false;  // they are under way
+  bool has_arguments_ = false;  // they are arriving
 
  private:
   std::string arguments_;
-  std::string fresh_;  // of them
+  std::string fresh_;  // part of arguments_ that has not been taken
 };
 
 }  // namespace dspack::runtime

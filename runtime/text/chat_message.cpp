@@ -26,9 +26,9 @@ Result<std::optional<std::string>> text_field(const OrderedJson& object, const c
   return std::optional<std::string>(found->get<std::string>());
 }
 
-/// A message's content: a string, or a list of {"type": "text", "text": "..."}, as OpenAI's clients write it. The
-/// templates take a string, so parts are joined by line feeds, as vLLM and llama.cpp do. Absent and null are nullopt;
-/// so is an empty list of an assistant, who may call instead, and elsewhere it is an empty text.
+/// Reads a message's content: a string, or a list of {"type": "text", "text": "..."}, as OpenAI's clients write it.
+/// Templates take a string, so parts are joined by line feeds, as in vLLM and llama.cpp. Absent and null are nullopt;
+/// so is an assistant's empty list, since it may have calls instead; for other roles that is an empty text.
 Result<void> read_content(const OrderedJson& json, ChatMessage& message) {
   const auto found = json.find("content");
   if (found == json.end() || !found->is_array()) {
@@ -51,7 +51,7 @@ Result<void> read_content(const OrderedJson& json, ChatMessage& message) {
   return {};
 }
 
-/// A call of OpenAI's tools of type "custom", whose input is one text: that of a function with this one argument.
+/// Reads a call of an OpenAI tool of type "custom", whose input is one text, as a function call with this one argument.
 Result<ToolCall> read_custom_call(const OrderedJson& value, ToolCall call) {
   const auto custom = value.find("custom");
   if (custom == value.end() || !custom->is_object()) return wrong("\"custom\"", "an object");
@@ -119,7 +119,7 @@ Error too_many_arguments(std::string_view place) {
   return invalid(fmt::format("{} has more than {} members; templates read a handful", place, kMostTemplateArguments));
 }
 
-/// Strict. Errors: invalid, budget.
+/// Parses strictly. Errors: invalid, budget.
 Result<OrderedJson> parse_ordered(std::string_view json_text) {
   return parse_ordered_json(json_text, format::kConversationDocument);
 }
@@ -207,7 +207,7 @@ Result<OrderedJson> arguments_as_object(const ToolCall& call) {
   if (!call.arguments.is_string()) return call.arguments;
   const auto place = [&call] { return fmt::format("the arguments of the call of {}", quote(call.name)); };
   const auto& text = call.arguments.get_ref<const std::string&>();
-  // What clients write of a call without arguments.
+  // Clients write this for a call without arguments.
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return OrderedJson::object();
   auto object = parse_ordered(text);
   if (!object) return object.error().in(place());

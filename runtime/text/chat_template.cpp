@@ -17,16 +17,16 @@ namespace dspack::runtime {
 namespace {
 
 constexpr std::array<std::string_view, 2> kThinking = {"thinking", "enable_thinking"};
-// Names under which a message's reasoning is passed: the first is the usual one.
+// Names of a message's reasoning; the first is the usual one.
 constexpr std::array<const char*, 3> kReasoning = {"reasoning_content", "thinking", "reasoning"};
 constexpr std::array<std::string_view, 5> kGiven = {"messages", "tools", "add_generation_prompt", "bos_token",
                                                     "eos_token"};
 
-// Stands behind the content of a message that is continued, to find its end in what the template writes, wherever else
-// the same words stand. Noncharacters, which no text has; a template that trims contents takes the space away.
+// Appended to the content of the message that is continued, to find its end in the rendered text, wherever else the
+// same words occur. Noncharacters, which no text has; a template that trims contents removes the trailing space.
 constexpr std::string_view kContentEnd = "\uFDD0\uFDD1 ";
 
-/// The text up to the end of the last message's content, behind which kContentEnd was put.
+/// The text up to the end of the last message's content, to which kContentEnd was appended.
 Result<std::string> cut_behind(std::string text, std::string_view content) {
   const std::string_view mark = kContentEnd.substr(0, kContentEnd.size() - 1);
   const size_t end = text.rfind(mark);
@@ -43,14 +43,14 @@ Result<std::string> cut_behind(std::string text, std::string_view content) {
   return text;
 }
 
-/// The arguments of a call for a template that wants an object. Errors: invalid.
+/// A call's arguments for a template that wants an object. Errors: invalid.
 Result<OrderedJson> arguments_object(const ToolCall& call, TemplateTraits traits) {
   auto object = arguments_as_object(call);
   if (object || !traits.is_v4) return object;
-  return OrderedJson{{"arguments", call.arguments}};  // as a model has written it, who cut it or wrote no JSON
+  return OrderedJson{{"arguments", call.arguments}};  // as the model wrote them, cut or malformed
 }
 
-/// Its content where the template has an empty line between the parts.
+/// The message's content with an empty line between the parts.
 std::string apart(const ChatMessage& message) {
   const std::string_view content = *message.content;
   std::string text;
@@ -63,8 +63,7 @@ std::string apart(const ChatMessage& message) {
   return text += content.substr(done);
 }
 
-/// DeepSeek-V4 writes a tool's name between quotes, with nothing that could escape one. Errors: invalid, as of
-/// DeepSeek's service.
+/// DeepSeek-V4 writes a tool's name between quotes without escapes. Errors: invalid, as in DeepSeek's service.
 Result<void> check_names(const OrderedJson& tools) {
   for (const CallableTool& tool : callable_tools(tools)) {
     const bool is_plain = !tool.name.empty() && std::ranges::all_of(tool.name, [](unsigned char c) {
@@ -77,8 +76,8 @@ Result<void> check_names(const OrderedJson& tools) {
   return {};
 }
 
-/// As transformers hands it to a template, but for the template's traits. Errors: invalid (arguments of a call that are
-/// no object, a role that the template does not know).
+/// A message as transformers passes it to a template, adjusted to the template's traits. Errors: invalid (a call's
+/// arguments that are no object, a role that the template does not know).
 Result<OrderedJson> as_json(const ChatMessage& message, TemplateTraits traits) {
   OrderedJson json = OrderedJson::object();
   if (message.role == Role::latest_reminder && !traits.is_v4)
@@ -105,7 +104,7 @@ Result<OrderedJson> as_json(const ChatMessage& message, TemplateTraits traits) {
   if (message.prefix) json["prefix"] = true;
   if (!message.others.is_object()) return json;
   for (const auto& [name, value] : message.others.items())
-    add_member(json, name, value);  // none of those above
+    add_member(json, name, value);  // not among the members above
   for (const char* name : kReasoning) {
     const auto found = message.others.find(name);
     if (found == message.others.end() || found->is_null()) continue;
@@ -116,8 +115,7 @@ Result<OrderedJson> as_json(const ChatMessage& message, TemplateTraits traits) {
   return json;
 }
 
-/// What published templates most often fail for, in the words of who wrote the conversation; empty where it is not
-/// there.
+/// The most common cause of failure in published templates, in terms of the conversation; empty if it does not apply.
 std::string likely_cause(std::span<const ChatMessage> messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     if (!messages[i].content && !messages[i].tool_calls) {
@@ -181,7 +179,7 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, 
   variables["tools"] = from_others(options.tools);
   variables["documents"] = nullptr;
   const bool cuts = options.continue_final_message && !traits_.continues_prefix;
-  std::string continued;  // content
+  std::string continued;  // content of that message
   if (options.continue_final_message) {
     if (messages.empty()) return invalid("there is no message to continue");
     OrderedJson& last = variables["messages"].back();
@@ -200,7 +198,7 @@ Result<std::string> ChatTemplate::render(std::span<const ChatMessage> messages, 
   if (text && cuts) text = cut_behind(*std::move(text), continued);
   if (text) return text;
   Error error = text.error().in("the chat template");
-  // A template of the latter kind names its causes.
+  // Templates that parse arguments report the causes themselves.
   if (error.kind == ErrorKind::invalid && !traits_.parses_arguments) error.message += likely_cause(messages);
   return error;
 }

@@ -1,5 +1,5 @@
-// Chat templates: a conversation as the one text that the model was trained on. A template is a program in the language
-// Jinja: a repository's own, or one that dsrun brings along (builtin_templates.h).
+// Chat templates: turn a conversation into the one text that the model was trained on. A template is a program in the
+// language Jinja: a repository's own, or one that dsrun includes (builtin_templates.h).
 // Threads: immutable, thread-safe. Errors: compile: those of jinja::Program; named: not_found; render: invalid (a
 // message for which the template fails), unsupported (a last message that cannot be continued), budget, cancelled.
 #pragma once
@@ -18,17 +18,17 @@ namespace dspack::runtime {
 class ChatTemplate {
  public:
   [[nodiscard]] static Result<ChatTemplate> compile(std::string_view jinja_source);
-  /// By the name of one that dsrun brings along, as "deepseek-v3".
+  /// A template that dsrun includes, by its name, such as "deepseek-v3".
   [[nodiscard]] static Result<ChatTemplate> named(std::string_view name);
 
-  /// Whether it reads one of the names that say whether an answer begins with reasoning.
+  /// Whether it reads an argument that switches reasoning at the start of an answer.
   [[nodiscard]] bool has_thinking_switch() const;
   /// Whether RenderOptions::tools are printed.
   [[nodiscard]] bool prints_tools() const;
   [[nodiscard]] const TemplateTraits& traits() const { return traits_; }
-  /// The names of RenderOptions::arguments that it reads.
+  /// The names in RenderOptions::arguments that it reads.
   [[nodiscard]] std::vector<std::string> arguments() const;
-  /// The text includes the BOS where the template has one: encode it without another one. The cost is written even if
+  /// The text includes the BOS if the template writes one: encode it without adding another. `cost` is written even if
   /// the template fails.
   [[nodiscard]] Result<std::string> render(std::span<const ChatMessage> messages, const RenderOptions& options,
                                            jinja::Cost* cost = nullptr) const;
@@ -40,10 +40,10 @@ class ChatTemplate {
   TemplateTraits traits_;
 };
 
-/// What tells a template whether an answer begins with reasoning: each reads one of these names, with a default of its
-/// own.
+/// The arguments that switch reasoning at the start of an answer: each template reads one of these names, with its own
+/// default.
 [[nodiscard]] OrderedJson thinking_arguments(bool thinking);
-/// Whether the conversation gives a template this, so that no argument can: "messages".
+/// Whether the name is set by the conversation, as "messages", so that it cannot be an argument.
 [[nodiscard]] bool is_given_to_templates(std::string_view name);
 
 }  // namespace dspack::runtime

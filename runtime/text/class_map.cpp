@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxClasses = 256;
 
-/// Where membership in any of the sets can change, ascending from 0.
+/// Code points at which membership in any of the sets can change, ascending from 0.
 std::vector<uint32_t> segment_starts(std::span<const CodepointSet> sets) {
   std::vector<uint32_t> starts = {0, '\n', '\n' + 1};
   for (const CodepointSet& set : sets) {
@@ -25,7 +25,7 @@ std::vector<uint32_t> segment_starts(std::span<const CodepointSet> sets) {
   return starts;
 }
 
-/// The sets that hold `codepoint`, as a key.
+/// Key of the sets that contain `codepoint`.
 std::string signature(std::span<const CodepointSet> sets, uint32_t codepoint) {
   std::string key(sets.size(), '0');
   for (size_t i = 0; i < sets.size(); ++i) {

@@ -1,7 +1,7 @@
-// Characters by class: all characters that a pattern cannot tell apart are one class, and a class is one byte.
+// Characters by class: all characters that a pattern cannot distinguish form one class, and a class is one byte.
 //
-// A text as classes is what the regular expression engine sees: it then needs no Unicode of its own, and a set of
-// characters is a set of bytes.
+// The regular expression engine sees a text as classes: so it needs no Unicode tables, and a set of characters is a set
+// of bytes.
 // Threads: immutable, thread-safe. Errors: build: unsupported (more than 256 classes).
 #pragma once
 
@@ -25,8 +25,8 @@ class ClassMap {
   /// The classes that make up set `index` of those given to build.
   [[nodiscard]] const std::bitset<256>& classes_of(size_t index) const { return members_[index]; }
 
-  /// One class for each character of valid UTF-8 `text`. `offsets` is where each character starts, and the text's size
-  /// at the end; it stays empty if every character is one byte.
+  /// Maps valid UTF-8 `text` to one class per character. `offsets` is where each character starts, followed by the
+  /// text's size; it stays empty if every character is one byte.
   void map(std::string_view text, std::vector<uint8_t>& classes, std::vector<uint32_t>& offsets) const;
 
  private:

@@ -82,7 +82,7 @@ CodepointSet white_space() {
 }
 
 CodepointSet word_characters() {
-  // Alphabetic is L, Nl, the circled and squared letters and some of M; \w has all of M anyway.
+  // Alphabetic is L, Nl, the circled and squared letters and a part of M; \w has all of M anyway.
   const CodepointSet others(
       {{0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}, {0x200c, 0x200d}});
   return categories("L") | categories("M") | categories("Nd") | categories("Nl") | categories("Pc") | others;

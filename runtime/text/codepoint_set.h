@@ -1,4 +1,4 @@
-// A set of Unicode code points: what \p{L} or [a-z] stands for.
+// A set of Unicode code points, such as the meaning of \p{L} or [a-z].
 // Threads: thread-safe (a value). Errors: none.
 #pragma once
 
@@ -33,7 +33,7 @@ class CodepointSet {
 
   [[nodiscard]] CodepointSet operator|(const CodepointSet& other) const;
   [[nodiscard]] CodepointSet operator&(const CodepointSet& other) const;
-  /// Of U+0000 to U+10FFFF.
+  /// The complement within U+0000 to U+10FFFF.
   [[nodiscard]] CodepointSet operator~() const;
 
  private:
@@ -41,14 +41,13 @@ class CodepointSet {
 };
 
 // Sets of characters by property, pinned to Unicode 16.0: the version by which Hugging Face tokenizers (Oniguruma
-// 6.9.10) and tiktoken (Rust's regex) split text, whatever the libraries of this machine know.
-// An unknown property is nullopt.
+// 6.9.10) and tiktoken (Rust's regex) split text, whatever this machine's libraries use. nullopt: an unknown property.
 
 /// A general category ("Lu"), a major one ("L"), or the script "Han".
 [[nodiscard]] std::optional<CodepointSet> unicode_property(std::string_view name);
 /// The property White_Space: \s of both dialects.
 [[nodiscard]] CodepointSet white_space();
-/// \w of Rust's regex, by which Hugging Face tells where a single_word token may stand.
+/// \w of Rust's regex, by which Hugging Face decides where a single_word token may match.
 [[nodiscard]] CodepointSet word_characters();
 /// Rust's char::is_numeric, by which Hugging Face's step Digits cuts: Unicode 17.0 in tokenizers 0.23, one version
 /// ahead of \p{N}.

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kPieceBits = 5;
 constexpr uint64_t kPiece = 1U << kPieceBits;  // characters
 
-/// One character of any string's text. Escapes of surrogates are left out: one alone is no character.
+/// One character of a string's text. Escapes of surrogates are excluded: a single one is no character.
 const std::string& text_character() {
   static const std::string expression = [] {
     const CodepointSet plain = ~CodepointSet({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
@@ -107,7 +107,7 @@ std::string GrammarRules::string(uint64_t least, std::optional<uint64_t> most) {
   return add(fmt::format("\"\\\"\" {} ({}) \"\\\"\"", exactly(least), at_most(*most - least)));
 }
 
-/// Pieces of 1, 2, 4 ... characters, and what is shorter than such a piece.
+/// Pieces of 1, 2, 4 ... characters, and shorter texts than such a piece.
 std::string GrammarRules::piece(size_t bits) {
   return once(fmt::format("piece{}", bits), regex(fmt::format("{}{{{}}}", text_character(), 1U << bits)));
 }
@@ -135,7 +135,8 @@ std::string GrammarRules::pieces(uint64_t length) {
   const uint64_t whole = length / kPiece;
   std::vector<std::string> ways;
   if (whole > 0) ways.push_back(fmt::format("{} {}", repeated(piece(kPieceBits), 0, whole - 1), shorter(kPieceBits)));
-  // After all whole pieces: fewer than its highest bit says, or that many and the same of the others.
+  // After all whole pieces, bit by bit from the highest: fewer characters than the bit's value, or that many and then
+  // the lower bits.
   std::string before = whole > 0 ? repeated(piece(kPieceBits), whole, whole) + " " : "";
   for (size_t bits = kPieceBits; bits-- > 0;) {
     if (((length >> bits) & 1U) == 0) continue;

@@ -1,10 +1,10 @@
-// The rules of a grammar of JSON, in xgrammar's EBNF: those of JSON itself, each written once where it is asked for,
-// and strings of bounded length.
+// The rules of a grammar of JSON, in xgrammar's EBNF: JSON's own rules, each written once on first use, and strings of
+// bounded length.
 //
-// A character of a bounded string is a state of the grammar's automaton, and each state costs the library some 10 ms of
-// a vocabulary of 129,000 tokens. So bounded strings are made of a few rules that all grammars share, of which the
-// library keeps what it has computed, and are read in two ways at once, in pieces whose ends lie half a piece apart:
-// where one way comes to the end of its piece the other one is amid its own, and tells at once which tokens may follow.
+// Each character of a bounded string is a state of the grammar's automaton, and a state costs xgrammar about 10 ms for
+// a vocabulary of 129,000 tokens. So bounded strings consist of a few rules that all grammars share, for which xgrammar
+// caches its results. They are read in two ways at once, in pieces that are offset by half a piece: when one way
+// reaches the end of a piece, the other is in the middle of one and knows at once which tokens may follow.
 // Threads: single-thread. Errors: none.
 #pragma once
 
@@ -18,35 +18,36 @@
 
 namespace dspack::runtime {
 
-/// A text as it stands, and what matches a regular expression.
+/// Expressions for a literal text, and for a regular expression.
 [[nodiscard]] std::string literal(std::string_view text);
 [[nodiscard]] std::string regex(std::string_view expression);
-/// What is `least` to `most` times there; nullopt: any number of times.
+/// Repeats `part` `least` to `most` times; nullopt: without a maximum.
 [[nodiscard]] std::string repeated(std::string_view part, uint64_t least, std::optional<uint64_t> most);
 
-/// One of these expressions, at least one.
+/// Alternatives of the expressions in `ways`, which is not empty.
 [[nodiscard]] std::string alternatives(const std::vector<std::string>& ways);
 
 class GrammarRules {
  public:
-  /// All rules so far, each in a line.
+  /// All rules so far, one per line.
   [[nodiscard]] const std::string& text() const { return text_; }
 
   void add(std::string_view name, std::string_view body);
-  /// A rule under a name that no other has. Returns the name, as the next ones do.
+  /// Adds a rule under a new name, and returns the name, as the following functions do.
   std::string add(std::string_view body);
-  /// A rule under a name that has this body wherever it is asked for.
+  /// A shared rule, added the first time: `name` always has this body.
   std::string once(const std::string& name, std::string_view body);
-  /// So many names in a row, for rules that lead to each other. Returns the first one's number; the name is "r" and it.
+  /// Reserves `count` consecutive names, for rules that refer to each other. Returns the first number n; the name is
+  /// "r" and n.
   size_t reserve(size_t count);
 
-  /// As much white space as is allowed anywhere (a model that likes it would never end), and a comma within such.
+  /// White space of limited length (a model might never end it), and a comma within such white space.
   std::string space();
   std::string comma();
   std::string any();
   std::string string();
   std::string number();
-  /// Strings of `least` to `most` characters; nullopt: of any length.
+  /// Strings of `least` to `most` characters; nullopt: without a maximum.
   std::string string(uint64_t least, std::optional<uint64_t> most);
 
  private:

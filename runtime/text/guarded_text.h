@@ -1,6 +1,6 @@
-// Text of strangers within a text whose special tokens mean something, as a chat template writes it: what spells such a
-// token there is guarded, and stays text when the whole is encoded. A guard is a noncharacter of Unicode, which says
-// that the character after it is no part of a token's spelling; a guard that a stranger writes has one in front.
+// Guards untrusted text within a text whose special tokens are parsed, as a chat template writes it: text that spells
+// such a token stays text when the whole is encoded. A guard is a Unicode noncharacter: the character after it is not
+// part of a token's spelling. Guards in the untrusted text are themselves guarded.
 // Threads: pure functions. Errors: none.
 #pragma once
 
@@ -14,10 +14,10 @@ namespace dspack::runtime {
 
 inline constexpr std::string_view kGuard = "\uFDD2";
 
-/// All strings and keys within it, guarded; `guard` does it to one: Tokenizer::guarded.
+/// Guards all strings and keys within `value`; `guard` does so for one text: Tokenizer::guarded.
 [[nodiscard]] OrderedJson guard_texts(const OrderedJson& value,
                                       const std::function<std::string(std::string_view)>& guard);
-/// What was meant, as people read it.
+/// Removes the guards, for people to read.
 [[nodiscard]] std::string unguarded(std::string_view text);
 
 }  // namespace dspack::runtime

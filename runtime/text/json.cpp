@@ -18,8 +18,8 @@ Error wrong_type(const char* key, std::string_view expected, const json& value) 
   return {ErrorKind::invalid, fmt::format("\"{}\" is not {} but {}", key, expected, value.type_name())};
 }
 
-/// Builds the value from the parser's events, of text that format::parse_json has accepted. (The library's own builder
-/// rounds long whole numbers, and looks through an object's keys for each new one, which takes quadratic time.)
+/// Builds the value from the parser's events, for text that format::parse_json has accepted. (The library's own builder
+/// rounds long whole numbers, and searches an object's keys for each new one, which takes quadratic time.)
 class OrderedBuilder final : public nlohmann::json_sax<OrderedJson> {
  public:
   bool null() override { return place(OrderedJson()); }
@@ -31,7 +31,7 @@ class OrderedBuilder final : public nlohmann::json_sax<OrderedJson> {
     return place(OrderedJson::binary({text.begin(), text.end()}));
   }
   bool string(string_t& value) override { return place(OrderedJson(std::move(value))); }
-  bool binary(binary_t& /*value*/) override { return false; }  // of other encodings than text
+  bool binary(binary_t& /*value*/) override { return false; }  // only in binary encodings
   bool start_object(size_t /*elements*/) override { return open(OrderedJson::object()); }
   bool start_array(size_t /*elements*/) override { return open(OrderedJson::array()); }
   bool end_object() override { return close(); }
@@ -62,7 +62,7 @@ class OrderedBuilder final : public nlohmann::json_sax<OrderedJson> {
   }
   bool open(OrderedJson container) {
     place(std::move(container));
-    // What is open is the last element of its parent, which therefore does not grow and move it.
+    // Every open container is the last element of its parent, which therefore does not grow and move it.
     open_.push_back(last_);
     return true;
   }
@@ -72,9 +72,9 @@ class OrderedBuilder final : public nlohmann::json_sax<OrderedJson> {
   }
 
   OrderedJson root_;
-  OrderedJson* last_ = nullptr;     // the value that was placed last
-  std::vector<OrderedJson*> open_;  // the objects and arrays that are open, outermost first
-  std::string key_;                 // of the value that comes next in an object
+  OrderedJson* last_ = nullptr;     // the value placed last
+  std::vector<OrderedJson*> open_;  // open objects and arrays, outermost first
+  std::string key_;                 // key of the next value in an object
 };
 
 }  // namespace

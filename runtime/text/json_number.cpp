@@ -12,7 +12,7 @@
 namespace dspack::runtime {
 namespace {
 
-/// A number's digits before and after the point: "0" or more of the first, without zeros that say nothing.
+/// A number's digits before and after the point; at least "0" before it, no redundant zeros.
 struct Decimal {
   bool is_negative = false;
   std::string whole = "0";
@@ -43,7 +43,7 @@ Result<Decimal> read_decimal(std::string_view text) {
   const auto are_digits = [](std::string_view all) {
     return all.find_first_not_of("0123456789") == std::string_view::npos;
   };
-  constexpr int kLimit = 400;  // more than numbers of 64 bits have
+  constexpr int kLimit = 400;  // beyond the range of 64-bit floating point
   if (whole.empty() || !are_digits(whole) || !are_digits(fraction) || whole.size() > kLimit ||
       fraction.size() > kLimit || exponent > kLimit || exponent < -kLimit)
     return wrong();
@@ -76,7 +76,7 @@ int compare(const Decimal& a, const Decimal& b) {
   return a.is_negative ? compare_sizes(b, a) : compare_sizes(a, b);
 }
 
-/// A bound of sizes: of numbers without their sign.
+/// A bound on a number's absolute value.
 struct Edge {
   Decimal size;
   bool is_exclusive = false;
@@ -93,10 +93,10 @@ std::string joined(const std::vector<std::string>& ways) {
   return ways.size() == 1 ? text : fmt::format("(?:{})", text);
 }
 
-using Expression = std::optional<std::string>;  // nullopt: no text at all
+using Expression = std::optional<std::string>;  // nullopt: matches nothing
 
-/// Sizes from `least` to `most`, as expressions. A size is read digit by digit; what has been read equals the beginning
-/// of a bound, of both, or of none, and in the last case anything may follow.
+/// Expressions for absolute values from `least` to `most`. A value is read digit by digit; the digits so far equal the
+/// beginning of one bound, of both, or of neither; then any digits may follow.
 class Sizes {
  public:
   Sizes(Edge least, std::optional<Edge> most, bool are_whole)
@@ -144,10 +144,10 @@ class Sizes {
     return optional_of(ways);
   }
 
-  /// At least one digit, after `at` of the fraction.
+  /// At least one digit, after `at` digits of the fraction.
   [[nodiscard]] Expression fraction_from(size_t at, bool at_least, bool at_most) const {
     if (at_least && at >= least_.size.fraction.size()) {
-      // Equal to the bound so far: it is reached, or passed with the first digit that is not zero.
+      // Equal to the bound so far: it is reached, or exceeded by the first nonzero digit.
       if (!at_most) return least_.is_exclusive ? "0{0,15}[1-9][0-9]{0,15}" : "[0-9]{1,15}";
     }
     if (!at_least && !at_most) return "[0-9]{1,15}";
@@ -167,7 +167,7 @@ class Sizes {
     });
   }
 
-  /// Whether a size may end after `at` digits of the fraction.
+  /// Whether a number may end after `at` digits of the fraction.
   [[nodiscard]] bool may_end(size_t at, bool at_least, bool at_most) const {
     const bool is_least = at_least && at >= least_.size.fraction.size();
     if (at_least && (!is_least || least_.is_exclusive)) return false;
@@ -175,7 +175,7 @@ class Sizes {
     return !is_most || !most_->is_exclusive;
   }
 
-  /// What there is of "" and one more.
+  /// `ways` is empty, one expression, or "" and one.
   static Expression optional_of(const std::vector<std::string>& ways) {
     if (ways.empty()) return std::nullopt;
     if (ways.size() == 1) return ways.front();
@@ -217,7 +217,8 @@ Result<std::optional<Limit>> read_limit(const std::optional<NumberBound>& bound)
   return std::optional(Limit{.value = std::move(value), .is_exclusive = bound->is_exclusive});
 }
 
-/// Of a bound away from zero that numbers of kMostDigits digits do not reach: the first number that they do not reach.
+/// Replaces a bound beyond all numbers of kMostDigits digits by the first number beyond them, exclusively. The bound
+/// must face away from zero.
 void bring_near(Limit& limit) {
   if (limit.value.whole.size() <= kMostDigits) return;
   limit.value.whole = "1" + std::string(kMostDigits, '0');
@@ -242,7 +243,7 @@ Result<bool> is_multiple(std::string_view value, std::string_view divisor) {
   };
   std::string all = digits(step);
   all.erase(0, all.find_first_not_of('0'));
-  constexpr size_t kMostOfDivisor = 18;  // ten times as much fits 64 bits
+  constexpr size_t kMostOfDivisor = 18;  // ten times this fits 64 bits
   if (all.empty() || all.size() > kMostOfDivisor)
     return invalid(fmt::format("a divisor that is zero or has more than {} digits", kMostOfDivisor));
   uint64_t whole = 0;
@@ -274,7 +275,7 @@ Result<std::string> json_number(const NumberBounds& bounds) {
     if (const auto sizes = Sizes(from, to, bounds.are_whole).expression()) ways.push_back(sign + *sizes);
   };
   const auto edge = [](const Limit& limit) { return Edge{.size = limit.value, .is_exclusive = limit.is_exclusive}; };
-  // Below zero, where the bounds change places and zero itself has no sign.
+  // Below zero the bounds swap, and zero itself has no sign.
   if (!least || least->value.is_negative) {
     const Edge from = most && most->value.is_negative ? edge(*most) : Edge{.size = {}, .is_exclusive = true};
     add("-", from, least ? std::optional(edge(*least)) : std::nullopt);

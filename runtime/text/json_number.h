@@ -1,9 +1,9 @@
-// Numbers within bounds as expressions over their JSON text. Bounds are decimals of any size, as schemas write them;
-// they are compared digit by digit, and nothing is rounded.
+// Numbers within bounds, as expressions over their JSON text. Bounds are decimals of any size, as in schemas; they are
+// compared digit by digit, without rounding.
 //
-// Numbers with a bound are written without an exponent, and zero without a sign; without bounds all of JSON's forms
-// are. Threads: thread-safe (pure functions). Errors: invalid (no number; more than kMostDigits written out; no number
-// lies between the bounds).
+// Bounded numbers are written without an exponent, and zero without a sign; unbounded ones in all of JSON's forms.
+// Threads: thread-safe (pure functions). Errors: invalid (not a number; more than kMostDigits written out; no number
+// within the bounds).
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@
 
 namespace dspack::runtime {
 
-/// Of a bound, written out. A bound that only more digits could reach stands for the farthest of so many.
+/// Most digits of a bound when written out. A bound farther from zero than any number of this many digits is replaced
+/// by the limit of these numbers.
 inline constexpr size_t kMostDigits = 40;
 
 struct NumberBound {
@@ -28,13 +29,13 @@ struct NumberBounds {
   bool are_whole = false;
 };
 
-/// The expression for all numbers within the bounds; of xgrammar's dialect.
+/// The expression for all numbers within the bounds, in xgrammar's dialect.
 [[nodiscard]] Result<std::string> json_number(const NumberBounds& bounds);
 
-/// Of two bounds, as JSON writes them: whether the first is the smaller one.
+/// Whether `a` is less than `b`; both are numbers as JSON writes them.
 [[nodiscard]] Result<bool> is_smaller(std::string_view a, std::string_view b);
-/// Of two numbers, as JSON writes them: whether the first is a whole number of times the second, which is not zero.
-/// Errors: invalid (a divisor of more than 18 digits, written out beside the number).
+/// Whether `value` is a whole multiple of `divisor`, which is not zero; both are numbers as JSON writes them. Errors:
+/// invalid (a divisor of more than 18 digits at the scale of both numbers).
 [[nodiscard]] Result<bool> is_multiple(std::string_view value, std::string_view divisor);
 
 }  // namespace dspack::runtime

@@ -15,7 +15,7 @@ namespace dspack::runtime {
 namespace {
 
 constexpr size_t kDeepest = 32;          // groups within groups
-constexpr uint32_t kMostCounted = 4096;  // of {m,n}
+constexpr uint32_t kMostCounted = 4096;  // in {m,n}
 constexpr uint32_t kQuote = '"', kBackslash = '\\';
 
 const CodepointSet& surrogates() {
@@ -23,7 +23,7 @@ const CodepointSet& surrogates() {
   return set;
 }
 
-/// What "." matches: not the ends of lines.
+/// The characters that "." matches: all but line terminators.
 CodepointSet dot() {
   return ~CodepointSet({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}});
 }
@@ -53,14 +53,14 @@ CodepointSet space() {
 /// A part of a pattern as an expression over text.
 struct Part {
   std::string text;       // an expression that can be followed by another
-  bool is_single = true;  // a quantifier may follow it as it stands
+  bool is_single = true;  // a quantifier may follow it directly
   bool is_character = false;
-  bool is_never = false;  // no string has it
-  bool opens = false;     // it begins with ^
-  bool closes = false;    // it ends with $
+  bool is_never = false;  // matches no string
+  bool opens = false;     // begins with ^
+  bool closes = false;    // ends with $
   size_t states = 0;
-  std::optional<LengthBounds> counts = {};  // of one character that is repeated
-  std::string character = {};               // that one
+  std::optional<LengthBounds> counts = {};  // set for one repeated character
+  std::string character = {};               // the expression for that character
 };
 
 std::string grouped(const Part& part) {
@@ -71,7 +71,8 @@ class PatternReader {
  public:
   PatternReader(std::string_view pattern, const LengthBounds& length) : cursor_(pattern), length_(length) {}
 
-  /// Every string in which the pattern is found: what its alternatives leave open at an end is any text.
+  /// The expression for every string in which the pattern is found: without an anchor, any text may come before or
+  /// after.
   Result<std::string> read() {
     TRY_ASSIGN(const std::vector<Part> alternatives, read_alternatives(0));
     if (!cursor_.done()) return cursor_.refuse("\")\" without \"(\"");
@@ -97,8 +98,8 @@ class PatternReader {
   }
 
  private:
-  /// One character as many times as both the pattern and the length allow; nullopt: it is another pattern, or they are
-  /// too many.
+  /// One character, repeated as often as both the pattern and the length allow; nullopt: another pattern, or too many
+  /// repetitions.
   [[nodiscard]] std::optional<std::string> within_length(const Part& whole) const {
     if (!whole.opens || !whole.closes || !whole.counts) return std::nullopt;
     const uint64_t least = std::max(whole.counts->least, length_.least);
@@ -108,7 +109,7 @@ class PatternReader {
     return repeated_expression(whole.character, least, most);
   }
 
-  /// Up to a closing parenthesis or the end.
+  /// Reads up to a closing parenthesis or the end.
   Result<std::vector<Part>> read_alternatives(size_t depth) {
     if (depth > kDeepest) return cursor_.refuse("groups within groups beyond a depth of 32");
     std::vector<Part> alternatives;
@@ -194,7 +195,7 @@ class PatternReader {
       TRY_ASSIGN(counts, read_counts());
     }
     if (!counts) return counts;
-    if (cursor_.next_is("?")) (void)cursor_.take(1);  // lazy: the same texts
+    if (cursor_.next_is("?")) (void)cursor_.take(1);  // lazy: matches the same texts
     if (cursor_.next_is("*") || cursor_.next_is("+") || cursor_.next_is("?") || cursor_.next_is("{"))
       return cursor_.refuse("a quantifier of a quantifier");
     return counts;
@@ -283,7 +284,7 @@ class PatternReader {
     return Part{.text = *std::move(text), .is_character = true, .states = 1};
   }
 
-  /// "[a-z\\d]", as ECMA-262 reads it: "[" and "&&" mean nothing within, a hyphen at an end or beside a set is itself.
+  /// "[a-z\\d]" as in ECMA-262: "[" and "&&" are literal, and so is a hyphen at an end or beside a set.
   Result<CodepointSet> read_class() {
     (void)cursor_.take(1);
     const bool is_negated = cursor_.next_is("^");
@@ -398,7 +399,7 @@ std::optional<std::string> json_character(const CodepointSet& set) {
   static const CodepointSet plain =
       ~(CodepointSet({{0, 0x1F}, {kQuote, kQuote}, {kBackslash, kBackslash}}) | surrogates());
   std::vector<std::string> ways;
-  // Those of one length in UTF-8 at a time: a range over several would have longer spellings of the first ones, too.
+  // One class per UTF-8 length: a range over several would also accept overlong spellings of the first characters.
   for (const CodepointRange& length : {CodepointRange{0, 0x7F}, CodepointRange{0x80, 0x7FF},
                                        CodepointRange{0x800, 0xFFFF}, CodepointRange{0x10000, kLastCodepoint}}) {
     std::string members;
@@ -424,7 +425,7 @@ std::optional<std::string> json_character(const CodepointSet& set) {
     if (!low.empty()) ways.push_back(fmt::format("\\\\u00{}[{}]", high, low));
   }
   if (ways.empty()) return std::nullopt;
-  if (ways.size() == 1 && ways.front().front() == '[') return std::move(ways.front());  // as it stands
+  if (ways.size() == 1 && ways.front().front() == '[') return std::move(ways.front());  // needs no group
   std::string text;
   for (const std::string& way : ways)
     text += (text.empty() ? "" : "|") + way;

@@ -22,12 +22,12 @@ namespace {
 using namespace std::string_view_literals;
 
 constexpr std::array kTypes = {"string"sv, "number"sv, "integer"sv, "boolean"sv, "null"sv, "array"sv, "object"sv};
-// Keywords by what they hold: a schema, a list of schemas, and schemas by names.
+// Keywords by their value: a schema, a list of schemas, or named schemas.
 constexpr std::array kOneSchema = {
     "not", "if", "then", "else", "contains", "additionalProperties", "additionalItems", "propertyNames"};
 constexpr std::array kListsOfSchemas = {"allOf", "anyOf", "oneOf", "prefixItems"};
 constexpr std::array kNamedSchemas = {"$defs", "definitions", "properties", "patternProperties", "dependentSchemas"};
-// Those of which the schemas are about the same value as the schema that has them.
+// Keywords whose schemas apply to the same value as the schema that contains them.
 constexpr std::array kInPlace = {"allOf",       "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas",
                                  "dependencies"};
 
@@ -121,7 +121,7 @@ class SchemaReader {
     return found == nullptr ? Result<void>() : read(*found, &parent, pointer_step(keyword), depth + 1);
   }
 
-  /// An object or a list of schemas.
+  /// Reads an object or a list of schemas.
   Result<void> read_all(const OrderedJson& parent, const std::string& keyword, bool are_named, size_t depth) {
     const OrderedJson* found = find_keyword(parent, keyword.c_str());
     if (found == nullptr) return {};
@@ -251,7 +251,8 @@ class SchemaReader {
     return {};
   }
 
-  /// References lead to schemas within the root, not to values of "default" or "enum", at which nothing has looked.
+  /// Resolves "$ref". It must lead to a schema within the root, not to a value in "default" or "enum", which was not
+  /// checked.
   Result<void> resolve(const OrderedJson& schema) {
     if (!schema.is_object()) return {};
     const OrderedJson* reference = find_keyword(schema, "$ref");
@@ -263,7 +264,7 @@ class SchemaReader {
       const OrderedJson::json_pointer pointer(decoded(reference->get_ref<const std::string&>().substr(1)));
       if (!made_.root_->contains(pointer)) return made_.refuse(ErrorKind::invalid, schema, "\"$ref\" leads nowhere");
       target = &made_.root_->at(pointer);
-    } catch (const OrderedJson::exception&) {  // not of the form of a pointer
+    } catch (const OrderedJson::exception&) {  // not a JSON pointer
       return made_.refuse(ErrorKind::invalid, schema, "\"$ref\" leads nowhere");
     }
     if (!made_.spots_.contains(target)) return made_.refuse(ErrorKind::invalid, schema, "\"$ref\" leads to no schema");
@@ -271,8 +272,8 @@ class SchemaReader {
     return {};
   }
 
-  /// Nothing is held to itself: a schema is not reached from it by references and by parts that are about the same
-  /// value. `looked_at`: of those begun, whether they are done.
+  /// Refuses a schema that applies to itself: one that reaches itself by references and by parts that describe the same
+  /// value. `looked_at`: schemas that were begun; true if finished.
   Result<void> check_circles(const OrderedJson& schema, std::map<const OrderedJson*, bool>& looked_at) {
     const auto [found, is_new] = looked_at.try_emplace(&schema, false);
     if (!is_new) {
@@ -317,7 +318,7 @@ const OrderedJson* other_items(const OrderedJson& schema) {
 }
 
 Result<JsonSchema> JsonSchema::read(const OrderedJson& schema) {
-  // Places hold keys, and so does the grammar: none may be long.
+  // Places and the grammar contain keys, so keys must not be long.
   const size_t bytes = schema.dump(-1, ' ', false, OrderedJson::error_handler_t::replace).size();
   if (bytes > kMostSchemaBytes) {
     return invalid(fmt::format("the schema has {} bytes, more than {}", bytes, kMostSchemaBytes));

@@ -51,7 +51,7 @@ uint32_t by_runs(std::span<const CaseRun> runs, uint32_t codepoint) {
   return static_cast<uint32_t>(static_cast<int32_t>(codepoint) + run->offset);
 }
 
-/// False if the character is not among these.
+/// False: `texts` does not have the character.
 bool append_text(std::string& out, std::span<const CaseText> texts, uint32_t codepoint) {
   const auto text = std::ranges::lower_bound(texts, codepoint, {}, &CaseText::codepoint);
   if (text == texts.end() || text->codepoint != codepoint) return false;
@@ -68,7 +68,7 @@ void append_title(std::string& out, uint32_t codepoint) {
   if (!append_text(out, kTitleTexts, codepoint)) append_upper(out, codepoint);
 }
 
-/// Goes through a text: characters, and bytes that are none.
+/// Iterates over a text: characters, and bytes that are none.
 class Characters {
  public:
   explicit Characters(std::string_view text) : rest_(text) {}
@@ -84,18 +84,18 @@ class Characters {
   [[nodiscard]] uint32_t codepoint() const { return codepoint_; }
   [[nodiscard]] bool is_character() const { return is_character_; }
   [[nodiscard]] std::string_view bytes() const { return bytes_; }
-  /// What follows.
+  /// The text after the current character.
   [[nodiscard]] std::string_view rest() const { return rest_; }
 
  private:
-  static constexpr uint32_t kReplaced = 0xFFFD;  // which has no case
+  static constexpr uint32_t kReplaced = 0xFFFD;  // has no case
   std::string_view rest_;
   std::string_view bytes_;
   uint32_t codepoint_ = 0;
   bool is_character_ = false;
 };
 
-/// Whether the first character that cases do not ignore has a case.
+/// Whether the first character that is not case-ignorable is cased.
 bool begins_cased(std::string_view text) {
   Characters characters(text);
   while (characters.next())
@@ -103,23 +103,23 @@ bool begins_cased(std::string_view text) {
   return false;
 }
 
-/// Where a character stands.
+/// The context of a character.
 struct Place {
   bool is_first = true;
-  bool after_cased = false;    // the character before has a case
-  bool word_is_cased = false;  // the last one before that cases do not ignore has
-  std::string_view rest = {};  // after it
+  bool after_cased = false;    // the previous character is cased
+  bool word_is_cased = false;  // the last one before it that is not case-ignorable is cased
+  std::string_view rest = {};  // the text after it
 };
 
 void append_lower(std::string& out, uint32_t codepoint, const Place& place) {
   constexpr uint32_t kCapitalSigma = 0x3A3, kFinalSigma = 0x3C2;
-  // Final_Sigma of the Unicode Standard, 3.13: a cased letter before, none after, whatever cases ignore in between.
+  // Final_Sigma of the Unicode Standard, 3.13: a cased letter before, none after, ignoring case-ignorable ones between.
   const bool is_final = codepoint == kCapitalSigma && place.word_is_cased && !begins_cased(place.rest);
   if (is_final) return append_utf8(out, kFinalSigma);
   if (!append_text(out, kLowerTexts, codepoint)) append_utf8(out, by_runs(kLowerRuns, codepoint));
 }
 
-/// `append(out, codepoint, place)` for each character.
+/// Calls `append(out, codepoint, place)` for each character.
 template <class Append>
 std::string mapped(std::string_view text, Append append) {
   std::string out;
@@ -139,7 +139,7 @@ std::string mapped(std::string_view text, Append append) {
   return out;
 }
 
-/// Whether some character is `wanted` and none is one of the others.
+/// Whether a character is `wanted` and none is `other` or titlecase.
 bool all_of_case(std::string_view text, bool (*wanted)(uint32_t), bool (*other)(uint32_t)) {
   bool any = false;
   for (Characters characters(text); characters.next();) {

@@ -1,6 +1,6 @@
-// Upper, lower and title case, and what is a digit, as Python's str has them: with characters that become several ("ß"
-// is "SS"), titles of their own ("ǆ" is "ǅ"), and the sigma at the end of a word. Threads: thread-safe (pure
-// functions). Errors: none; bytes that are no character stay as they are.
+// Upper, lower and title case, and digits, as in Python's str: including characters that become several ("ß" is "SS"),
+// title forms ("ǆ" is "ǅ"), and the sigma at the end of a word.
+// Threads: thread-safe (pure functions). Errors: none; bytes that are no character are kept.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace dspack::runtime {
 
-/// Bytes that the next ones hold at most for each byte of the text while they work: "ΐ" has two, and six in upper case,
-/// and a text that grows doubles its room beside what it had.
+/// Most bytes that the functions below hold per byte of text: "ΐ" grows from two bytes to six in upper case, and a
+/// string that grows allocates twice its size while it keeps the old memory.
 inline constexpr uint64_t kMostCaseGrowth = 6;
 
 [[nodiscard]] std::string upper_case(std::string_view text);
 [[nodiscard]] std::string lower_case(std::string_view text);
 /// str.swapcase
 [[nodiscard]] std::string swapped_case(std::string_view text);
-/// str.title: a word begins after whatever has no case.
+/// str.title: a word begins after any character without case.
 [[nodiscard]] std::string title_case(std::string_view text);
-/// str.capitalize: the first character in title case, the others in lower.
+/// str.capitalize: the first character in title case, the others in lower case.
 [[nodiscard]] std::string capitalized(std::string_view text);
 
 // As Python's methods; false for an empty text.

@@ -18,13 +18,13 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint64_t kMostRemainders = 1024;     // as many rules
+constexpr uint64_t kMostRemainders = 1024;     // one rule each
 constexpr size_t kMostListedMultiples = 1000;  // between two bounds
 constexpr uint64_t kMostDivisor = uint64_t{1} << 53U;
 
 using Ways = std::vector<std::string>;
 
-/// Digits are read with the remainder of what they are so far.
+/// A rule for each remainder of the digits read so far.
 std::string multiples_rule(GrammarRules& rules, uint64_t divisor) {
   const size_t first = rules.reserve(divisor);
   const auto after = [&](uint64_t remainder, char from) {
@@ -44,7 +44,7 @@ std::string multiples_rule(GrammarRules& rules, uint64_t divisor) {
   return rules.add(fmt::format("\"0\" | \"-\"? {}", alternatives(after(0, '1'))));
 }
 
-/// The multiples between two bounds that are near each other; nullopt: they are not, or nothing is between them.
+/// The multiples between two bounds that are close together; nullopt: too many, none, or a bound is missing.
 std::optional<std::string> listed_multiples(const NumberBounds& bounds, uint64_t divisor) {
   constexpr int64_t kFarthest = int64_t{1} << 60U;
   const auto whole = [](const std::optional<NumberBound>& bound) -> std::optional<int64_t> {

@@ -1,4 +1,4 @@
-// Numbers of several schemas together as rules of a grammar: within their bounds, and of whole ones the multiples.
+// Grammar rules for numbers that several schemas describe together: within their bounds, and multiples if whole.
 // Threads: single-thread. Errors: those of json_number.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace dspack::runtime {
 
-/// nullopt: no number is of all of them. Where no grammar of a bearable size has the multiples alone, it has all
-/// numbers within the bounds.
+/// nullopt: no number fits all schemas. If a grammar for the multiples would be too large, the rule accepts all numbers
+/// within the bounds.
 [[nodiscard]] Result<std::optional<std::string>> number_rule(GrammarRules& rules, const SchemaList& all,
                                                              bool are_whole);
 

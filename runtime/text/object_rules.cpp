@@ -20,8 +20,8 @@ class ObjectWriter {
   ObjectWriter(GrammarRules& rules, const ObjectStyle& style, const ObjectMembers& members)
       : rules_(rules), style_(style), members_(members) {}
 
-  /// What may follow after `count` members, of those from `at` on; nullopt: nothing. Where no number of them is too
-  /// many, more than what is asked for (and than one, after which there are commas) are not told apart.
+  /// The rule for what may follow `count` members if the listed ones from `at` on are left; nullopt: nothing. Without a
+  /// maximum, counts above the minimum (and above one, after which commas follow) share a rule.
   std::optional<std::string> follow(size_t at, uint64_t count) {
     if (members_.most && count > *members_.most) return std::nullopt;
     if (!members_.most) count = std::min(count, std::max<uint64_t>(members_.least, 1));
@@ -62,7 +62,7 @@ class ObjectWriter {
   std::map<std::pair<size_t, uint64_t>, std::optional<std::string>> made_;
 };
 
-/// What follows the first `at` letters, which all of these sorted names begin with, in a name that is none of them.
+/// The rest of a name after `at` letters that these sorted names all share, such that it is none of the names.
 std::string other_than(std::span<const std::u32string> names, size_t at) {
   static const std::string any = *json_character(~CodepointSet());
   CodepointSet next;

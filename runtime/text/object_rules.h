@@ -1,4 +1,4 @@
-// The members of an object as rules of a grammar: which may follow which, which must be there, and how many.
+// Grammar rules for the members of an object: their order, which are required, and how many there are.
 // Threads: single-thread. Errors: invalid (more states than kMostObjectStates).
 #pragma once
 
@@ -13,31 +13,31 @@
 
 namespace dspack::runtime {
 
-inline constexpr size_t kMostObjectStates = 4000;  // members, times how many of them there are
+inline constexpr size_t kMostObjectStates = 4000;  // members times counts of members
 
 struct ObjectMembers {
   struct Member {
-    std::string rule;  // its name and its value
+    std::string rule;  // name and value
     bool is_required = false;
   };
-  std::vector<Member> listed = {};       // in the order in which they come
-  std::optional<std::string> free = {};  // one of any other name
-  uint64_t least = 0;                    // members
+  std::vector<Member> listed = {};       // in this order
+  std::optional<std::string> free = {};  // rule of a member with any other name
+  uint64_t least = 0;                    // number of members
   std::optional<uint64_t> most = {};
 };
 
-/// What is written around members and between them, as expressions of a grammar.
+/// The text around members and between them, as grammar expressions.
 struct ObjectStyle {
   std::string begin, comma, end;
-  std::string end_of_none;  // behind no member
+  std::string end_of_none;  // end of an object without members
 };
 [[nodiscard]] ObjectStyle json_object_style(GrammarRules& rules);
 
-/// The rule of an object; nullopt: no object has such members.
+/// The rule for an object; nullopt: no object has such members.
 [[nodiscard]] Result<std::optional<std::string>> object_rule(GrammarRules& rules, const ObjectStyle& style,
                                                              const ObjectMembers& members);
 
-/// JSON strings that are none of `names`, each letter written in one way, so that no name comes in a second spelling;
+/// JSON strings other than `names`, with one spelling for each letter, so that no name can appear in another spelling;
 /// nullopt: the names have more letters than kMostPatternStates.
 [[nodiscard]] std::optional<std::string> other_names_rule(GrammarRules& rules, const std::vector<std::string>& names);
 

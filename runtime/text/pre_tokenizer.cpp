@@ -18,7 +18,7 @@ using nlohmann::json;
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Each goes through the whole text, and each pattern takes memory; the family's tokenizers have up to five.
+// Each step processes the whole text, and each pattern takes memory; the family's tokenizers have up to five.
 constexpr unsigned kMaxSteps = 32;
 
 Result<SplitBehavior> parse_behavior(std::string_view name) {
@@ -45,7 +45,7 @@ std::vector<Piece> merge_with_previous(const std::vector<Piece>& pieces) {
   return merged;
 }
 
-/// The same from the other side.
+/// The same in the other direction.
 std::vector<Piece> merge_with_next(const std::vector<Piece>& pieces) {
   std::vector<Piece> merged;
   bool next_is_delimiter = false;

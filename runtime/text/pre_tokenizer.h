@@ -1,10 +1,10 @@
-// Cuts text into the words that byte-pair encoding then works on, by the steps that tokenizer.json lists.
+// Splits text into the words that byte-pair encoding works on, by the steps of tokenizer.json.
 //
 // Supported: Sequence, Split (String or Regex, every behaviour, invert), Digits, and ByteLevel, which must come last
-// because from there on the text is bytes. The bytes are left as they are: spelling them as characters is undone by the
-// model at once.
-// Threads: immutable, thread-safe; a Scratch belongs to one thread. Lifetime: words view the text given or the
-// scratch, until its next use. Errors: from_json: unsupported (a step or pattern, named), invalid; split: see Regex.
+// because after it the text is bytes. Bytes are kept as bytes: the model would immediately undo their spelling as
+// characters.
+// Threads: immutable, thread-safe; a Scratch belongs to one thread. Lifetime: words view the text given or the scratch,
+// until its next use. Errors: from_json: unsupported (a step or pattern, named), invalid; split: see Regex.
 #pragma once
 
 #include <deque>
@@ -19,7 +19,7 @@
 
 namespace dspack::runtime {
 
-/// What becomes of a delimiter; the names are Hugging Face's.
+/// Treatment of a delimiter; the names are Hugging Face's.
 enum class SplitBehavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 struct Piece {
@@ -27,7 +27,7 @@ struct Piece {
   size_t end;
   bool is_delimiter;
 };
-/// Joins or drops pieces, which cover a text in order. Exposed for its tests.
+/// Joins or drops pieces, which cover a text in order. Exposed for tests.
 [[nodiscard]] std::vector<Piece> apply_behavior(const std::vector<Piece>& pieces, SplitBehavior behavior);
 
 class PreTokenizer {
@@ -37,16 +37,16 @@ class PreTokenizer {
     std::vector<Regex::Match> matches;
     std::vector<std::string_view> words;
     std::vector<std::string_view> next_words;
-    std::deque<std::string> prefixed;  // words that got a space in front
+    std::deque<std::string> prefixed;  // words with a space added in front
   };
 
-  /// The value of "pre_tokenizer".
+  /// `value`: the member "pre_tokenizer".
   [[nodiscard]] static Result<PreTokenizer> from_json(const nlohmann::json& value);
 
-  /// Every match of one pattern is a word, and so is what lies between (tiktoken would drop that).
+  /// Every match of one pattern is a word, and so is the text between matches (tiktoken would drop it).
   [[nodiscard]] static Result<PreTokenizer> from_pattern(std::string_view pattern, RegexDialect dialect);
 
-  /// The words of valid UTF-8 `text`, in order, none empty: scratch.words.
+  /// Puts the words of valid UTF-8 `text` into scratch.words, in order, none empty.
   [[nodiscard]] Result<void> split(std::string_view text, WorkBudget& budget, Scratch& scratch) const;
 
  private:
@@ -67,7 +67,7 @@ class PreTokenizer {
   [[nodiscard]] static Result<void> run(const Split& step, std::string_view word, WorkBudget& budget, Scratch& scratch);
 
   std::vector<Step> steps_;
-  unsigned listed_ = 0;  // steps of the description, sequences included
+  unsigned listed_ = 0;  // steps in the description, including sequences
   bool byte_level_ = false;
 };
 

@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 65'536;         // the family's patterns have less than 1 KB
 constexpr size_t kJitStackBytes = size_t{8} << 20;  // reserved, not touched until a pattern needs it
-constexpr uint32_t kHeapLimitKib = 256 * 1024;      // of the interpreter's backtracking frames
-constexpr uint64_t kStepsPerCall = 4;               // what a search costs besides what it passes over
+constexpr uint32_t kHeapLimitKib = 256 * 1024;      // limit of the interpreter's backtracking frames
+constexpr uint64_t kStepsPerCall = 4;               // cost of a search besides the characters passed over
 
 std::string error_text(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -27,7 +27,7 @@ std::string error_text(int code) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-/// The classes as a set of PCRE2: [\x00-\x04\x0a].
+/// The classes in PCRE2's syntax: [\x00-\x04\x0a].
 std::string class_syntax(const std::bitset<256>& classes) {
   if (classes.none()) return R"([^\x00-\xff])";
   std::string text = "[";
@@ -55,21 +55,21 @@ struct RegexScratch::State {
   };
   std::unique_ptr<pcre2_match_data, Free> data{allocated(pcre2_match_data_create(1, nullptr))};
   std::unique_ptr<pcre2_match_context, Free> context{allocated(pcre2_match_context_create(nullptr))};
-  std::vector<uint8_t> classes;   // of the text, one for each character
-  std::vector<uint32_t> offsets;  // of the characters; empty: each is one byte
-  WorkBudget* budget = nullptr;   // of the search under way
-  size_t place = 0;               // of the last callout
+  std::vector<uint8_t> classes;   // the text, one class per character
+  std::vector<uint32_t> offsets;  // start of each character; empty: each is one byte
+  WorkBudget* budget = nullptr;   // budget of the current search
+  size_t place = 0;               // position of the last callout
   pcre2_jit_stack* stack = pcre2_jit_stack_create(32'768, kJitStackBytes, nullptr);
 
   State() {
-    // Without a stack of its own (no JIT on this processor) PCRE2 interprets, or uses 32 KiB of the thread's stack.
+    // Without its own stack (no JIT on this processor) PCRE2 interprets, or uses 32 KiB of the thread's stack.
     if (stack != nullptr) pcre2_jit_stack_assign(context.get(), nullptr, stack);
     pcre2_set_heap_limit(context.get(), kHeapLimitKib);
     pcre2_set_match_limit(context.get(), UINT32_MAX);  // the budget is the limit
     pcre2_set_callout(context.get(), &State::on_callout, this);
   }
 
-  /// A step of the engine, and what it has passed over since the last one.
+  /// Counts a step of the engine, and the characters passed over since the last one.
   static int on_callout(pcre2_callout_block* block, void* self) {
     State& state = *static_cast<State*>(self);
     const size_t place = block->current_position;
@@ -115,7 +115,7 @@ Result<Regex> Regex::assemble(std::string shown, const TranslatedPattern& patter
   }
   const std::unique_ptr<pcre2_compile_context, FreeCompileContext> context(
       allocated(pcre2_compile_context_create(nullptr)));
-  // Oniguruma's lines end with \n alone, and its ^ and $ always mean lines.
+  // Oniguruma's lines end only with \n, and its ^ and $ always mean lines.
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   constexpr uint32_t kOptions = PCRE2_MULTILINE | PCRE2_NEVER_UTF;
   int error = 0;
@@ -125,7 +125,7 @@ Result<Regex> Regex::assemble(std::string shown, const TranslatedPattern& patter
   if (code == nullptr) {
     return Error{ErrorKind::invalid, fmt::format("pattern is refused by PCRE2: {}", error_text(error))};
   }
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, matching interprets
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without a JIT, matching interprets
   return Regex(std::move(shown), std::move(classes), code);
 }
 

@@ -1,17 +1,17 @@
-// Regular expressions as tokenizer.json (Oniguruma's dialect) and tiktoken (Rust's) write them; the engine is PCRE2.
+// Regular expressions as in tokenizer.json (Oniguruma's dialect) and tiktoken (Rust's); the engine is PCRE2.
 //
-// Only constructs that mean the same there, or can be rewritten to, are accepted: literals, escaped punctuation,
-// \r \n \t \f, \s \S, \p{..} \P{..} of general categories and Han, classes with classes in them and &&, groups (?: ?=
-// ?! ?<= ?<! ?> ?i:), | . and quantifiers; ^ $ in Oniguruma's. Everything else is `unsupported` with its place, so that
-// no pattern is silently read differently. Characters are told apart by the tables of codepoint_set.h: the engine
-// sees classes of characters (class_map.h), one byte each.
+// Only constructs that mean the same in PCRE2, or can be rewritten, are accepted: literals, escaped punctuation, \r \n
+// \t \f, \s \S, \p{..} \P{..} of general categories and Han, classes with nested classes and &&, groups (?: ?= ?! ?<=
+// ?<! ?> ?i:), | . and quantifiers; ^ $ in Oniguruma's. Everything else is `unsupported` with its place, so that no
+// pattern is silently read differently. Characters are classified by the tables of codepoint_set.h: the engine sees
+// classes of characters (class_map.h), one byte each.
 // Threads: a Regex is immutable and thread-safe; a RegexScratch belongs to one thread. Lifetime: scratch is independent
-// of the Regex. Errors: unsupported (construct), invalid (syntax); matching: invalid where the pattern needs more steps
-// on this text than are left. Text is never dropped.
+// of the Regex. Errors: unsupported (construct), invalid (syntax); matching: invalid if the pattern needs more steps on
+// this text than are left. Text is never dropped.
 //
-// Steps are counted by callouts of the engine, which the translation puts where a match can be tried in another way
-// (regex_translate.h): its own limits begin anew with every call and every place of the text, and its JIT counts but
-// some of the ways.
+// Steps are counted by callouts of the engine, which the translation inserts wherever a match can be tried in another
+// way (regex_translate.h): PCRE2's own limits restart with every call and every start position, and its JIT counts only
+// some alternatives.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ namespace dspack::runtime {
 /// A pattern of either dialect that matches exactly `text`.
 [[nodiscard]] std::string escape_pattern(std::string_view text);
 
-/// Memory for matching, to be used again from call to call.
+/// Memory for matching, reused between calls.
 class RegexScratch {
  public:
   RegexScratch();
@@ -54,11 +54,11 @@ class Regex {
   };
 
   [[nodiscard]] static Result<Regex> compile(std::string_view pattern, RegexDialect dialect = RegexDialect::oniguruma);
-  /// One character of `set`.
+  /// Matches one character of `set`.
   [[nodiscard]] static Result<Regex> any_of(const CodepointSet& set);
 
-  /// All matches of valid UTF-8 `text`, left to right, not overlapping; an empty match directly behind a match does
-  /// not count. Replaces what `matches` held. They end early where the budget says that they are enough.
+  /// All matches in valid UTF-8 `text`, left to right, not overlapping; an empty match directly after a match does not
+  /// count. Replaces the content of `matches`. Stops early once the budget has enough words.
   [[nodiscard]] Result<void> find_all(std::string_view text, WorkBudget& budget, RegexScratch& scratch,
                                       std::vector<Match>& matches) const;
 
@@ -69,10 +69,10 @@ class Regex {
   Regex(std::string shown, ClassMap classes, pcre2_real_code_8* code)
       : shown_(std::move(shown)), classes_(std::move(classes)), code_(code) {}
   [[nodiscard]] static Result<Regex> assemble(std::string shown, const TranslatedPattern& pattern);
-  /// The first match at or behind `from` in the scratch's classes; places are counted in characters.
+  /// The first match at or after `from` in the scratch's classes; positions are counted in characters.
   [[nodiscard]] Result<bool> find(size_t from, RegexScratch& scratch, Match& match) const;
 
-  std::string shown_;  // the pattern for messages, in quotes
+  std::string shown_;  // the pattern in quotes, for messages
   ClassMap classes_;
   std::unique_ptr<pcre2_real_code_8, Free> code_;
 };

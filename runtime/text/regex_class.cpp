@@ -8,7 +8,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr int kMaxDepth = 16;  // of classes in classes; bounds the recursion
+constexpr int kMaxDepth = 16;  // nesting of classes; bounds the recursion
 
 CharacterItem single(uint32_t character) {
   return {CodepointSet::of(character), character};
@@ -54,7 +54,7 @@ class ClassParser {
   }
 
  private:
-  /// The members up to && or the closing bracket.
+  /// Parses the members up to && or the closing bracket.
   Result<CodepointSet> operand(int depth) {
     CodepointSet set;
     bool empty = true;
@@ -72,7 +72,7 @@ class ClassParser {
     if (cursor_->next_is("--") || cursor_->next_is("~~")) return cursor_->refuse("'--' or '~~' in a class");
     if (cursor_->next_is("[:")) return cursor_->refuse("'[:' in a class");
     if (cursor_->next_is("[")) return parse(depth + 1);
-    // What stands on both sides of a hyphen decides what it means, and not in all dialects alike.
+    // The meaning of a hyphen depends on both neighbours, and differs between dialects.
     if (cursor_->next_is("-") && !first && cursor_->peek(1) != ']')
       return cursor_->refuse("this use of '-' in a class");
     TRY_ASSIGN(const CharacterItem begin, item());

@@ -1,6 +1,6 @@
-// The parts of a pattern that stand for one character: escapes such as \p{L}, and classes such as [a-z&&[^x]].
+// Parts of a pattern that match one character: escapes such as \p{L}, and classes such as [a-z&&[^x]].
 //
-// Where the dialects read a class differently, it is refused.
+// A class that the dialects read differently is refused.
 // Threads: a PatternCursor belongs to one thread. Lifetime: it views the pattern.
 // Errors: unsupported (a construct, with its place), invalid (syntax).
 #pragma once
@@ -15,19 +15,19 @@
 
 namespace dspack::runtime {
 
-/// A place in a pattern.
+/// A position in a pattern.
 class PatternCursor {
  public:
   explicit PatternCursor(std::string_view pattern) : pattern_(pattern) {}
 
   [[nodiscard]] bool done() const { return at_ == pattern_.size(); }
   [[nodiscard]] bool next_is(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
-  /// The byte `ahead` of here; NUL behind the end.
+  /// The byte `ahead` of the current one; NUL after the end.
   [[nodiscard]] char peek(size_t ahead = 0) const {
     return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0';
   }
   [[nodiscard]] std::string_view take(size_t bytes);
-  /// One character as it stands.
+  /// Takes one literal character.
   [[nodiscard]] Result<uint32_t> take_character();
   [[nodiscard]] Error refuse(std::string_view what) const;
 
@@ -36,10 +36,10 @@ class PatternCursor {
   size_t at_ = 0;
 };
 
-/// What an escape or a class stands for.
+/// The meaning of an escape or a class.
 struct CharacterItem {
   CodepointSet set;
-  std::optional<uint32_t> character;  // if it is a single one by its syntax, and may begin or end a range
+  std::optional<uint32_t> character;  // set if the syntax is a single character, which may begin or end a range
 };
 
 /// At a backslash.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kCallout = "(?C)";
 constexpr unsigned kMostBetweenCallouts = 16;  // characters of a sequence
-constexpr size_t kMaxSets = 4096;              // each is compared with all others; of 256 classes few make sense
+constexpr size_t kMaxSets = 4096;              // each is compared with all others; with 256 classes few are useful
 
 constexpr uint32_t kLongS = 0x17F;
 constexpr uint32_t kKelvin = 0x212A;
@@ -57,7 +57,7 @@ class Translator {
     if (out_.parts.empty() || out_.parts.back().set) out_.parts.emplace_back();
     out_.parts.back().syntax += text;
   }
-  /// Where the work is counted.
+  /// Inserts a callout, which counts work.
   void count_here() {
     syntax(kCallout);
     since_callout_ = 0;
@@ -104,7 +104,7 @@ class Translator {
 
   [[nodiscard]] Error broken(std::string_view what) const { return {ErrorKind::invalid, cursor_.refuse(what).message}; }
 
-  /// * + ? and the same lazy (*?) or possessive (*+).
+  /// * + ? and their lazy (*?) or possessive (*+) forms.
   Result<void> repeated() {
     if (!can_repeat_) return broken("a quantifier that follows nothing");
     const char kind = cursor_.peek(1);
@@ -206,10 +206,10 @@ class Translator {
   PatternCursor cursor_;
   RegexDialect dialect_;
   TranslatedPattern out_;
-  std::vector<bool> ignore_case_ = {false};  // by open groups
+  std::vector<bool> ignore_case_ = {false};  // for each open group
   char previous_letter_ = '\0';              // the last one under (?i: in this alternative
   bool top_level_choice_ = false;
-  unsigned since_callout_ = 0;  // characters
+  unsigned since_callout_ = 0;  // characters since the last callout
   bool can_repeat_ = false;     // a quantifier may follow
 };
 

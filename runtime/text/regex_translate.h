@@ -1,14 +1,13 @@
-// A pattern of Oniguruma (Ruby syntax) or of Rust's regex and fancy-regex, taken apart: the syntax between characters,
+// Splits a pattern of Oniguruma (Ruby syntax) or of Rust's regex and fancy-regex into the syntax between characters,
 // which PCRE2 reads alike, and the sets of characters, which PCRE2 never sees as such (see class_map.h).
 //
-// Where the dialects differ and how it is bridged:
+// Differences between the dialects:
 //   ^ $     lines in Ruby syntax; refused in Rust's, where they would be ends of the text.
 //   (?i:x)  Unicode's simple case folding in both: s is also U+017F, k also U+212A. Oniguruma folds "ss", "st", "ff",
 //           "fi" and "fl" to single characters too: refused there, and letters beyond ASCII everywhere.
-// Where a match can continue in several ways the pattern gets a callout, which counts the work: at the beginning of
-// every alternative and group, after everything that is repeated, and in sequences often enough that little is done
-// between two of them. What is refused is refused because the engines disagree (\h \w \b \d \x {,n} {n}?) or nobody
-// needs it.
+// Wherever a match can continue in several ways the pattern gets a callout, which counts the work: at the beginning of
+// every alternative and group, after every repetition, and in sequences often enough that little is done between two
+// callouts. Constructs are refused if the engines disagree (\h \w \b \d \x {,n} {n}?) or no tokenizer needs them.
 // Threads: thread-safe (a pure function). Errors: unsupported (a construct, with its place), invalid (syntax).
 #pragma once
 
@@ -29,13 +28,13 @@ enum class RegexDialect {
 
 struct TranslatedPattern {
   struct Part {
-    std::string syntax;           // of PCRE2
-    std::optional<size_t> set{};  // then a character of this set
+    std::string syntax;           // PCRE2 syntax
+    std::optional<size_t> set{};  // index into sets: a character of this set follows
   };
   std::vector<Part> parts;
   std::vector<CodepointSet> sets;
-  /// The whole pattern is one sequence that starts with SET+. Where such an attempt fails, all that start later in the
-  /// same run of the set fail too, because they can reach no other place; so they need not be made.
+  /// The whole pattern is one sequence that starts with SET+. If an attempt fails, all later starts in the same run of
+  /// the set fail too, because they can reach no other position; so they are skipped.
   bool starts_with_run = false;
 };
 

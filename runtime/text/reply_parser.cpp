@@ -8,8 +8,8 @@ namespace {
 
 using namespace marks;
 
-/// Of what turned out to be no call. A text that begins one at every few bytes, and ends none, would be read again and
-/// again.
+/// Limit of text that began as a call and was none. Otherwise a text that begins a call every few bytes, and ends none,
+/// would be read again and again.
 constexpr size_t kMostGivenUpBytes = 16U << 20U;
 
 size_t without_space_at_end(std::string_view text) {
@@ -48,7 +48,7 @@ void ReplyParser::emit(ReplyPart::Kind kind, std::string_view text) {
   if (!text.empty()) parts_.push_back({.kind = kind, .text = std::string(text)});
 }
 
-/// One step; false: the rest of the text is needed.
+/// One step; false: needs more text.
 bool ReplyParser::step(bool is_end) {
   switch (state_) {
     case State::begin: return begin(is_end);
@@ -64,7 +64,7 @@ bool ReplyParser::step(bool is_end) {
   return false;
 }
 
-/// White space at the front of what is held. It may come without end: what was seen is not looked at again.
+/// Length of the white space at the front of held_. It may be endless: what was scanned is not scanned again.
 size_t ReplyParser::leading_space() {
   seen_space_ = std::min(held_.find_first_not_of(kReplySpace, seen_space_), held_.size());
   return seen_space_;
@@ -91,7 +91,7 @@ bool ReplyParser::begin(bool is_end) {
   return true;
 }
 
-/// Emits what comes before the first mark, or what is certain to come before any.
+/// Emits the text before the first mark, or the text that is certain to precede any mark.
 bool ReplyParser::read_text(bool is_end) {
   std::vector<std::string_view> marks = openings_;
   if (is_reasoning_ && !has_told_ends_) marks.push_back(kEndThink);
@@ -104,7 +104,7 @@ bool ReplyParser::read_text(bool is_end) {
     opening_ = mark;
   }
   if (first == std::string::npos ||
-      first + opening_.size() > held_.size()) {  // a mark that is told may not be here yet
+      first + opening_.size() > held_.size()) {  // an announced mark may still be incomplete
     size_t end = is_end ? held_.size() : std::min(first, held_.size());
     if (!is_end && (is_reasoning_ || !marks.empty())) {
       end = std::min(end, held_.size() - begun_mark(held_, marks));
@@ -136,7 +136,7 @@ bool ReplyParser::read_text(bool is_end) {
 
 bool ReplyParser::read_call(bool is_end) {
   const auto state = reader_->read(std::string_view(held_).substr(space_));
-  // Within reasoning only a call that is whole is told; elsewhere its arguments are told as they come.
+  // Within reasoning a call is emitted only once it is whole; elsewhere its arguments are emitted as they arrive.
   const bool is_whole = state == CallReader::State::whole;
   if (state == CallReader::State::no_call) return give_up_call(reader_->read_bytes());
   if (!is_whole && (state == CallReader::State::undecided || is_reasoning_))
@@ -164,7 +164,7 @@ void ReplyParser::tell_call() {
   emit(ReplyPart::Kind::arguments, reader_->take_arguments());
 }
 
-/// The mark is text, and so is what follows, unless it has another one.
+/// Treats the mark as text, and continues to read after it.
 bool ReplyParser::give_up_call(size_t read_bytes) {
   given_up_bytes_ += read_bytes;
   if (given_up_bytes_ > kMostGivenUpBytes) openings_.clear();

@@ -1,14 +1,15 @@
-// Divides a model's answer, as its text arrives, into reasoning, content and calls of tools. Calls are read only where
-// tools are offered, in the marks of the template's family (tools.h), and of offered tools alone; within reasoning only
-// if they are whole. All other text is content or reasoning to the byte, whatever marks are in it; but white space
-// around </think> and in front of a call, and between calls, belongs to the form.
+// Divides a model's answer, as its text arrives, into reasoning, content and tool calls. Calls are read only if tools
+// are offered, only with the marks of the template's family (tools.h), and only of offered tools; within reasoning only
+// if they are whole. All other text is content or reasoning to the byte, whatever marks it contains; but white space
+// around </think>, before a call and between calls belongs to the form.
 //
-// Where marks are told, a </think> that is none is text, and one after the reasoning is left out.
+// If ReplyForm::told_ends, a </think> that was not announced is text, and an announced one after the reasoning is
+// dropped.
 //
-// What comes out does not depend on how the text is cut into pieces. Text that may begin a mark or a call is held back
-// until that is decided, and read again if it is none; after 16 MB of that, no more calls are looked for. Threads:
-// belongs to one thread. Lifetime: owns its text. Errors: none; arguments that are cut are delivered as far as they
-// came, unless their form is told only as a whole, and then its text is.
+// The output does not depend on how the text is cut into pieces. Text that may begin a mark or a call is held back
+// until that is decided, and read again if it is no call; after 16 MB of such text, no more calls are looked for.
+// Threads: belongs to one thread. Lifetime: owns its text. Errors: none; the arguments of a cut call are delivered as
+// far as they arrived, or its whole text if its form is delivered only whole.
 #pragma once
 
 #include <deque>
@@ -27,7 +28,7 @@ struct ReplyPart {
   enum class Kind {
     reasoning,
     content,
-    call,       // a call begins: `text` is the function's name, `id` what the model calls it (Kimi-K2), or empty
+    call,       // a call begins: `text` is the function's name, `id` the model's id of the call (Kimi-K2), or empty
     arguments,  // more text of the last call's arguments
   };
   Kind kind = Kind::content;
@@ -36,43 +37,44 @@ struct ReplyPart {
   [[nodiscard]] bool operator==(const ReplyPart&) const = default;
 };
 
-/// What a reply may consist of.
+/// The possible parts of a reply.
 struct ReplyForm {
   bool reasons = false;                   // the prompt has ended within <think>
-  std::vector<CallableTool> tools = {};   // that may be called; none: what looks like a call is text
-  std::optional<ToolFamily> family = {};  // in which the template writes calls; absent: any form is read
-  bool told_ends = false;                 // </think> is a mark only where `mark_end` says so
+  std::vector<CallableTool> tools = {};   // tools that may be called; none: calls are read as text
+  std::optional<ToolFamily> family = {};  // syntax of calls in the template; nullopt: any is read
+  bool told_ends = false;                 // </think> is a mark only if announced by `mark_end`
 };
 
 enum class ReplyCalls {
   none,
   whole,
-  broken,  // of one at least the arguments are no object: they were cut, or are no JSON
+  broken,  // the arguments of at least one are not an object: cut, or not JSON
 };
 
 class ReplyParser {
  public:
   explicit ReplyParser(ReplyForm form);
 
-  /// After so many bytes of the whole text comes </think>, as a token of its own. Before that is pushed; of told_ends.
+  /// Announces that </think> follows as a token after `offset` bytes of the whole text. Call before that text is
+  /// pushed; only with told_ends.
   void mark_end(size_t offset) { ends_.push_back(offset); }
   [[nodiscard]] std::vector<ReplyPart> push(std::string_view text);
-  /// The text has ended.
+  /// Ends the text.
   [[nodiscard]] std::vector<ReplyPart> finish();
-  /// Calls so far; one that is under way is broken.
+  /// Calls so far; an unfinished one is broken.
   [[nodiscard]] ReplyCalls calls() const;
 
  private:
   enum class State {
-    begin,  // nothing has come yet but white space
-    after,  // </think> has come, and white space since
+    begin,  // only white space so far
+    after,  // only white space since </think>
     text,
-    call,  // a mark has come that may begin one
+    call,  // after a mark that may begin a call
     after_call,
   };
   [[nodiscard]] bool step(bool is_end);
   size_t leading_space();
-  /// Takes bytes from the front of what is held.
+  /// Drops bytes from the front of held_.
   void drop(size_t bytes);
   bool begin(bool is_end);
   bool read_text(bool is_end);
@@ -86,19 +88,19 @@ class ReplyParser {
   }
 
   std::vector<CallableTool> tools_;
-  std::vector<std::string_view> openings_;  // of calls that are still looked for
+  std::vector<std::string_view> openings_;  // marks of calls that are still looked for
   State state_;
   bool is_reasoning_;
   bool has_told_ends_;
-  std::deque<size_t> ends_;  // of reasoning, that have not been read
-  size_t read_ = 0;          // bytes of the text in front of held_
+  std::deque<size_t> ends_;  // announced </think> that have not been read, as offsets
+  size_t read_ = 0;          // bytes of the text before held_
   std::string held_;
-  size_t seen_space_ = 0;     // at the front of held_: this is white space, if not more
-  size_t space_ = 0;          // bytes of white space in front of the call
-  std::string_view opening_;  // its mark
+  size_t seen_space_ = 0;     // held_ begins with at least this much white space
+  size_t space_ = 0;          // bytes of white space before the call
+  std::string_view opening_;  // the call's opening mark
   std::unique_ptr<CallReader> reader_;
-  bool is_told_ = false;             // the call that is under way
-  std::string_view block_end_ = {};  // that ends the calls
+  bool is_told_ = false;             // the current call has been emitted
+  std::string_view block_end_ = {};  // mark that ends the block of calls
   size_t given_up_bytes_ = 0;
   bool has_calls_ = false;
   bool has_broken_call_ = false;

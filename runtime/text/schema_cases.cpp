@@ -10,9 +10,9 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostSteps = 20'000;  // of choosing, for one value
+constexpr size_t kMostSteps = 20'000;  // schemas visited for one value
 
-/// Whether a schema says no more than what its reference leads to does, or without one nothing.
+/// Whether a schema adds nothing to the target of its reference, or, without a reference, accepts everything.
 bool is_bare(const OrderedJson& schema) {
   if (schema.is_boolean()) return schema.get<bool>();
   return std::ranges::none_of(schema_keywords(), [&](const SchemaKeyword& keyword) {
@@ -31,10 +31,10 @@ class CaseFinder {
   }
 
  private:
-  /// What one alternative adds, and all alternatives of one choice.
+  /// The alternatives of one choice, each with the schemas that it adds.
   using Choice = std::vector<SchemaList>;
 
-  /// `next`: schemas that hold and have not been looked at; `taken`: those that have been; `open`: choices to be made.
+  /// `next`: schemas that must hold and have not been visited; `taken`: visited ones; `open`: choices to be made.
   Result<void> choose(SchemaList next, SchemaList taken, std::vector<Choice> open) {
     for (size_t at = 0; at < next.size(); ++at) {
       const OrderedJson& schema = *next[at];

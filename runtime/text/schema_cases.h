@@ -1,6 +1,6 @@
-// The ways in which one value can be of several schemas at once. "allOf", "anyOf", "oneOf", "if" and "$ref" compose
-// schemas, also beside other keywords; here they are taken apart, until each way is a list of schemas of which only
-// the keywords that are left are to be looked at, all of them.
+// Enumerates the ways in which one value can satisfy several schemas at once. "allOf", "anyOf", "oneOf", "if" and
+// "$ref" compose schemas, also beside other keywords; here they are expanded, until each way is a list of schemas whose
+// remaining keywords must all hold.
 // Threads: pure functions. Lifetime: lists view the schema. Errors: invalid (more ways than kMostCases), naming the
 // place.
 #pragma once
@@ -14,18 +14,18 @@
 
 namespace dspack::runtime {
 
-/// Of all combinations of alternatives for one value.
+/// Limit of combinations of alternatives for one value.
 inline constexpr size_t kMostCases = 256;
 
-/// Schemas within one schema, all of which hold; empty: any value.
+/// Schemas within one schema, all of which must hold; empty: any value.
 using SchemaList = std::vector<const OrderedJson*>;
 
-/// The ways, in the order of the alternatives. Each value of the schemas is of one of them; of "oneOf" and "if" they
-/// are wider: that no second alternative holds, and that "if" does not where "else" is chosen, is left out.
+/// The ways, in the order of the alternatives. Each valid value satisfies one of them; for "oneOf" and "if" they are
+/// wider: they ignore that no second alternative may hold, and that "if" must not hold with "else".
 [[nodiscard]] Result<std::vector<SchemaList>> schema_cases(const JsonSchema& schema, const SchemaList& all);
 
-/// The same schemas in one order, each once, without those that say nothing and those that only refer to another one:
-/// lists that are equal then have the same values.
+/// The same schemas in a canonical order, without duplicates, schemas that accept everything and schemas that only
+/// refer to another one: so equal lists have the same values.
 [[nodiscard]] SchemaList canonical_list(const JsonSchema& schema, const SchemaList& all);
 
 }  // namespace dspack::runtime

@@ -29,34 +29,34 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr size_t kMostDepth = 100;      // of values within values, through references
-constexpr size_t kMostLists = 4000;     // of schemas that hold together
-constexpr int kMostTimes = 32;          // that a grammar is written, with what is known of the time before
-constexpr size_t kLongestInline = 100;  // bytes of an expression that several rules hold
+constexpr size_t kMostDepth = 100;      // nesting of values, through references
+constexpr size_t kMostLists = 4000;     // lists of schemas that must hold together
+constexpr int kMostTimes = 32;          // repetitions of writing the grammar, each with the results of the one before
+constexpr size_t kLongestInline = 100;  // bytes; longer expressions become rules
 
 using Ways = std::vector<std::string>;
-/// Arguments in a family's marks have nothing around and between them.
+/// Arguments between a family's marks have nothing around and between them.
 const ObjectStyle kArguments = {.begin = {}, .comma = {}, .end = literal(""), .end_of_none = literal("")};
 
-using Rule = std::optional<std::string>;  // nullopt: no value is of it
+using Rule = std::optional<std::string>;  // nullopt: no value fits
 
-/// Lists of schemas that a value of finite length is known to be of.
+/// Lists of schemas that are known to have a value of finite length.
 using Valued = std::set<SchemaList>;
 
 class GrammarWriter {
  public:
-  /// `valued`: lists that may hold themselves; others that do so have no value.
+  /// `valued`: only these lists may contain themselves; other recursive lists have no value.
   GrammarWriter(const JsonSchema& schema, const Valued& valued)
       : schema_(schema), valued_(valued), validator_(schema) {}
 
-  /// nullopt: no value is of it.
+  /// nullopt: no value satisfies the schema.
   Result<std::optional<std::string>> write(std::optional<ArgumentStyle> style) {
     TRY_ASSIGN(const Rule value, style ? write_arguments(*style) : write({&schema_.root()}));
     if (!value) return std::optional<std::string>();
     return std::optional(fmt::format("root ::= {}\n{}", *value, rules_.text()));
   }
 
-  /// Of the lists that were written, those that have a value.
+  /// The lists written so far that have a value.
   [[nodiscard]] Valued valued() const {
     Valued all;
     for (const auto& [list, written] : written_)
@@ -85,7 +85,7 @@ class GrammarWriter {
     return schema_.refuse(error.kind, all.empty() ? schema_.root() : *all.front(), error.message);
   }
 
-  /// A value of all these schemas. Lists that come again are written once, and may hold themselves.
+  /// The rule for a value of all these schemas. A repeated list is written once, and may contain itself.
   Result<Rule> write(const SchemaList& given) {
     SchemaList all = canonical_list(schema_, given);
     if (all.empty()) return Rule(rules_.any());
@@ -157,7 +157,7 @@ class GrammarWriter {
     if (std::ranges::find(ways, way) == ways.end()) ways.push_back(std::move(way));
   }
 
-  /// Where values are listed: those of them that are of all schemas.
+  /// If values are listed: those that satisfy all schemas.
   Result<std::optional<std::vector<OrderedJson>>> values_of(const SchemaList& all) {
     const auto listing = std::ranges::find_if(all, [](const OrderedJson* each) {
       return find_keyword(*each, "const") != nullptr || find_keyword(*each, "enum") != nullptr;
@@ -236,7 +236,7 @@ class GrammarWriter {
     return items;
   }
 
-  /// From the end: what follows the first `i` items.
+  /// Built from the end: `follows` is the rule for what follows the first `i` items.
   std::string list_rule(const Ways& first, const std::string& other, uint64_t least, std::optional<uint64_t> most) {
     const std::string end = fmt::format("{} \"]\"", rules_.space());
     std::string follows;
@@ -306,7 +306,7 @@ class GrammarWriter {
     return names;
   }
 
-  /// Those that hold for the member of this name; nullopt: there can be none.
+  /// The schemas that hold for the member of this name; nullopt: no such member is allowed.
   Result<std::optional<SchemaList>> schemas_of(const SchemaList& all, const std::string& name) {
     SchemaList schemas;
     for (const OrderedJson* each : all) {
@@ -331,7 +331,7 @@ class GrammarWriter {
     return std::optional(std::move(schemas));
   }
 
-  /// Members of names that are not listed; nullopt: there are none.
+  /// The rule for members whose names are not listed; nullopt: none are allowed.
   Result<Rule> write_free(const SchemaList& all, const std::vector<std::string>& names,
                           std::optional<ArgumentStyle> style) {
     SchemaList of_values, of_names;
@@ -363,7 +363,7 @@ class GrammarWriter {
     return ways.empty() ? Rule() : Rule(alternatives(ways));
   }
 
-  /// A name of a pattern; between a family's marks, where names are as they stand, any name.
+  /// A name that matches a pattern; between a family's marks, where names are unquoted, any name.
   Result<std::string> write_name(const std::string& pattern, const OrderedJson& schema,
                                  std::optional<ArgumentStyle> style) {
     if (style) return plain_name();
@@ -401,7 +401,7 @@ class GrammarWriter {
     return literal(style ? name : python_json(OrderedJson(name), true));
   }
 
-  /// `name`: an expression of the grammar.
+  /// `name`: a grammar expression.
   Result<Rule> write_member(const std::string& name, const SchemaList& schemas, std::optional<ArgumentStyle> style) {
     if (style) return write_argument(name, schemas, *style);
     TRY_ASSIGN(const Rule value, write(schemas));
@@ -442,8 +442,8 @@ class GrammarWriter {
   struct Written {
     std::string name = {};
     Rule rule = {};
-    bool is_open = true;   // being written
-    bool is_used = false;  // by what is within it
+    bool is_open = true;   // still being written
+    bool is_used = false;  // by its own body
   };
 
   const JsonSchema& schema_;
@@ -451,11 +451,11 @@ class GrammarWriter {
   SchemaValidator validator_;
   GrammarRules rules_;
   std::map<SchemaList, Written> written_;
-  const OrderedJson* empty_ = nullptr;  // a schema that no value is of
+  const OrderedJson* empty_ = nullptr;  // a schema without any value
   size_t depth_ = 0;
 };
 
-/// Written until it is known which lists have values: a schema that holds itself has one where it need not.
+/// Repeats writing until the set of lists with values is stable: a recursive schema has a value if it need not recurse.
 Result<std::string> written(const OrderedJson& schema, std::optional<ArgumentStyle> style) {
   TRY_ASSIGN(const JsonSchema read, JsonSchema::read(schema));
   Valued known;

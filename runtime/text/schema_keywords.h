@@ -1,5 +1,6 @@
-// The keywords of JSON Schema, and what becomes of each: the reading of schemas, the grammar and docs/serve.md have it
-// from here. A keyword that is in no line is a remark. Threads: pure functions. Errors: none.
+// The keywords of JSON Schema and their treatment, used by the reader of schemas, the grammar and docs/serve.md. An
+// unlisted keyword is a remark.
+// Threads: pure functions. Errors: none.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace dspack::runtime {
 
-/// Types of values as bits. A number is whole or not; "integer" is a number that is whole.
+/// Types of values as bits. A number is whole or a fraction; "integer" is a whole number.
 using Types = uint32_t;
 inline constexpr Types kNull = 1, kBoolean = 2, kString = 4, kArray = 8, kObject = 16, kWhole = 32, kFraction = 64;
 inline constexpr Types kNumber = kWhole | kFraction;
@@ -16,15 +17,15 @@ inline constexpr Types kAnyType = 127;
 
 struct SchemaKeyword {
   enum class Treatment {
-    held,     // no token is chosen that breaks it
-    checked,  // the finished answer is looked at, and a fault is told
-    remark,   // says nothing of values
+    held,     // enforced: no token that violates it is chosen
+    checked,  // the finished answer is checked, and a fault reported
+    remark,   // does not constrain values
     refused,
   };
   std::string_view name;
-  Types types = 0;  // of which values it speaks; 0: of all
+  Types types = 0;  // types of values that it applies to; 0: all
   Treatment treatment = Treatment::held;
-  std::string_view text = {};  // what else is to be known
+  std::string_view text = {};  // details for users
 };
 
 [[nodiscard]] std::span<const SchemaKeyword> schema_keywords();

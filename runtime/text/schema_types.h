@@ -1,4 +1,4 @@
-// What several schemas together say of a value's type, and the tightest of their bounds.
+// The types that several schemas together allow a value, and the tightest of their bounds.
 // Threads: pure functions. Errors: none.
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace dspack::runtime {
 
-/// Those of which a value of all the schemas can be; where none names any, those of their keywords.
+/// The types that a value of all the schemas can have; if no schema names a type, the types of their keywords.
 [[nodiscard]] Types types_of(const SchemaList& all);
-/// Whether one of them has a keyword for values of some type.
+/// Whether one of them has a keyword for values of a certain type.
 [[nodiscard]] bool has_typed_keywords(const SchemaList& all);
-/// The tightest of a keyword's numbers in all the schemas.
+/// The tightest value of a numeric keyword in all the schemas.
 [[nodiscard]] std::optional<uint64_t> bound_of(const SchemaList& all, const char* keyword, bool is_least);
 
 }  // namespace dspack::runtime

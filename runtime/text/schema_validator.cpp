@@ -18,10 +18,10 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint64_t kMostSteps = 500'000;  // schemas and values looked at: a tenth of a second
-constexpr uint32_t kMostNested = 400;     // schemas within schemas, on the way to a value
+constexpr uint64_t kMostSteps = 500'000;  // visited schemas and values: a tenth of a second
+constexpr uint32_t kMostNested = 400;     // nesting of schemas on the way to a value
 constexpr size_t kMostFaultBytes = 500;
-// A pattern is tried with few of its own steps first, which nearly all texts need, and if these do not do with all.
+// A pattern is tried with few PCRE2 steps first, which suffice for nearly all texts, and then with its full limit.
 constexpr uint32_t kQuickPatternSteps = 2'000;
 constexpr uint64_t kQuickPattern = 20, kLongPattern = 1'000;  // in steps of a check
 
@@ -43,7 +43,7 @@ uint64_t count_characters(std::string_view text) {
 
 }  // namespace
 
-/// One check; the place within the value is kept for the first fault.
+/// One check; keeps the first fault with its place within the value.
 class SchemaValidator::Check {
  public:
   explicit Check(SchemaValidator& of) : of_(of) {}
@@ -74,7 +74,7 @@ class SchemaValidator::Check {
     return of_.has_pattern(text, pattern);
   }
 
-  /// True, and the first fault is kept, but for what may be wrong because another alternative is right.
+  /// Keeps the first fault, except while alternatives are tried, of which another may hold. Returns true.
   bool tell(std::string_view what) {
     if (silent_ == 0 && fault_.empty())
       fault_ = path_.empty() ? std::string(what) : fmt::format("at {}: {}", path_, what);
@@ -89,7 +89,7 @@ class SchemaValidator::Check {
     return result;
   }
 
-  /// A member of the value.
+  /// Checks a member of the value.
   Result<bool> is_within(const OrderedJson& value, const OrderedJson& schema, std::string_view name) {
     const size_t length = path_.size();
     if (length < kMostFaultBytes) path_ += fmt::format("/{}", brief(name));

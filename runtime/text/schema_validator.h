@@ -1,7 +1,7 @@
-// Whether a value is of a JSON schema: all that its keywords say, and formats as string_formats.h reads them. Answers
-// are checked so when they have ended, since a grammar holds them to a part of it alone (schema_grammar.h).
+// Checks whether a value satisfies a JSON schema: all its keywords, and formats as in string_formats.h. Answers are
+// checked when they have ended, since a grammar enforces only a part of the schema (schema_grammar.h).
 //
-// Numbers are decimals: 1.0 is 1, and whole; nothing is rounded, and what is compared has kMostDigits digits at most.
+// Numbers are decimals: 1.0 is 1, and whole; nothing is rounded, and compared numbers have at most kMostDigits digits.
 // Threads: single-thread. Lifetime: views the schema. Errors: budget (more steps than a check may take; a value nested
 // too deep), unsupported or invalid (a pattern, a number of too many digits).
 #pragma once
@@ -22,11 +22,11 @@ class SchemaValidator {
  public:
   explicit SchemaValidator(const JsonSchema& schema) : schema_(schema) {}
 
-  /// What is wrong with a value, and where in it; nullopt: it is of the schema.
+  /// The fault of a value and its place; nullopt: the value satisfies the schema.
   [[nodiscard]] Result<std::optional<std::string>> fault(const OrderedJson& value);
-  /// Whether it is of a schema within the schema.
+  /// Whether a value satisfies a schema within the schema.
   [[nodiscard]] Result<bool> is_of(const OrderedJson& value, const OrderedJson& schema);
-  /// Whether a pattern is found in a text.
+  /// Whether a pattern matches anywhere in a text.
   [[nodiscard]] Result<bool> has_pattern(std::string_view text, const std::string& pattern,
                                          uint32_t most_steps = ValuePattern::kMostSteps);
 
@@ -36,8 +36,8 @@ class SchemaValidator {
   std::map<std::string, ValuePattern> patterns_;
 };
 
-/// What is wrong with a text that is to be JSON of a schema; nullopt: nothing. Errors are among it: what could not be
-/// checked is not passed off.
+/// The fault of a text that must be JSON of a schema; nullopt: none. Errors count as faults: a value that cannot be
+/// checked is not accepted.
 [[nodiscard]] std::optional<std::string> schema_fault(std::string_view text, const OrderedJson& schema);
 
 }  // namespace dspack::runtime

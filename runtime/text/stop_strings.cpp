@@ -5,7 +5,7 @@
 
 namespace dspack::runtime {
 
-// The longest stop string with which `text` ends.
+// The longest stop string that `text` ends with.
 std::optional<size_t> StopStrings::longest_ending(std::string_view text) const {
   std::optional<size_t> longest;
   for (size_t i = 0; i < strings_.size(); ++i) {
@@ -14,7 +14,7 @@ std::optional<size_t> StopStrings::longest_ending(std::string_view text) const {
   return longest;
 }
 
-// Bytes at the end of `text` with which a stop string may begin.
+// Number of bytes at the end of `text` that may begin a stop string.
 size_t StopStrings::longest_begun(std::string_view text) const {
   size_t longest = 0;
   for (const std::string& string : strings_) {

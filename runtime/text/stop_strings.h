@@ -1,8 +1,9 @@
-// Ends a text before the first of several strings that occurs in it, while the text arrives in pieces.
+// Ends a text before the first occurrence of any of several strings, while the text arrives in pieces.
 //
-// What comes out does not depend on how the text is cut into pieces: the string that is complete first ends it; of
-// those that end at the same byte, the longest. Text that may be the beginning of a stop string is held back until that
-// is decided. Threads: belongs to one thread. Lifetime: owns its strings. Errors: none.
+// The output does not depend on how the text is cut into pieces: the string that is complete first ends the text; of
+// several that end at the same byte, the longest. Text that may be the beginning of a stop string is held back until
+// that is decided.
+// Threads: belongs to one thread. Lifetime: owns its strings. Errors: none.
 #pragma once
 
 #include <optional>
@@ -17,11 +18,11 @@ class StopStrings {
   /// None of `strings` is empty. No strings: the text passes through.
   explicit StopStrings(std::vector<std::string> strings) : strings_(std::move(strings)) {}
 
-  /// What of the text so far is certain to stand before any stop string, and has not been returned yet.
+  /// Returns the text that is certain to precede any stop string and has not been returned yet.
   [[nodiscard]] std::string push(std::string_view text);
-  /// The stop string that has come, or nullptr; whatever is pushed later is dropped.
+  /// The stop string that was found, or nullptr; text that is pushed afterwards is dropped.
   [[nodiscard]] const std::string* found() const { return found_ ? &strings_[*found_] : nullptr; }
-  /// The text has ended: what was held back, which was no stop string after all. Afterwards the next text can begin.
+  /// Ends the text: returns the text held back, which was not a stop string. Afterwards the next text can begin.
   [[nodiscard]] std::string finish();
 
  private:
@@ -30,7 +31,7 @@ class StopStrings {
 
   std::vector<std::string> strings_;
   std::string held_;
-  std::optional<size_t> found_;  // of them
+  std::optional<size_t> found_;  // index into strings_
 };
 
 }  // namespace dspack::runtime

@@ -6,11 +6,11 @@
 namespace dspack::runtime {
 namespace {
 
-// Days that are in the calendar: 29 February in leap years alone (RFC 3339, appendix C).
+// Days of the calendar: 29 February only in leap years (RFC 3339, appendix C).
 #define DATE                                                                                      \
   "(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|" \
   "02-(?:0[1-9]|1\\d|2[0-8]))|(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
-// Without leap seconds, which are right at some times alone.
+// Without leap seconds, which are valid only at certain times.
 #define TIME "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
 #define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,20}[A-Za-z0-9])?"
 #define BYTE "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
@@ -48,8 +48,8 @@ constexpr std::array kFormats = {
     Format{"relative-json-pointer", "^(?:0|[1-9]\\d*)(?:#|(?:/(?:[^~/]|~[01])*)*)$"},
     Format{"regex", "^[A-Za-z0-9 _-]*$"},
     Format{"byte", "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"},
-    // OpenAPI's and pydantic's that say nothing of a string's characters, and OpenAPI's of numbers, which say how a
-    // program keeps them.
+    // Formats of OpenAPI and pydantic that do not restrict a string's characters, and OpenAPI's formats of numbers,
+    // which describe a program's representation.
     Format{"binary", ""},
     Format{"password", ""},
     Format{"path", ""},
@@ -59,7 +59,7 @@ constexpr std::array kFormats = {
     Format{"int64", ""},
     Format{"float", ""},
     Format{"double", ""},
-    // Zod's, as its patterns say.
+    // Zod's formats, with its patterns.
     Format{"guid", "^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$"},
     Format{"base64", "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"},
     Format{"base64url", "^[A-Za-z0-9_-]*$"},

@@ -1,5 +1,5 @@
-// The formats of JSON Schema's strings, as patterns: of each at least the strings that are written daily, and none that
-// is not of the format. Sources: JSON Schema Validation 2020-12, section 7.3, and the RFCs that it names.
+// The formats of JSON Schema's strings, as patterns: each accepts at least the common strings of its format, and none
+// that is invalid. Sources: JSON Schema Validation 2020-12, section 7.3, and the RFCs that it names.
 // Threads: thread-safe (pure functions). Errors: none.
 #pragma once
 
@@ -9,11 +9,11 @@
 
 namespace dspack::runtime {
 
-/// All of them.
+/// The names of all formats.
 [[nodiscard]] std::vector<std::string_view> known_formats();
-/// Whether strings can be held to a format; OpenAPI's, which say nothing of a string's characters, are among them.
+/// Whether a format is known; including OpenAI's formats that do not restrict a string's characters.
 [[nodiscard]] bool is_known_format(std::string_view name);
-/// The pattern of a known format; nullopt: it has any string.
+/// The pattern of a known format; nullopt: it accepts any string.
 [[nodiscard]] std::optional<std::string_view> pattern_of_format(std::string_view name);
 
 }  // namespace dspack::runtime

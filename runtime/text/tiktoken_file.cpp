@@ -24,8 +24,8 @@ using nlohmann::json;
 constexpr char kModelFile[] = "tiktoken.model";
 constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr uint32_t kSpecialTokens = 256;
-constexpr size_t kMaxTokenBytes = 1024;     // bounds the work per token; the family's longest have some 100
-constexpr uint64_t kMaxTokens = 1U << 24U;  // likewise
+constexpr size_t kMaxTokenBytes = 1024;     // bounds the work per token; the family's longest have about 100
+constexpr uint64_t kMaxTokens = 1U << 24U;  // bounds the work per file
 
 /// TikTokenTokenizer.pat_str of Kimi-K2's tokenization_kimi.py.
 constexpr std::string_view kKimiPattern =
@@ -108,7 +108,7 @@ Result<std::map<uint32_t, AddedToken>> named_tokens(const json& config) {
   return tokens;
 }
 
-/// The special tokens, all 256.
+/// All 256 special tokens.
 Result<std::vector<AddedToken>> special_tokens(const json& config, uint32_t first_id) {
   TRY_ASSIGN(const auto named, named_tokens(config));
   const uint32_t end = first_id + kSpecialTokens;
@@ -198,7 +198,7 @@ constexpr size_t kMaxRunCharacters = 25'000;
 std::vector<std::string_view> slice_long_runs(std::string_view text) {
   std::vector<std::string_view> slices;
   size_t begin = 0;
-  size_t block_characters = 0;  // of the 400,000: counted on through the slices of a block
+  size_t block_characters = 0;  // in the current block of 400,000, which may have several slices
   size_t run_characters = 0;
   bool run_is_space = false;
   for (size_t at = 0; at < text.size();) {

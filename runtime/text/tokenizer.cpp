@@ -12,7 +12,7 @@ namespace dspack::runtime {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;  // positions in a word are 32 bits wide
-// Matches of a pattern may become fewer words: digits, say, that are found one by one and stay together.
+// A pattern's matches may outnumber words: digits, for example, are matched one by one and may stay together.
 constexpr uint64_t kWordsPerToken = 4;
 
 }  // namespace

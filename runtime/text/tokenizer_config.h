@@ -16,8 +16,8 @@ struct TokenizerConfig {
   std::optional<std::string> bos_token;
   std::optional<std::string> eos_token;
   std::optional<std::string> pad_token;
-  std::optional<std::string> chat_template;       // of a list of templates, the one named "default"
-  std::optional<std::string> tool_chat_template;  // of a list, the one named "tool_use": for conversations with tools
+  std::optional<std::string> chat_template;       // from a list of templates: the one named "default"
+  std::optional<std::string> tool_chat_template;  // from a list: the one named "tool_use", for conversations with tools
 
   /// Absent and null fields keep the defaults above.
   [[nodiscard]] static Result<TokenizerConfig> from_json(std::string_view tokenizer_config_json);

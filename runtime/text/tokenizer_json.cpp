@@ -67,7 +67,7 @@ Result<Bpe::Merges> parse_merges(const json& model) {
   if (list == nullptr) return Error{ErrorKind::invalid, "\"merges\" is missing"};
   Bpe::Merges merges;
   for (const json& value : *list) {
-    // merges.txt's first line, which old converters kept.
+    // The first line of merges.txt, which old converters kept.
     if (value.is_string() && value.get_ref<const std::string&>().starts_with("#version")) continue;
     TRY_ASSIGN(auto merge, parse_merge(value, merges.size()));
     merges.push_back(std::move(merge));
@@ -88,7 +88,7 @@ Result<AddedToken> added_token_with_id(const json& value) {
   return parse_added_token(value, id);
 }
 
-/// The id of an added token is the file's; it must agree with the vocabulary. (Hugging Face would silently choose
+/// The file sets the id of an added token, and it must agree with the vocabulary. (Hugging Face would silently choose
 /// another id, which no published file relies on.)
 Result<AddedTokens> add_added_tokens(const json* list, Vocabulary& vocabulary) {
   std::vector<AddedToken> tokens;

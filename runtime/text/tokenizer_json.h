@@ -1,10 +1,10 @@
-// tokenizer.json as parts: what a Tokenizer is made of.
+// tokenizer.json as the parts of a Tokenizer.
 //
 // Read: added_tokens, normalizer (null or an empty Sequence), pre_tokenizer, decoder (ByteLevel), model (BPE without
-// dropout, unknown token, affixes and byte fallback). Not read: post_processor, truncation and padding, which say what
-// to put around or cut from a text; that is the caller's decision.
-// Threads: thread-safe (a pure function). Lifetime: owns everything. Errors: unsupported or invalid, one line, with
-// the section in front.
+// dropout, unknown token, affixes and byte fallback). Not read: post_processor, truncation and padding, which add to a
+// text or cut it; that is the caller's decision.
+// Threads: thread-safe (a pure function). Lifetime: owns everything. Errors: unsupported or invalid, one line,
+// beginning with the section.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -18,7 +18,7 @@
 
 namespace dspack::runtime {
 
-/// Whether a long text is cut before anything looks at it (tiktoken_file.h).
+/// Whether a long text is sliced before all other steps (tiktoken_file.h).
 enum class Slicing { none, long_runs };
 
 struct TokenizerParts {
@@ -29,7 +29,7 @@ struct TokenizerParts {
   Slicing slicing = Slicing::none;
 };
 
-/// An added token as both tokenizer.json and tokenizer_config.json describe it: "content" and flags.
+/// An added token as tokenizer.json and tokenizer_config.json both describe it: "content" and flags.
 [[nodiscard]] Result<AddedToken> parse_added_token(const nlohmann::json& value, uint32_t id);
 
 [[nodiscard]] Result<TokenizerParts> parse_tokenizer_json(std::string_view text);

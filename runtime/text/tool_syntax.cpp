@@ -15,7 +15,7 @@ using namespace marks;
 
 constexpr char kProbe[] = "probe_function";
 
-/// The text that the template makes of a call. Templates differ in what they take for arguments, and for no content.
+/// The template's text for a call. Templates differ in the form of arguments and of absent content.
 Result<std::string> probe_text(const ChatTemplate& chat) {
   const OrderedJson object = {{"probe_argument", "probe"}};
   std::optional<Error> first;
@@ -119,10 +119,10 @@ Result<OrderedJson> ToolSyntax::calls(const std::vector<CallableTool>& tools, bo
                                       const Tokenizer& tokenizer) const {
   TRY_ASSIGN(OrderedJson alone, block(tools, is_parallel, tokenizer));
   if (family_ != ToolFamily::dsml || dsml_form_ == 0) return alone;
-  return sequence_form({constant_form("\n\n", tokenizer), std::move(alone)});  // as DeepSeek-V4 has learnt it
+  return sequence_form({constant_form("\n\n", tokenizer), std::move(alone)});  // as DeepSeek-V4 was trained
 }
 
-/// The calls without what is in front of them.
+/// The block of calls, without text before it.
 Result<OrderedJson> ToolSyntax::block(const std::vector<CallableTool>& tools, bool is_parallel,
                                       const Tokenizer& tokenizer) const {
   const auto constant = [&tokenizer](std::string_view text) { return constant_form(text, tokenizer); };
@@ -174,7 +174,7 @@ Result<OrderedJson> ToolSyntax::block(const std::vector<CallableTool>& tools, bo
   return sequence_form(std::move(parts));
 }
 
-/// What all calls together begin with; empty where each call begins alone.
+/// The beginning of a block of calls; empty if each call begins by itself.
 std::string ToolSyntax::begin() const {
   switch (family_) {
     case ToolFamily::v3:
@@ -187,7 +187,7 @@ std::string ToolSyntax::begin() const {
   return "";
 }
 
-/// What they end with, likewise.
+/// The end of a block of calls; empty if there is none.
 std::string_view ToolSyntax::end() const {
   switch (family_) {
     case ToolFamily::v3:
@@ -202,7 +202,7 @@ std::string_view ToolSyntax::end() const {
 
 Result<OrderedJson> ToolSyntax::text_with_calls(const std::vector<CallableTool>& tools, bool is_parallel,
                                                 const Tokenizer& tokenizer) const {
-  // A mark that is a token ends the text by itself, as no text holds it.
+  // A mark that is a token ends the text by itself, since text never contains it.
   OrderedJson text = {{"type", "any_text"}};
   std::string mark = begin().empty() ? std::string(kToolCall) : begin();
   if (mark.ends_with('\n')) mark.pop_back();

@@ -1,6 +1,6 @@
-// Texts in UTF-8 and the few Unicode facts that tokenizers need. format/base/foreign_text.h takes a text apart;
-// codepoint_set.h knows categories.
-// Threads: thread-safe (pure functions). Errors: none; broken text has a defined meaning.
+// UTF-8 texts and the few Unicode facts that tokenizers need. format/base/foreign_text.h splits a text into characters;
+// codepoint_set.h has categories.
+// Threads: thread-safe (pure functions). Errors: none; broken UTF-8 has a defined meaning.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,11 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 /// Every broken or incomplete sequence becomes one U+FFFD.
 [[nodiscard]] std::string to_valid_utf8(std::string_view bytes);
 
-/// Whether it is a byte of a UTF-8 sequence after the first.
+/// Whether it is a byte of a UTF-8 sequence after the first one.
 [[nodiscard]] constexpr bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
 }
-/// Bytes of the character that starts with `lead`, in valid text.
+/// Bytes of the character that starts with `lead`, in valid UTF-8.
 [[nodiscard]] constexpr size_t utf8_length(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;

@@ -15,14 +15,14 @@ namespace {
 constexpr uint32_t kMostMatchKilobytes = 20'000;
 constexpr std::string_view kSpaces = "\\t-\\r \\xA0\\u1680\\u2000-\\u200A\\u2028\\u2029\\u202F\\u205F\\u3000\\uFEFF";
 
-/// The pattern as PCRE2 reads it with its options for ECMA-262. Errors: what it would read in another way.
+/// The pattern in PCRE2's syntax with its options for ECMA-262. Errors: constructs that PCRE2 would read differently.
 Result<std::string> translated(std::string_view pattern) {
   const auto refuse = [](std::string_view what) {
     return Error{ErrorKind::unsupported, fmt::format("a pattern with {} cannot be held to", what)};
   };
   std::string text;
   bool is_in_class = false;
-  bool has_quantifier = false;  // directly before
+  bool has_quantifier = false;  // a quantifier comes directly before
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     const std::string_view rest = pattern.substr(i);
@@ -91,11 +91,11 @@ Result<ValuePattern> ValuePattern::compile(std::string_view pattern) {
   if (of_text) {
     auto code = compiled(*of_text, PCRE2_ENDANCHORED);
     if (code) return ValuePattern(*std::move(code), true);
-    // Properties of characters are many ranges there, more than PCRE2 has room for.
+    // The ranges of a character property may be more than PCRE2 has room for.
   }
   TRY_ASSIGN(const std::string expression, translated(pattern));
   TRY(compiled(expression, 0));
-  // One attempt, which looks for the place itself: the limit of steps is that of an attempt.
+  // Anchored, so that PCRE2 makes one attempt, which searches by itself: its step limit is per attempt.
   TRY_ASSIGN(Code code, compiled(fmt::format("(?s:.)*?(?:{})", expression), 0));
   return ValuePattern(std::move(code), false);
 }

@@ -1,6 +1,6 @@
-// The regular expressions of JSON Schema against strings' values. Those that a grammar can be held to (json_pattern.h)
-// mean here what they mean there; those with look-around, back references, \b and anchors within are PCRE2's, as far as
-// its syntax and ECMA-262's are the same.
+// Matches regular expressions of JSON Schema against strings' values. Patterns that a grammar can enforce
+// (json_pattern.h) mean the same here; those with look-around, back references, \b and inner anchors are run by PCRE2,
+// as far as its syntax agrees with ECMA-262's.
 // Threads: immutable. Errors: unsupported (a construct that the two read differently), invalid (syntax); matching:
 // budget (a pattern that takes too many steps on this text).
 #pragma once
@@ -20,7 +20,7 @@ class ValuePattern {
  public:
   [[nodiscard]] static Result<ValuePattern> compile(std::string_view pattern);
 
-  static constexpr uint32_t kMostSteps = 100'000;  // some 2 ms
+  static constexpr uint32_t kMostSteps = 100'000;  // about 2 ms
 
   /// Whether the pattern is found in a string of valid UTF-8, within `most_steps` of PCRE2.
   [[nodiscard]] Result<bool> is_in(std::string_view value, uint32_t most_steps = kMostSteps) const;
@@ -31,10 +31,10 @@ class ValuePattern {
   };
   using Code = std::unique_ptr<pcre2_real_code_8, Free>;
   ValuePattern(Code code, bool is_of_text) : code_(std::move(code)), is_of_text_(is_of_text) {}
-  /// `options`: of PCRE2, beside those that ECMA-262 asks for.
+  /// `options`: PCRE2's, besides those for ECMA-262.
   [[nodiscard]] static Result<Code> compiled(std::string_view expression, uint32_t options);
   Code code_;
-  bool is_of_text_;  // of the value's JSON text, and of all of it
+  bool is_of_text_;  // matches the value's whole JSON text, not the value
 };
 
 }  // namespace dspack::runtime

@@ -19,7 +19,7 @@ constexpr uint64_t kIdSlack = 65'536;  // real vocabularies have holes of at mos
 Vocabulary::Vocabulary(uint64_t expected_tokens)
     : id_limit_(std::min<uint64_t>(expected_tokens, UINT32_MAX / 4) * 2 + kIdSlack) {}
 
-/// Makes room for a token that has no id yet.
+/// Reserves the entry of `id` for a new token.
 Result<uint32_t> Vocabulary::claim(uint64_t id, std::string_view token) {
   if (id >= id_limit_) {
     return Error{ErrorKind::invalid, fmt::format("token {} has id {}, too far beyond the number of tokens (limit {})",
@@ -43,7 +43,7 @@ Result<void> Vocabulary::add(uint64_t id, std::string_view token) {
     return Error{ErrorKind::invalid, fmt::format("token {} has two ids, {} and {}", quote(token), known->second, id)};
   }
   TRY_ASSIGN(const uint32_t small_id, claim(id, token));
-  // As Hugging Face's ByteLevel decoder: a token with any character that stands for no byte is text as it is.
+  // As in Hugging Face's ByteLevel decoder: a token with a character that represents no byte is plain text.
   entries_[small_id].bytes = unspell_bytes(token).value_or(std::string(token));
   ids_.emplace(token, small_id);
   return {};
@@ -72,7 +72,7 @@ std::string_view Vocabulary::bytes(uint32_t id) const {
 
 namespace {
 
-constexpr uint32_t kSpelledElsewhere = 256;  // bytes without a printable character are U+0100 onwards, in order
+constexpr uint32_t kSpelledElsewhere = 256;  // first spelling of bytes without a printable character, in order
 constexpr uint32_t kSpellings = 256 + 68;    // one past the highest spelling: 68 bytes are spelled elsewhere
 
 constexpr bool spells_itself(uint32_t byte) {

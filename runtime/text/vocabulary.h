@@ -1,4 +1,4 @@
-// Tokens and their ids: what tokenizer.json lists under model.vocab and added_tokens, as one table.
+// Tokens and their ids: the entries of tokenizer.json's model.vocab and added_tokens, as one table.
 // Threads: thread-compatible; const once filled. Lifetime: owns its strings; returned views live as long as the table.
 // Errors: invalid: an id used twice, a token with two ids, an id far beyond the number of tokens.
 #pragma once
@@ -23,14 +23,15 @@ class Vocabulary {
 
   /// Adding the same pair again does nothing.
   [[nodiscard]] Result<void> add(uint64_t id, std::string_view token);
-  /// A token that is text and spells no bytes, as tiktoken's special tokens are. Wins over a token of the same name.
+  /// Adds a token that is plain text and not a spelling of bytes, as tiktoken's special tokens. Replaces a token of the
+  /// same name.
   [[nodiscard]] Result<void> add_text(uint64_t id, std::string_view token);
   void mark_special(uint32_t id) { entries_[id].special = true; }
 
   [[nodiscard]] std::optional<uint32_t> find(std::string_view token) const;
-  /// The token as the file spells it; nullopt if there is none of this id.
+  /// The token as the file spells it; nullopt: no token has this id.
   [[nodiscard]] std::optional<std::string_view> token(uint32_t id) const;
-  /// The bytes of text that the token stands for; empty if there is none of this id.
+  /// The bytes of text that the token represents; empty if no token has this id.
   [[nodiscard]] std::string_view bytes(uint32_t id) const;
   [[nodiscard]] bool is_special(uint32_t id) const { return id < entries_.size() && entries_[id].special; }
   /// One more than the highest id; ids without a token may lie below it.
@@ -46,17 +47,17 @@ class Vocabulary {
   [[nodiscard]] Result<uint32_t> claim(uint64_t id, std::string_view token);
 
   uint64_t id_limit_;
-  std::vector<Entry> entries_;  // by id
+  std::vector<Entry> entries_;  // index is the id
   StringMap<uint32_t> ids_;
 };
 
-// The spelling of bytes as printable characters that byte-level vocabularies use (GPT-2's bytes_to_unicode): a
-// vocabulary writes the two bytes " a" as "Ġa".
-// Thread-safe. A token that is not spelled this way is nullopt.
+// The spelling of bytes as printable characters that byte-level vocabularies use (GPT-2's bytes_to_unicode): the two
+// bytes " a" are written "Ġa".
+// Thread-safe.
 
-/// Bytes to spelling. Any bytes, each becomes one character.
+/// Bytes to spelling: each byte becomes one character.
 [[nodiscard]] std::string spell_bytes(std::string_view bytes);
-/// Spelling to bytes; nullopt if any character stands for no byte.
+/// Spelling to bytes; nullopt if a character represents no byte.
 [[nodiscard]] std::optional<std::string> unspell_bytes(std::string_view token);
 
 }  // namespace dspack::runtime

@@ -45,7 +45,7 @@ const format::TensorInfo* Comparer::find_output(std::string_view module) const {
   return module == kHead ? reference_.find(kLogits) : nullptr;
 }
 
-// False: a routed expert got other tokens than in the reference. An error: no tensor of this model.
+// False: a routed expert got another number of tokens than in the reference. Error: the tensor does not fit this model.
 Result<bool> Comparer::same_rows(std::string_view module, const format::TensorInfo& tensor, uint64_t rows,
                                  uint64_t cols) const {
   if (is_number(tensor.dtype) && has_width(tensor, cols)) {
@@ -157,12 +157,12 @@ Result<Comparison> Comparer::finish() {
                            reference_.path(), reference_.tensors().size())};
 }
 
-// What a router chose.
+// Router choices.
 
 namespace {
 
-// One token's choice as a row over all experts: the weight where an expert was chosen, else 0. So the order in which an
-// implementation lists its experts does not matter.
+// One token's choice as a row over all experts: the weight of each chosen expert, else 0. So the order in which an
+// implementation lists experts does not matter.
 template <class Id>
 std::vector<double> row_of(std::span<const Id> ids, std::span<const double> weights, uint32_t experts) {
   std::vector<double> row(experts);
@@ -182,7 +182,8 @@ bool same_experts(std::span<const Id> a, std::span<const Other> b) {
 
 }  // namespace
 
-// Implementations return (logits, weights, indices), (indices, weights) or logits alone: told apart by type and width.
+// Implementations return (logits, weights, indices), (indices, weights) or logits alone; type and width tell them
+// apart.
 Comparer::RouterTensors Comparer::find_routing(std::string_view module) const {
   RouterTensors found;
   for (const char* suffix : {".output", ".output.0", ".output.1", ".output.2"}) {
@@ -223,7 +224,7 @@ Result<Comparer::Choices> Comparer::read_choices(const RouterTensors& tensors, c
   choices.ids.resize(count);
   queue_.download(std::as_writable_bytes(std::span(choices.ids)), routing.ids);
   queue_.synchronize();
-  // Where the recording keeps no weights, the choice alone is compared.
+  // If the recording has no weights, only the choice is compared.
   choices.weights.assign(count, 1.0);
   choices.wanted_weights.assign(count, 1.0);
   if (tensors.weights == nullptr) return choices;

@@ -1,6 +1,7 @@
-// Compares a pass with a recording while it runs, piece by piece: memory holds one piece of one tensor of each.
+// Compares a pass with a recording while it runs, piece by piece: only one piece of a tensor and of its reference is in
+// memory.
 // Threads: single-thread. Lifetime: borrows queue and recording. Errors: invalid (the recording's shapes contradict the
-// model, or it has nothing of the model), those of reading it.
+// model, or it has no tensor of this model), those of reading the recording.
 #pragma once
 
 #include <map>
@@ -16,8 +17,8 @@
 namespace dspack::runtime {
 
 struct ComparerOptions {
-  std::optional<double> tolerance;  // absent: default_tolerance of each tensor's type
-  /// Give every module the reference's input, where there is one: errors do not accumulate.
+  std::optional<double> tolerance;  // unset: default_tolerance of each tensor's type
+  /// Give every module the reference's input, if recorded, so that errors do not accumulate.
   bool inject = false;
 };
 
@@ -33,15 +34,15 @@ class Comparer final : public Trace {
   void routing(std::string_view module, const Routing& routing) override;
   [[nodiscard]] Result<void> status() const override { return status_; }
 
-  /// What has been found. Precondition: the pass has ended well.
+  /// The result. Precondition: the pass has ended without error.
   [[nodiscard]] Result<Comparison> finish();
 
  private:
   struct Entry {
     ComparedModule found;
-    uint64_t input_rows = 0;  // compared so far
+    uint64_t input_rows = 0;  // rows compared so far
     uint64_t output_rows = 0;
-    size_t finished = 0;  // its place in the order of first outputs, from 1
+    size_t finished = 0;  // position in the order of first outputs, from 1
   };
   struct Piece {
     std::vector<double> here;
@@ -56,7 +57,7 @@ class Comparer final : public Trace {
   Result<void> compare_input(std::string_view module, const kernels::Rows& rows, uint32_t total_rows);
   Result<void> compare_output(std::string_view module, const kernels::Rows& rows, uint32_t total_rows);
   void compare_logits(const Piece& piece, uint64_t cols);
-  // nullptr: the recording does not have it.
+  // nullptr: not in the recording.
   struct RouterTensors {
     const format::TensorInfo* logits = nullptr;   // [tokens, experts]
     const format::TensorInfo* ids = nullptr;      // [tokens, top_k]
@@ -64,7 +65,7 @@ class Comparer final : public Trace {
   };
   [[nodiscard]] RouterTensors find_routing(std::string_view module) const;
   [[nodiscard]] Result<void> check_routing(const RouterTensors& tensors) const;
-  // Of some tokens, [rows, top_k] each.
+  // The routes of some tokens, [rows, top_k] each.
   struct Choices {
     std::vector<uint32_t> ids;
     std::vector<double> weights;
@@ -83,8 +84,8 @@ class Comparer final : public Trace {
   ComparerOptions options_;
   std::vector<Entry> entries_;
   size_t finished_ = 0;
-  std::map<std::string, size_t, std::less<>> places_;  // module -> entry
-  std::set<std::string, std::less<>> compared_;        // tensors of the reference
+  std::map<std::string, size_t, std::less<>> places_;  // module -> index in entries_
+  std::set<std::string, std::less<>> compared_;        // names of reference tensors
   std::optional<LogitAgreement> logits_;
   Result<void> status_;
 };

@@ -17,7 +17,7 @@ double ratio(double error, double reference) {
   return reference == 0 ? kInfinity : error / reference;
 }
 
-// Subtracted from each logit, gives the logarithm of its probability.
+// logit - log_sum_exp(logits) is the logarithm of its probability.
 double log_sum_exp(std::span<const double> logits) {
   const double highest = *std::ranges::max_element(logits);
   double sum = 0;
@@ -36,7 +36,7 @@ void ErrorSums::add(std::span<const double> got, std::span<const double> wanted)
   DSPACK_CHECK(got.size() == wanted.size(), "values beside another number of values");
   values += got.size();
   for (size_t i = 0; i < got.size(); ++i) {
-    if (got[i] == wanted[i] && !std::isfinite(got[i])) continue;  // the same infinity
+    if (got[i] == wanted[i] && !std::isfinite(got[i])) continue;  // equal infinities
     if (!std::isfinite(got[i]) || !std::isfinite(wanted[i])) {
       not_a_number += std::isnan(got[i]) && std::isnan(wanted[i]) ? 0 : 1;
       continue;
@@ -67,7 +67,7 @@ void LogitAgreement::add(std::span<const double> logits, std::span<const double>
     if (log_p == -kInfinity) continue;  // 0 * log 0
     sum += std::exp(log_p) * (log_p - (logits[i] - ours));
   }
-  sum = std::max(sum, 0.0);  // rounding can bring equal rows below zero
+  sum = std::max(sum, 0.0);  // rounding can make the sum of equal rows negative
   ++rows;
   divergence += sum;
   largest_divergence = std::max(largest_divergence, sum);

@@ -39,8 +39,8 @@ std::string line(const ComparedModule& found, size_t width) {
   return text + "\n";
 }
 
-// Where the error of a module comes from whose input departs already: the module around it, between what it finished
-// last before, which agrees, and this.
+// Locates the error of a module whose input already departs: inside the enclosing module, after the module that
+// finished just before, which agrees.
 std::string where(const ComparedModule& found, const ComparedModule* before) {
   std::string text;
   if (const std::string around = enclosing_module(found.module); !around.empty()) {
@@ -62,7 +62,7 @@ std::string why(const ComparedModule& found, const ComparedModule* before) {
   return text + fmt::format("its input departs as well ({}): {}", relative(found.input), where(found, before));
 }
 
-// Many for one reason: the first few by name.
+// Entries grouped by reason, each with the first few names.
 std::string list(std::string_view title, const std::vector<NotCompared>& entries) {
   constexpr size_t kShown = 4;
   if (entries.empty()) return "";
@@ -101,7 +101,7 @@ Json to_json(const std::vector<NotCompared>& entries) {
   return list;
 }
 
-// The module whose own work is wrong, as far as the recording tells.
+// The module in which the error arises, as far as the recording shows.
 Json arises_within(const ComparedModule* first) {
   if (first == nullptr) return nullptr;
   return first->input_departs() ? enclosing_module(first->module) : first->module;

@@ -1,4 +1,4 @@
-// A comparison for people and for programs.
+// A comparison as text for people and as JSON for programs.
 // Threads: thread-safe (pure functions). Errors: none.
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace dspack::runtime {
 
-/// A table with a line for each module, then the verdict; control characters of names made visible.
+/// A table with a line for each module, then the verdict; control characters in names are made visible.
 [[nodiscard]] std::string report_text(const Comparison& comparison);
 
-/// The same in full. What is infinite is null.
+/// The whole comparison. Infinite values are null.
 [[nodiscard]] format::Json report_json(const Comparison& comparison);
 
 }  // namespace dspack::runtime

@@ -57,7 +57,7 @@ Names module_names(const ModelConfig& config, std::span<const LayerId> layer_map
 }
 
 bool matches_pattern(std::string_view pattern, std::string_view name) {
-  // After a mismatch the last star takes one character more: no recursion, and at worst the product of the lengths.
+  // After a mismatch the last star matches one character more: no recursion; at worst the product of both lengths.
   size_t at = 0;
   size_t in_pattern = 0;
   size_t star = std::string_view::npos;

@@ -12,22 +12,22 @@
 
 namespace dspack::runtime {
 
-/// Every module of a pass over `layer_map`; of routed experts every one that a token may be routed to.
+/// Every module of a pass over `layer_map`, including every routed expert.
 [[nodiscard]] std::vector<std::string> module_names(const ModelConfig& config, std::span<const LayerId> layer_map);
 
-/// Whether `name` is what `pattern` says: `*` stands for any characters, `?` for one.
+/// Whether the whole `name` matches `pattern`: `*` matches any characters, `?` one character.
 [[nodiscard]] bool matches_pattern(std::string_view pattern, std::string_view name);
 
 /// "model.layers.3.mlp.gate": its outputs are logits, weights and indices.
 [[nodiscard]] bool is_router(std::string_view module);
-/// "model.layers.3.mlp.experts.17" or a module of it: its rows are the tokens that were routed there.
+/// "model.layers.3.mlp.experts.17" or a module inside it: its rows are the tokens that were routed there.
 [[nodiscard]] bool is_routed(std::string_view module);
-/// "model.layers.3.self_attn" of "model.layers.3.self_attn.o_proj"; "model" of a layer; empty at the top.
+/// "model.layers.3.self_attn.o_proj" -> "model.layers.3.self_attn"; "model" for a layer; empty for a top-level module.
 [[nodiscard]] std::string enclosing_module(std::string_view module);
 
 // Names of tensors in a recording.
 [[nodiscard]] std::string input_tensor(std::string_view module);
-/// As transformers' modules return it: attention and the router return tuples.
+/// As transformers' modules return it: attention and the router return tuples (".output.0").
 [[nodiscard]] std::string output_tensor(std::string_view module);
 
 inline constexpr char kInputIds[] = "input_ids";

@@ -7,7 +7,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// The tokens of a window with what stands before it. The last one is only foretold.
+// The prefix and the window's tokens. The last one is only predicted, never an input.
 std::vector<uint32_t> sequence_of(const PerplexityPlan& plan, const TextWindow& window) {
   std::vector<uint32_t> sequence(plan.prefix.begin(), plan.prefix.end());
   const auto part = plan.tokens.subspan(window.begin, window.end - window.begin);
@@ -71,7 +71,7 @@ Result<Surprise> measure_surprise(Session& session, const PerplexityPlan& plan, 
   for (const TextWindow& window : plan.windows) {
     const std::vector<uint32_t> sequence = sequence_of(plan, window);
     const size_t first_scored = plan.prefix.size() + (window.scored_from - window.begin);
-    size_t foretold = 1;  // the place in the sequence that the next row of logits is about
+    size_t foretold = 1;  // index in the sequence of the token that the next row of logits predicts
     const auto score = [&](std::span<const float> rows) {
       const size_t vocab = session.vocab();
       for (size_t at = 0; at < rows.size(); at += vocab, ++foretold) {

@@ -13,10 +13,10 @@ namespace {
 
 constexpr uint64_t kMetadataBytes = 4096;
 
-// Tensors that the wanted modules can have in the file. Of routed experts at most tokens * top_k are met in a layer.
+// At most this many tensors in the file. At most tokens * top_k routed experts are used in a layer.
 uint64_t most_tensors(const std::set<std::string, std::less<>>& wanted, const Model& model, uint64_t tokens) {
-  constexpr uint64_t kTensors = 4;  // of a module: one input, up to three outputs
-  constexpr uint64_t kModules = 4;  // of an expert
+  constexpr uint64_t kTensors = 4;  // per module: one input, up to three outputs
+  constexpr uint64_t kModules = 4;  // per expert
   const auto routed = static_cast<uint64_t>(std::ranges::count_if(wanted, is_routed));
   const uint64_t met = tokens * model.config().top_k * kModules * model.layer_map().size();
   return 1 + kTensors * (wanted.size() - routed) + 2 * std::min(routed, met);
@@ -56,7 +56,7 @@ void Recorder::append(const std::string& tensor, Dtype dtype, const std::vector<
   status_ = file_->append(place->second, bytes);
 }
 
-// Modules see [1, tokens, width], as a batch of one; the router and the experts see rows without a batch.
+// Modules see [1, tokens, width], a batch of one; the router and the experts see rows without a batch dimension.
 void Recorder::store(const std::string& tensor, std::string_view module, const kernels::Rows& rows,
                      uint32_t total_rows) {
   const bool has_batch = !is_router(module) && module.find(".mlp.experts") == std::string_view::npos;
@@ -92,7 +92,7 @@ Result<void> Recorder::seal(const std::map<std::string, std::string>& metadata) 
   uint64_t bytes = 0;
   for (const auto& [key, value] : metadata)
     bytes += key.size() + value.size();
-  DSPACK_CHECK(2 * bytes <= kMetadataBytes, "metadata of this length has no room");  // twice: what JSON escapes
+  DSPACK_CHECK(2 * bytes <= kMetadataBytes, "metadata of this length has no room");  // factor 2: JSON escapes
   return file_->seal(metadata);
 }
 

@@ -1,8 +1,8 @@
-// Writes the inputs and outputs of every module of a pass into a safetensors file during the pass: memory holds one
-// piece of one tensor. The names are those of transformers' modules: "<module>.input.0", "<module>.output" (".output.0"
-// where a module returns a tuple), and "input_ids".
-// Threads: single-thread. Lifetime: borrows queue and file system. Errors: invalid (no module fits the patterns), io,
-// budget.
+// Writes the inputs and outputs of every module of a pass into a safetensors file during the pass: only one piece of a
+// tensor is in memory. The names are those of transformers' modules: "<module>.input.0", "<module>.output" (".output.0"
+// if the module returns a tuple), and "input_ids".
+// Threads: single-thread. Lifetime: borrows queue and file system. Errors: invalid (no module matches the patterns),
+// io, budget.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ namespace dspack::runtime {
 
 struct RecordPlan {
   std::vector<uint32_t> tokens;
-  std::vector<std::string> patterns;  // of modules; empty: all
+  std::vector<std::string> patterns;  // for module names to record; empty: all modules
   format::Path path;
 };
 
@@ -34,7 +34,7 @@ class Recorder final : public Trace {
   void routing(std::string_view module, const Routing& routing) override;
   [[nodiscard]] Result<void> status() const override { return status_; }
 
-  /// Completes the file. Precondition: the pass has ended well.
+  /// Completes the file. Precondition: the pass has ended without error.
   [[nodiscard]] Result<void> seal(const std::map<std::string, std::string>& metadata);
 
   [[nodiscard]] size_t tensors() const { return numbers_.size(); }
@@ -49,7 +49,7 @@ class Recorder final : public Trace {
   uint32_t tokens_;
   std::set<std::string, std::less<>> wanted_;  // modules
   std::unique_ptr<format::TensorFileWriter> file_;
-  std::map<std::string, size_t> numbers_;  // tensors of the file
+  std::map<std::string, size_t> numbers_;  // tensor -> its number in the file
   Result<void> status_;
 };
 

@@ -14,7 +14,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// What a model with pictures puts before the names of its language model.
+// Prefix that multimodal models put before the names of their language model.
 constexpr std::string_view kLanguageModel = "language_model.";
 
 template <class Stored, class Value>
@@ -122,7 +122,7 @@ Result<std::vector<int64_t>> Recording::integers(const format::TensorInfo& tenso
 }
 
 Result<std::optional<std::vector<uint32_t>>> Recording::input_ids() const {
-  constexpr uint64_t kMaxTokens = 1U << 26;  // above every context
+  constexpr uint64_t kMaxTokens = 1U << 26;  // longer than any context
   const format::TensorInfo* tensor = find(kInputIds);
   if (tensor == nullptr) tensor = find(input_tensor("model.embed_tokens"));
   if (tensor == nullptr) return std::optional<std::vector<uint32_t>>();

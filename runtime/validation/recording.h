@@ -1,6 +1,6 @@
-// A recording, ours or another program's: a safetensors file whose tensors are read piece by piece as values.
-// Threads: thread-compatible. Lifetime: owns its file. Errors: not_found, io; invalid or corrupt (no sound safetensors
-// file), unsupported (an element type that is no number we compare); each names the file.
+// A recording by this program or another: a safetensors file whose tensors are read piece by piece as values.
+// Threads: thread-compatible. Lifetime: owns its file. Errors: not_found, io; invalid or corrupt (not a well-formed
+// safetensors file), unsupported (an element type that cannot be compared); each names the file.
 #pragma once
 
 #include <map>
@@ -18,23 +18,22 @@ namespace dspack::runtime {
 
 class Recording {
  public:
-  /// Names lose a leading "language_model.", unless that would make two alike.
+  /// Strips a leading "language_model." from tensor names, unless the result exists already.
   [[nodiscard]] static Result<Recording> open(format::FileSystem& files, const format::Path& path);
 
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// By name.
   [[nodiscard]] const std::map<std::string, format::TensorInfo, std::less<>>& tensors() const { return tensors_; }
-  /// nullptr: there is none.
+  /// nullptr: no such tensor.
   [[nodiscard]] const format::TensorInfo* find(std::string_view name) const;
 
   /// Values [first, first + count) of a tensor of F64, F32, BF16 or F16, exact.
   [[nodiscard]] Result<std::vector<double>> numbers(const format::TensorInfo& tensor, uint64_t first,
                                                     uint64_t count) const;
-  /// The same of a tensor of I64, I32, U32, I16, U16, I8 or U8.
+  /// Values [first, first + count) of a tensor of I64, I32, U32, I16, U16, I8 or U8.
   [[nodiscard]] Result<std::vector<int64_t>> integers(const format::TensorInfo& tensor, uint64_t first,
                                                       uint64_t count) const;
 
-  /// The tokens of the recording: "input_ids", or what its embedding was given. nullopt: it does not say.
+  /// The recorded tokens: "input_ids", or the embedding's input. nullopt: the recording has neither.
   [[nodiscard]] Result<std::optional<std::vector<uint32_t>>> input_ids() const;
 
  private:
@@ -47,10 +46,10 @@ class Recording {
   std::map<std::string, format::TensorInfo, std::less<>> tensors_;
 };
 
-[[nodiscard]] bool is_number(Dtype dtype);   // what Recording::numbers reads
-[[nodiscard]] bool is_integer(Dtype dtype);  // what Recording::integers reads
+[[nodiscard]] bool is_number(Dtype dtype);   // types that Recording::numbers reads
+[[nodiscard]] bool is_integer(Dtype dtype);  // types that Recording::integers reads
 [[nodiscard]] uint64_t value_count(const format::TensorInfo& tensor);
-/// Whether its innermost dimension has `cols` values.
+/// Whether its innermost dimension is `cols`.
 [[nodiscard]] bool has_width(const format::TensorInfo& tensor, uint64_t cols);
 /// "[1, 17, 192]"
 [[nodiscard]] std::string shape_text(const std::vector<uint64_t>& shape);

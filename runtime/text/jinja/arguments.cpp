@@ -12,7 +12,7 @@ const Value* Arguments::get(size_t place, std::string_view name) const {
 }
 
 Result<void> Arguments::add(Value value, Budget& budget) {
-  TRY_ASSIGN(Charge more, budget.hold(2 * sizeof(Value)));  // with the growth of the list
+  TRY_ASSIGN(Charge more, budget.hold(2 * sizeof(Value)));  // including growth of the list
   charge.add(std::move(more));
   positional.push_back(std::move(value));
   return {};

@@ -1,4 +1,4 @@
-// The arguments of one call, by place and by name.
+// The arguments of one call, by position and by name.
 // Threads: plain values. Errors: invalid (an argument of another type), budget.
 #pragma once
 
@@ -14,17 +14,17 @@ namespace dspack::runtime::jinja {
 struct Arguments {
   Values positional = {};
   std::vector<std::pair<std::string, Value>> named = {};
-  Charge charge = {};  // of both
+  Charge charge = {};  // for both lists
   [[nodiscard]] Result<void> add(Value value, Budget& budget);
   [[nodiscard]] Result<void> add(std::string_view name, Value value, Budget& budget);
   [[nodiscard]] size_t count() const { return positional.size() + named.size(); }
-  /// By place or by name; null if it is not given.
+  /// By position or by name; nullptr: not given.
   [[nodiscard]] const Value* get(size_t place, std::string_view name) const;
-  /// Of these arguments, or `otherwise`.
+  /// The argument as a text, integer or bool; `otherwise` if it is not given.
   [[nodiscard]] Result<std::string_view> text(size_t place, std::string_view name, std::string_view otherwise) const;
   [[nodiscard]] Result<int64_t> integer(size_t place, std::string_view name, int64_t otherwise) const;
   [[nodiscard]] bool truth(size_t place, std::string_view name, bool otherwise) const;
-  /// Without those before `place`.
+  /// Without the positional arguments before `place`.
   [[nodiscard]] Result<Arguments> from(size_t place, Budget& budget) const;
 };
 

@@ -1,4 +1,4 @@
-// A parsed template: a tree of nodes. `kids` hold what a kind needs, in the order that the comment beside it gives.
+// A parsed template: a tree of nodes. The comment of each kind lists its `kids` in order.
 // Threads: immutable once parsed, thread-safe.
 #pragma once
 
@@ -15,17 +15,17 @@ struct Node {
   enum class Kind {
     // Statements.
     block,   // statements
-    data,    // `text` as it is
+    data,    // `text` unchanged
     print,   // an expression
-    branch,  // condition, block, condition, block, ..., and perhaps the block of else
+    branch,  // condition, block, condition, block, ..., optionally the block of else
     loop,    // target, iterable, condition or null, body, block of else or null
     break_loop,
     continue_loop,
     set,           // target, value
-    set_block,     // target, a filter (of null) or null, body
+    set_block,     // target, a filter without value or null, body
     macro,         // parameters, body; `text` is its name
     call_block,    // the block as a macro, the call
-    filter_block,  // a filter (of null), body
+    filter_block,  // a filter without value, body
     with,          // targets and values in turn, then the body
     // Expressions.
     constant,  // `value`
@@ -47,14 +47,14 @@ struct Node {
     binary,       // left, right; `text`
     both,         // and
     either,       // or
-    join,         // of ~
+    join,         // operands of ~
     comparison,   // first operand, then a `compare_to` for each
     compare_to,   // operand; `text` is the sign
     choice        // value, condition, other value or null
   };
   Kind kind = Kind::block;
   uint32_t line = 1;
-  uint32_t depth = 1;  // of the tree below
+  uint32_t depth = 1;  // depth of the subtree
   std::string text = {};
   Value value = {};
   std::vector<std::unique_ptr<Node>> kids = {};

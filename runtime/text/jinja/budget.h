@@ -1,7 +1,7 @@
-// What one run of a template may take: steps, bytes held, nesting. A template is a stranger's program, so all three are
-// counted, and counting is deterministic: whether a template renders does not depend on the machine. Whoever waits for
-// the text can end the run at any time.
-// Threads: single-thread. Lifetime: outlives every Charge. Errors: budget, saying which of the three was spent;
+// Limits of one run of a template: steps, bytes held, nesting. Templates are untrusted programs, so all three are
+// counted, and counting is deterministic: whether a template renders does not depend on the machine. A stop token can
+// end the run at any time.
+// Threads: single-thread. Lifetime: outlives every Charge. Errors: budget, naming the limit that was reached;
 // cancelled.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace dspack::runtime::jinja {
 
 class Budget;
 
-/// Bytes that a value, or a text in the making, holds; they go back when it ends.
+/// Bytes that a value, or a text under construction, holds; its destructor returns them.
 class Charge {
  public:
   Charge() = default;
@@ -29,7 +29,7 @@ class Charge {
     return *this;
   }
   ~Charge();
-  /// Takes the other's bytes as well; both are of one budget.
+  /// Also takes the other's bytes; both belong to the same budget.
   void add(Charge other) {
     if (budget_ == nullptr) budget_ = other.budget_;
     bytes_ += std::exchange(other.bytes_, 0);
@@ -44,22 +44,22 @@ class Charge {
 
 class Budget {
  public:
-  /// A step is one node of the program evaluated, a text or value made, or 16 bytes of text looked at. Published
-  /// templates take some thousand steps a message.
+  /// A step is one evaluated node of the program, one new text or value, or 16 bytes of text read. Published templates
+  /// take some thousand steps per message.
   static constexpr uint64_t kBaseSteps = 20'000'000;
   static constexpr uint64_t kStepsPerInputByte = 50;
-  /// Of all values and texts that live at one time, with what the allocator adds.
+  /// Limit for all values and texts that are alive at one time, including allocator overhead.
   static constexpr uint64_t kBaseBytes = 256ULL << 20;
   static constexpr uint64_t kBytesPerInputByte = 8;
-  /// Of statements and expressions being evaluated within each other: a level takes some 2 kB of the stack, under a
-  /// sanitizer up to 12, and a thread may have no more than 8 MiB.
+  /// Limit for nested statements and expressions under evaluation: a level takes about 2 kB of the stack, up to 12
+  /// under a sanitizer, and a thread may have only 8 MiB.
   static constexpr uint32_t kMaxDepth = 400;
 
   struct Limits {
     uint64_t steps = kBaseSteps;
     uint64_t bytes = kBaseBytes;
   };
-  /// `input_bytes`: what the variables take as values.
+  /// `input_bytes`: size of the variables as values.
   [[nodiscard]] static Limits limits(uint64_t input_bytes) {
     return {.steps = kBaseSteps + kStepsPerInputByte * input_bytes,
             .bytes = kBaseBytes + kBytesPerInputByte * input_bytes};
@@ -76,11 +76,11 @@ class Budget {
       return {};
     return look();
   }
-  /// The same where there is no way to fail: the next step does.
+  /// The same for callers that cannot fail: their next step fails.
   bool spend(uint64_t count) { return step(count).has_value(); }
-  /// Steps for looking at so much text.
+  /// Counts the steps of reading this many bytes of text.
   [[nodiscard]] Result<void> read(uint64_t bytes) { return step(1 + bytes / 16); }
-  /// To be called before the bytes are made.
+  /// Call before allocating the bytes.
   [[nodiscard]] Result<Charge> hold(uint64_t bytes) {
     if (bytes > max_bytes_ - bytes_) return Error{ErrorKind::budget, "the template takes too much memory"};
     TRY(step(1 + bytes / 64));
@@ -95,13 +95,13 @@ class Budget {
   void leave() { --depth_; }
 
   [[nodiscard]] uint64_t steps() const { return steps_; }
-  /// The most that was held at one time.
+  /// The most bytes held at one time.
   [[nodiscard]] uint64_t bytes() const { return most_bytes_; }
   [[nodiscard]] uint64_t max_bytes() const { return max_bytes_; }
 
  private:
   friend class Charge;
-  /// Whether there are steps left and nobody asked to stop. Once it fails, every further step does.
+  /// Fails if no steps are left or a stop was requested. Every later step then fails too.
   [[nodiscard]] Result<void> look() {
     constexpr uint64_t kStepsBetweenLooks = 1024;  // some tens of microseconds
     if (stop_.stop_requested()) {

@@ -12,7 +12,7 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-/// Whether the name stands in the tree; false, and nothing is left, when the budget ends.
+/// Whether the tree contains the name; false, with nothing left, if the budget ends.
 bool mentions(const Node& node, std::string_view name, Budget& budget) {
   if (!budget.spend(1)) return false;
   if (node.kind == NodeKind::name && node.text == name) return true;
@@ -94,7 +94,7 @@ Result<Value> Evaluator::call_macro(const Callable& macro, Arguments args, const
     TRY(define(parameter->text, std::move(value)));
   }
   if (caller != nullptr) TRY(define("caller", *caller));
-  // A macro takes more than its parameters only if it uses the names for that.
+  // A macro takes more arguments than its parameters only if it uses the names for them.
   const bool more_by_place = taken < args.positional.size();
   const bool more_by_name = !args.named.empty();
   if ((more_by_place && !mentions(*macro.macro, "varargs", heap_.budget())) ||
@@ -123,7 +123,7 @@ Result<Value> Evaluator::call_macro(const Callable& macro, Arguments args, const
 }
 
 Result<Value> Evaluator::range(const Arguments& args) {
-  constexpr int64_t kMostItems = 100'000;  // as Jinja's sandbox
+  constexpr int64_t kMostItems = 100'000;  // as in Jinja's sandbox
   if (args.positional.empty() || args.positional.size() > 3) return invalid("range expected 1 to 3 arguments");
   std::array<int64_t, 3> parts = {0, 0, 1};
   for (size_t i = 0; i < args.positional.size(); ++i) {

@@ -11,13 +11,13 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-// An item with the growth of their list, and a node of the places.
+// An item, with growth of the list, and a node of places_.
 constexpr uint64_t kEntryBytes = 4 * sizeof(Value) + 48 + sizeof(Value) + sizeof(size_t);
 
-// What a key is to others: kinds in the order in which they sort.
+// Kinds of keys, in sort order.
 enum class KeyKind { none, whole, real, digits, text, tuple, no_key };
 
-/// A float without a fraction is a whole number.
+/// A float without a fraction counts as a whole number.
 std::optional<int64_t> whole_key(const Value& key) {
   constexpr double kMostExact = 9e18;
   if (!key.is_float()) return key.integer();
@@ -26,7 +26,7 @@ std::optional<int64_t> whole_key(const Value& key) {
   return static_cast<int64_t>(number);
 }
 
-/// Equal for equal numbers, and for all that are none.
+/// Equal for equal numbers, and for all NaNs.
 uint64_t real_key(double number) {
   return std::bit_cast<uint64_t>(std::isnan(number) ? std::numeric_limits<double>::quiet_NaN() : number);
 }
@@ -74,7 +74,7 @@ Result<void> check_key(const Value& key) {
   return {};
 }
 
-/// What a search among `count` keys reads at most.
+/// Charges the most that a search among `count` keys reads.
 Result<void> charge_search(const Value& key, size_t count, Budget& budget) {
   uint64_t bytes = text_bytes(key);
   if (key.list() != nullptr) {

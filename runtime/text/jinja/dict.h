@@ -1,5 +1,5 @@
-// A dict of a template. It keeps the order in which keys came; keys are texts, numbers, none, or tuples of these, and
-// 1, 1.0 and true are the same key.
+// A dict of a template. It keeps insertion order; keys are texts, numbers, none, or tuples of these, and 1, 1.0 and
+// true are the same key.
 // Threads: single-thread. Errors: invalid (a key that Python cannot hash), budget.
 #pragma once
 
@@ -17,19 +17,19 @@ class Dict {
   Dict(Dict&&) noexcept = default;
   Dict& operator=(Dict&&) noexcept = default;
 
-  /// Replaces the value of a key that is there.
+  /// Adds a key, or replaces its value.
   [[nodiscard]] Result<void> set(Value key, Value value, Budget& budget);
-  /// Null: it is not there, as is what can be no key.
+  /// nullptr: not in the dict, or not a valid key.
   [[nodiscard]] Result<const Value*> find(const Value& key, Budget& budget) const;
   [[nodiscard]] Result<Dict> copy(Budget& budget) const;
   [[nodiscard]] const std::vector<std::pair<Value, Value>>& items() const { return items_; }
   [[nodiscard]] uint32_t depth() const { return depth_; }
   void add(Charge charge) { charge_.add(std::move(charge)); }
-  /// Value::leads_to_state of a value.
+  /// Value::leads_to_state of any value.
   [[nodiscard]] bool holds_state() const { return holds_state_; }
 
  private:
-  // By order and not by hash: keys are strangers', who could choose such as share a hash.
+  // Ordered, not hashed: keys are untrusted and could be chosen to collide.
   struct KeyOrder {
     bool operator()(const Value& a, const Value& b) const;
   };

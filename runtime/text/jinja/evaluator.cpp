@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kScopeBytes = 128;
 
-/// The innermost place says the line.
+/// The innermost node sets the line.
 Error at_line(const Error& error, uint32_t line) {
   if (error.message.starts_with("line ")) return error;
   return {error.kind, fmt::format("line {}: {}", line, error.message)};
@@ -26,7 +26,7 @@ Error at_line(const Error& error, uint32_t line) {
 
 Evaluator::~Evaluator() {
   for (auto& kept : scopes_) {
-    // A scope without a scope around it is the outermost, or has been here.
+    // A scope without an outer one is the outermost, or was already cleared.
     for (std::shared_ptr<Scope> scope = kept; scope != nullptr; scope = std::exchange(scope->outer, nullptr))
       scope->names.clear();
   }
@@ -58,7 +58,7 @@ Result<void> Evaluator::define(std::string_view name, Value value) {
 }
 
 Result<Value> Evaluator::macro(const Node& node, const std::string& name) {
-  TRY_ASSIGN(Charge charge, heap_.budget().hold(2 * sizeof(scope_)));  // with the growth of the list
+  TRY_ASSIGN(Charge charge, heap_.budget().hold(2 * sizeof(scope_)));  // including growth of the list
   scope_->charge.add(std::move(charge));
   scopes_.push_back(scope_);
   return heap_.callable({.kind = Callable::Kind::macro, .name = name, .macro = &node, .scope = scope_});
@@ -163,7 +163,7 @@ Result<Value> Evaluator::captured(const Node& body) {
 }
 
 Result<Evaluator::Flow> Evaluator::with(const Node& node) {
-  // Values are those of the names outside.
+  // The values are evaluated in the outer scope.
   ListBuilder values(heap_.budget());
   for (size_t i = 1; i < node.kids.size(); i += 2) {
     TRY_ASSIGN(Value value, evaluate(*node.kids[i]));
@@ -216,7 +216,7 @@ Result<Evaluator::Flow> Evaluator::loop(const Node& node) {
   }
   TRY_ASSIGN(Charge charge, heap_.budget().hold(2 * sizeof(LoopState)));
   const auto state = std::make_shared<LoopState>(LoopState{.charge = std::move(charge), .items = list});
-  bool finished_a_turn = false;  // Jinja runs `else` also where `continue` or `break` ended every turn
+  bool finished_a_turn = false;  // Jinja also runs `else` if `continue` or `break` ended every iteration
   for (size_t i = 0; i < list->items.size(); ++i) {
     state->at = i;
     TRY(push_scope());

@@ -1,6 +1,6 @@
-// Runs a parsed template: statements write text, expressions give values.
-// Threads: single-thread, one run each. Lifetime: borrows the tree, the budget and the clock. Errors: invalid (what
-// Jinja refuses, and raise_exception), unsupported, budget; with the line.
+// Runs a parsed template: statements write text, expressions return values.
+// Threads: single-thread, one run each. Lifetime: borrows the tree, the budget and the clock. Errors: invalid
+// (operations that Jinja refuses, and raise_exception), unsupported, budget; with the line.
 #pragma once
 
 #include <array>
@@ -17,11 +17,11 @@
 
 namespace dspack::runtime::jinja {
 
-/// What every template can call without being given it.
+/// Functions that every template can call.
 inline constexpr std::array<std::string_view, 5> kFunctions = {"range", "dict", "namespace", "raise_exception",
                                                                "strftime_now"};
 
-/// The names of a block; those around it through `outer`.
+/// The names of a block; enclosing scopes follow through `outer`.
 struct Scope {
   std::shared_ptr<Scope> outer = {};
   std::map<std::string, Value, std::less<>> names = {};
@@ -49,11 +49,11 @@ class Evaluator {
   Result<Flow> loop(const Node& node);
   Result<Flow> with(const Node& node);
   Result<void> set_block(const Node& node);
-  /// The text that a block writes, in a scope of its own.
+  /// The text that a block writes, in its own scope.
   Result<Value> captured(const Node& body);
   Result<void> assign(const Node& target, Value value);
   Result<void> push_scope();
-  /// A macro of the current scope, which is kept for it.
+  /// Makes a macro of the current scope, which is kept alive for it.
   Result<Value> macro(const Node& node, const std::string& name);
 
   Result<Value> evaluate(const Node& node);
@@ -73,8 +73,8 @@ class Evaluator {
   Heap heap_;
   const std::tm& now_;
   std::shared_ptr<Scope> scope_;
-  // Those that macros belong to. A macro and its scope, or one around it, own each other, which is undone at the end,
-  // oldest first: each then holds nothing that holds much.
+  // The scopes that macros belong to. A macro and its scope, or an enclosing one, own each other. The destructor breaks
+  // these cycles, oldest first, so that no destruction recurses deeply.
   std::vector<std::shared_ptr<Scope>> scopes_;
   TextBuilder out_;
 };

@@ -60,7 +60,7 @@ Result<NodePtr> ExpressionParser::make(Node::Kind kind, uint32_t line, std::stri
   for (const NodePtr& kid : kids)
     if (kid) node->depth = std::max(node->depth, kid->depth + 1);
   node->kids = std::move(kids);
-  // A chain such as a + b + ... is deep without nesting in the source.
+  // A chain such as a + b + ... makes a deep tree without nested source.
   if (node->depth > 2 * kMaxDepth) {
     return Error{ErrorKind::budget, fmt::format("line {}: the template is nested too deeply", line)};
   }

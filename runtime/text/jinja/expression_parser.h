@@ -1,4 +1,4 @@
-// Parses expressions, by recursive descent in Jinja's order of precedence, and keeps the place in the tokens.
+// Parses expressions by recursive descent in Jinja's order of precedence, and keeps the position in the tokens.
 // Threads: single-thread. Errors: invalid, with the line; budget (nested too deeply).
 #pragma once
 
@@ -15,18 +15,18 @@ class ExpressionParser {
  public:
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
-  /// With `a if b else c`.
+  /// An expression, including `a if b else c`.
   [[nodiscard]] Result<NodePtr> expression();
-  /// One expression, or several with commas between.
+  /// One expression, or several separated by commas.
   enum class Choices { with, without };
   [[nodiscard]] Result<NodePtr> tuple_or_expression(Choices choices);
-  /// What can be assigned to. Ends before `in` or `=`.
+  /// A target of an assignment. Ends before `in` or `=`.
   [[nodiscard]] Result<NodePtr> target(bool with_attributes);
-  /// Calls, attributes, filters after `node`.
+  /// Parses calls and attributes after `node`.
   [[nodiscard]] Result<NodePtr> postfix(NodePtr node);
-  /// `| name(...)`; `node` may be null.
+  /// Parses `| name(...)`; `node` may be null.
   [[nodiscard]] Result<NodePtr> filters(NodePtr node, bool starts_without_bar);
-  /// (a, b=1)
+  /// Parses (a, b=1).
   [[nodiscard]] Result<void> parameters(Node& into);
 
   [[nodiscard]] const Token& current() const { return tokens_[at_]; }
@@ -46,7 +46,7 @@ class ExpressionParser {
   void leave() { --depth_; }
 
  private:
-  /// `or` of `and`.
+  /// Parses `or` or `and`.
   Result<NodePtr> logical(Node::Kind kind);
   Result<NodePtr> negation();
   Result<NodePtr> comparison();

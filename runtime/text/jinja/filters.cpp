@@ -27,7 +27,7 @@ Result<Value> method_of_text(std::string_view name, const Value& value, const Ar
 }
 
 Result<Value> select(std::string_view name, const Value& value, const Arguments& args, Heap& heap) {
-  if (!value.truth()) return heap.generator(ListBuilder(heap.budget()));  // so does Jinja, whatever it is
+  if (!value.truth()) return heap.generator(ListBuilder(heap.budget()));  // as in Jinja, for any type
   const bool by_attribute = name.ends_with("attr");
   const bool wanted = name.starts_with("select");
   if (by_attribute && args.positional.empty()) return invalid("missing parameter for attribute name");
@@ -52,7 +52,7 @@ Result<Value> select(std::string_view name, const Value& value, const Arguments&
 }
 
 Result<Value> map(const Value& value, const Arguments& args, Heap& heap) {
-  if (!value.truth()) return heap.generator(ListBuilder(heap.budget()));  // so does Jinja, whatever it is
+  if (!value.truth()) return heap.generator(ListBuilder(heap.budget()));  // as in Jinja, for any type
   TRY_ASSIGN(const SharedList list, iterate(value, heap));
   const Value* attribute = args.positional.empty() ? args.get(9, "attribute") : nullptr;
   const Value* otherwise = args.get(9, "default");
@@ -249,7 +249,7 @@ const std::map<std::string_view, Filter>& filters() {
       {"capitalize", [](const Value& v, const Arguments& a, Heap& h) { return method_of_text("capitalize", v, a, h); }},
       {"replace", &replace},
       {"string", [](const Value& value, const Arguments&, Heap& heap) { return as_text(value, heap); }},
-      // Markup(value), which is str(value) where nothing is escaped.
+      // Markup(value), which is str(value) since nothing is escaped.
       {"safe", [](const Value& value, const Arguments&, Heap& heap) { return as_text(value, heap); }},
       {"escape", [](const Value& value, const Arguments&, Heap& heap) { return escape(value, heap); }},
       {"join", &join},

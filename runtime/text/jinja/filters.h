@@ -1,6 +1,6 @@
 // Filters: value | name(arguments).
-// Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Jinja or Python refuses),
-// unsupported (what is not here), budget.
+// Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Jinja or Python refuses), unsupported
+// (a filter that does not exist here), budget.
 #pragma once
 
 #include <string_view>
@@ -12,7 +12,7 @@ namespace dspack::runtime::jinja {
 
 [[nodiscard]] bool is_filter(std::string_view name);
 [[nodiscard]] Result<Value> apply_filter(std::string_view name, const Value& value, const Arguments& args, Heap& heap);
-/// object.a.0.b
+/// The value at object.a.0.b.
 [[nodiscard]] Result<Value> attribute_path(const Value& object, const Value& path, Heap& heap);
 
 }  // namespace dspack::runtime::jinja

@@ -9,12 +9,12 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-// Of a list or a dict beside what it holds.
+// Bytes of a list or a dict besides its content.
 constexpr uint64_t kBoxBytes = 128;
-// Of a member of an object beside key and value.
+// Bytes of an object's member besides key and value.
 constexpr uint64_t kMemberBytes = 192;
 
-/// A text and its charge, to which the pointers of values lead.
+/// A text with its charge; values point to the text.
 struct Text {
   Charge charge;
   std::string text;

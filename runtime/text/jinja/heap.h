@@ -1,4 +1,4 @@
-// Makes values within a budget, which is asked before anything is made; what they hold is given back as they end.
+// Creates values within a budget, which is charged before allocation; values return their charge when destroyed.
 // Threads: single-thread. Lifetime: borrows the budget, which outlives the values. Errors: budget (too large, or nested
 // too deeply), cancelled.
 #pragma once
@@ -24,13 +24,13 @@ class Heap {
   [[nodiscard]] Result<Value> generator(ListBuilder items);
   [[nodiscard]] Result<Value> dict(Dict dict);
   [[nodiscard]] Result<Value> undefined(std::string_view message);
-  /// But for its charge, which is put into it.
+  /// `callable`: without its charge, which is added here.
   [[nodiscard]] Result<Value> callable(Callable callable);
   [[nodiscard]] Result<Value> from_json(const nlohmann::ordered_json& json);
   [[nodiscard]] Budget& budget() { return *budget_; }
 
-  static constexpr uint32_t kMaxDepth = 150;  // of lists and dicts within each other
-  static constexpr uint64_t kTextBytes = 80;  // what a text takes beside its bytes
+  static constexpr uint32_t kMaxDepth = 150;  // nesting of lists and dicts
+  static constexpr uint64_t kTextBytes = 80;  // bytes of a text besides its characters
 
  private:
   [[nodiscard]] Result<std::shared_ptr<const std::string>> boxed(std::string_view text);
@@ -38,7 +38,7 @@ class Heap {
   Budget* budget_;
 };
 
-/// Bytes that a value takes once from_json has made it, some more or less.
+/// Approximate bytes that from_json allocates for a value.
 [[nodiscard]] uint64_t bytes_as_value(const nlohmann::ordered_json& json);
 
 }  // namespace dspack::runtime::jinja

@@ -10,8 +10,8 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-/// Goes through a program in its order. Names that get a value are kept as a list, whose end is undone where a scope
-/// ends: so the time does not depend on how many names a scope sees.
+/// Visits a program in order. Assigned names are kept as a list, whose end is undone when a scope ends: so the time
+/// does not depend on the number of names in scope.
 class InputReader {
  public:
   std::set<std::string, std::less<>> run(const Node& program) {
@@ -88,11 +88,11 @@ class InputReader {
     if (std::ranges::find(kFunctions, name) == kFunctions.end()) inputs_.insert(name);
   }
 
-  // What every branch gives a value has one afterwards.
+  // A name that every branch assigns is assigned afterwards.
   void read_branch(const Node& node) {
     const size_t outside = names_.size();
     const bool has_else = node.kids.size() % 2 == 1;
-    std::map<std::string_view, size_t> branches;  // that give the name a value
+    std::map<std::string_view, size_t> branches;  // number of branches that assign the name
     size_t count = 0;
     for (size_t i = 0; i < node.kids.size(); i += 2) {
       const bool is_else = i + 1 == node.kids.size();

@@ -1,5 +1,5 @@
-// What a template can be told: the names that it reads before it has given them a value itself.
-// Threads: thread-safe (a pure function). Time: by the size of the program.
+// The inputs of a template: names that it reads before it assigns them.
+// Threads: thread-safe (a pure function). Time: proportional to the size of the program.
 #pragma once
 
 #include <set>
@@ -9,8 +9,8 @@
 
 namespace dspack::runtime::jinja {
 
-/// Without the functions that every template has. A name that has got a value in one branch alone counts as without
-/// one behind it.
+/// Excludes the functions that every template has. A name that is assigned in only some branches counts as unassigned
+/// after them.
 [[nodiscard]] std::set<std::string, std::less<>> inputs_of(const Node& program);
 
 }  // namespace dspack::runtime::jinja

@@ -18,7 +18,7 @@ bool is_name_byte(char c) {
          static_cast<unsigned char>(c) >= 0x80;
 }
 
-/// One kind of line end, and none after the last line, as Jinja reads a source.
+/// Normalises line ends, and removes the last one, as Jinja does.
 std::string normal_lines(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -85,7 +85,7 @@ class Lexer {
     tokens_.push_back({kind, std::move(text), line()});
   }
 
-  /// Lines are counted as tokens are made; positions only grow.
+  /// Counts lines up to at_; positions only grow.
   uint32_t line() {
     for (; counted_ < std::min(at_, source_.size()); ++counted_)
       line_ += source_[counted_] == '\n' ? 1 : 0;
@@ -110,7 +110,7 @@ class Lexer {
     return text.starts_with("%}") || text.starts_with("-%}") || text.starts_with("+%}");
   }
 
-  /// Takes the end of a tag, such as -%}, with the white space that belongs to it; false if it is not here.
+  /// Takes the end of a tag, such as -%}, and the white space that it removes; false: no such end here.
   bool take_end(std::string_view end, bool trims_line) {
     const std::string_view text = rest();
     const char mark = text.empty() ? ' ' : text.front();
@@ -262,7 +262,7 @@ class Lexer {
     return wrong("a string is not closed");
   }
 
-  /// At the character after the backslash; leaves the last one of the escape for the caller to pass.
+  /// Begins at the character after the backslash; leaves the escape's last character for the caller to skip.
   Result<void> read_escape(std::string& text) {
     constexpr std::string_view kLetters = "abfnrtv\\'\"";
     constexpr std::string_view kMeanings = "\a\b\f\n\r\t\v\\'\"";

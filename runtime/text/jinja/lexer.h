@@ -1,6 +1,6 @@
-// A template's source as tokens, white space removed as Jinja does with trim_blocks and lstrip_blocks.
-// Threads: thread-safe (a pure function). Lifetime: owns its texts. Errors: invalid, naming the line; budget (above
-// Tokens that a template may have).
+// Splits a template's source into tokens, removing white space as Jinja with trim_blocks and lstrip_blocks.
+// Threads: thread-safe (a pure function). Lifetime: owns its texts. Errors: invalid, naming the line; budget (a source
+// above kMaxTemplateBytes).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Token {
     block_begin,  // {%
     block_end,
     name,
-    string,  // its value, escapes resolved
+    string,  // value with escapes resolved
     integer,
     real,
     sign,  // an operator or a bracket

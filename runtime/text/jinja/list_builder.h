@@ -1,4 +1,4 @@
-// A list in the making, within a budget: it asks before it grows.
+// A list under construction, within a budget that is charged before it grows.
 // Threads: single-thread. Lifetime: borrows the budget. Errors: budget, cancelled.
 #pragma once
 
@@ -25,11 +25,11 @@ class ListBuilder {
     items_.insert(items_.end(), items.begin(), items.end());
     return {};
   }
-  /// Room for so many items in all.
+  /// Reserves room for `count` items in total.
   [[nodiscard]] Result<void> reserve(uint64_t count) {
     if (count <= items_.capacity()) return {};
     if (count > budget_->max_bytes()) return Error{ErrorKind::budget, "the template takes too much memory"};
-    // Old and new places live side by side while the items move.
+    // Both charges are held while the items move to the new memory.
     TRY_ASSIGN(Charge charge, budget_->hold(count * sizeof(Value)));
     items_.reserve(count);
     charge_ = std::move(charge);

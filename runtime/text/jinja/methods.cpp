@@ -58,7 +58,7 @@ Result<std::string_view> strip(std::string_view text, const std::string* set, bo
   return text;
 }
 
-/// Takes the parts of a text, one after the other.
+/// Collects the parts of a text as a list.
 class Parts {
  public:
   explicit Parts(Heap& heap) : heap_(heap), parts_(heap.budget()) {}
@@ -75,7 +75,7 @@ class Parts {
   ListBuilder parts_;
 };
 
-/// Words with white space between; `most` splits, the rest is the last word.
+/// Splits at white space, at most `most` times; the rest is the last word.
 Result<Value> words(std::string_view text, int64_t most, bool from_right, Heap& heap) {
   Parts parts(heap);
   if (from_right) {
@@ -160,7 +160,7 @@ Result<Value> replace(std::string_view text, const Arguments& args, Heap& heap) 
   TextBuilder out(heap.budget());
   for (; left != 0; --left) {
     if (old.empty()) {
-      // Between all characters, before the first and after the last.
+      // Inserts between all characters, before the first and after the last.
       TRY(out.add(fresh));
       if (text.empty()) break;
       const std::string_view unit = first_character(text);
@@ -212,7 +212,7 @@ Result<Value> zero_filled(std::string_view text, int64_t width, Heap& heap) {
   return heap.text(std::move(out));
 }
 
-/// In front of the first `part`, it, and what is behind it.
+/// The text before the first `part`, `part`, and the text after it.
 Result<Value> partition(std::string_view text, std::string_view part, Heap& heap) {
   if (part.empty()) return invalid("empty separator");
   TRY_ASSIGN(const size_t at, find_first(text, part, heap.budget()));
@@ -244,7 +244,7 @@ bool all_are(std::string_view text, Test test) {
   return true;
 }
 
-/// What isalpha and its like say; nothing for other methods.
+/// The result of isalpha and similar methods; nullopt: another method.
 std::optional<bool> answer(std::string_view text, std::string_view name) {
   const auto by_codepoint = [text](bool (*test)(uint32_t)) {
     return all_are(text, [test](std::string_view unit) {
@@ -265,7 +265,7 @@ std::optional<bool> answer(std::string_view text, std::string_view name) {
   return std::nullopt;
 }
 
-/// The value that a field of str.format names: by its place, by the next place if it says none, or by a name.
+/// The argument for a field of str.format: by its number, by the next position if it is empty, or by a name.
 Result<const Value*> field(std::string_view name, const Arguments& args, std::optional<size_t>& next, bool& numbered) {
   if (name.find_first_of(":!.[") != std::string_view::npos) {
     return Error{ErrorKind::unsupported, "str.format: a field with a specification, a conversion or an attribute"};
@@ -291,7 +291,7 @@ Result<const Value*> field(std::string_view name, const Arguments& args, std::op
 
 Result<Value> format_fields(std::string_view text, const Arguments& args, Heap& heap) {
   TextBuilder out(heap.budget());
-  std::optional<size_t> next;  // place of the next field without a number, once there is one
+  std::optional<size_t> next;  // position of the next unnumbered field, once there is one
   bool numbered = false;
   while (!text.empty()) {
     const size_t mark = std::min(text.find_first_of("{}"), text.size());
@@ -316,7 +316,7 @@ Result<Value> format_fields(std::string_view text, const Arguments& args, Heap& 
   return heap.text(std::move(out));
 }
 
-/// Methods that look for another text in this one.
+/// Methods that search another text in this one.
 Result<Value> search_method(std::string_view text, std::string_view name, const Arguments& args, Heap& heap) {
   TRY_ASSIGN(const std::string_view part, wanted_text(args, 0));
   if (name == "removeprefix") return heap.text(text.starts_with(part) ? text.substr(part.size()) : text);
@@ -395,7 +395,7 @@ Result<Value> list_method(const Value& self, std::string_view name, const Argume
     return Value(static_cast<int64_t>(std::ranges::count_if(items, same)));
   }
   const auto found = std::ranges::find_if(items, same);
-  TRY(heap.budget().step());  // nothing equals anything once the budget has ended
+  TRY(heap.budget().step());  // once the budget has ended, nothing is equal
   if (found == items.end()) return invalid("the value is not in the list");
   return Value(static_cast<int64_t>(found - items.begin()));
 }

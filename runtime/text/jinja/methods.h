@@ -1,6 +1,6 @@
-// The methods of texts, lists and dicts, none of which changes what it belongs to, and of a loop's state.
-// Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Jinja or Python refuses),
-// unsupported (what is not here), budget.
+// Methods of texts, lists and dicts, none of which changes its object, and of a loop's state.
+// Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Jinja or Python refuses), unsupported
+// (a method that does not exist here), budget.
 #pragma once
 
 #include <string_view>

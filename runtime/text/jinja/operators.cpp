@@ -86,7 +86,7 @@ Result<Value> repeat(const Value& what, int64_t count, Heap& heap) {
     TextBuilder out(heap.budget());
     TRY(out.reserve(size));
     if (times > 0) TRY(out.add(*text));
-    // Twice as much each time, which has its room already.
+    // Doubles the text each time; its memory is already reserved.
     while (out.text().size() < size)
       TRY(out.add(std::string_view(out.text()).substr(0, size - out.text().size())));
     return heap.text(std::move(out));
@@ -204,7 +204,7 @@ int64_t count_characters(std::string_view text) {
 
 namespace {
 
-/// Bytes in front of a character. `count`: of the text's characters.
+/// Offset of a character in bytes. `count`: characters in the text.
 size_t offset_of(std::string_view text, int64_t place, int64_t count) {
   if (static_cast<size_t>(count) == text.size()) return static_cast<size_t>(place);  // one byte each
   size_t offset = 0;
@@ -269,7 +269,7 @@ Result<Value> item_of(const Value& object, const Value& key, Heap& heap) {
 
 namespace {
 
-/// Every stride-th character from one place up or down to another, which is not taken. `count`: of the text.
+/// Every stride-th character from `from` up or down to `to`, exclusively. `count`: characters in the text.
 Result<Value> slice_of_text(std::string_view text, int64_t from, int64_t to, int64_t stride, int64_t count,
                             Heap& heap) {
   TextBuilder out(heap.budget());

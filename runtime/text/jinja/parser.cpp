@@ -19,7 +19,7 @@ class Parser {
   Result<NodePtr> run() { return block({}); }
 
  private:
-  /// Statements up to a tag whose name is one of `ends`, which is taken; none: to the end.
+  /// Parses statements up to a tag named in `ends`, which is consumed; empty: to the end.
   Result<NodePtr> block(Ends ends) {
     TRY(in_.enter());
     std::vector<NodePtr> kids;
@@ -84,7 +84,7 @@ class Parser {
     if (word == "generation") {
       TRY_ASSIGN(NodePtr inner, in_loop_of(0, {"endgeneration"}));
       TRY(end_of(TokenKind::block_end));
-      // As a macro's body, it has a scope of its own.
+      // Has its own scope, like a macro's body.
       return in_.make(Node::Kind::with, line, "", nodes(std::move(inner)));
     }
     if (word == "break" || word == "continue") {
@@ -101,7 +101,7 @@ class Parser {
     return Error{ErrorKind::invalid, fmt::format("line {}: unknown tag {}", line, quote(word))};
   }
 
-  /// A body in which `loops` loops are around.
+  /// Parses a body enclosed by `loops` loops.
   Result<NodePtr> in_loop_of(uint32_t loops, Ends ends) {
     std::swap(loops, loops_);
     auto inner = body(ends);
@@ -179,7 +179,7 @@ class Parser {
     if (call->kind != Node::Kind::call) return in_.wrong("expected a call");
     TRY_ASSIGN(NodePtr inner, in_loop_of(0, {"endcall"}));
     TRY(end_of(TokenKind::block_end));
-    // The block is a macro named caller.
+    // The block becomes a macro named caller.
     TRY_ASSIGN(NodePtr caller,
                in_.make(Node::Kind::macro, line, "caller", nodes(std::move(parameters), std::move(inner))));
     return in_.make(Node::Kind::call_block, line, "", nodes(std::move(caller), std::move(call)));
@@ -209,7 +209,7 @@ class Parser {
   }
 
   ExpressionParser in_;
-  std::string end_;  // the word of the tag that ended the last block
+  std::string end_;  // name of the tag that ended the last block
   uint32_t loops_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // Parses a template's tokens: statements here, expressions in expression_parser.h.
-// Threads: thread-safe (a pure function). Errors: invalid (not Jinja; with the line), unsupported (what needs other
-// files), budget (nested too deeply).
+// Threads: thread-safe (a pure function). Errors: invalid (not Jinja; with the line), unsupported (statements that need
+// other files), budget (nested too deeply).
 #pragma once
 
 #include <vector>

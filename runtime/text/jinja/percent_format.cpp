@@ -16,10 +16,10 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-// Of width and precision: what is longer pads nothing that a person reads.
+// Limit for width and precision: more padding is of no practical use.
 constexpr int64_t kMostColumns = 100'000;
 
-/// What stands between "%" and its letter.
+/// The part between "%" and its letter.
 struct Specification {
   bool left = false, plus = false, space = false, alternative = false, zero = false;
   int64_t width = 0;
@@ -27,13 +27,13 @@ struct Specification {
   char type = 's';
 };
 
-/// Goes through a format and hands out the values.
+/// Scans a format and consumes the values.
 class PercentFormat {
  public:
   PercentFormat(std::string_view format, const Value& argument, Heap& heap)
       : format_(format), argument_(argument), heap_(heap), out_(heap.budget()) {
     if (const List* list = argument.list(); list != nullptr && list->tuple) tuple_ = list;
-    // To Python a list is a mapping as well: of neither must all be used.
+    // Python treats a list as a mapping too; values of either may remain unused.
     may_rest_ = argument.dict() != nullptr || (argument.list() != nullptr && tuple_ == nullptr);
   }
 
@@ -62,7 +62,7 @@ class PercentFormat {
     return tuple_->items[used_++];
   }
 
-  /// The value of "(name)".
+  /// The value for "(name)".
   Result<Value> named_value() {
     size_t depth = 1;
     const size_t begin = ++at_;
@@ -79,7 +79,7 @@ class PercentFormat {
     return *found;
   }
 
-  /// A number in the format, or "*": the next value.
+  /// A number in the format, or the next value for "*".
   Result<int64_t> columns() {
     int64_t number = 0;
     if (here() == '*') {
@@ -117,7 +117,7 @@ class PercentFormat {
       TRY_ASSIGN(const int64_t precision, columns());
       spec.precision = std::max<int64_t>(precision, 0);
     }
-    if (here() == 'h' || here() == 'l' || here() == 'L') ++at_;  // of C; they say nothing here
+    if (here() == 'h' || here() == 'l' || here() == 'L') ++at_;  // C's length modifiers; ignored
     if (at_ == format_.size()) return invalid("incomplete format");
     spec.type = here();
     ++at_;
@@ -187,7 +187,7 @@ class PercentFormat {
     return text;
   }
 
-  /// Python's ascii() of what repr() gave.
+  /// Python's ascii(), applied to repr()'s result.
   static Result<void> ascii(std::string_view text, TextBuilder& out) {
     for (; !text.empty(); text.remove_prefix(first_character(text).size())) {
       const std::string_view unit = first_character(text);
@@ -200,7 +200,7 @@ class PercentFormat {
     return {};
   }
 
-  /// The digits of a whole number, with "-" and what # adds.
+  /// The digits of a whole number, with "-" and the prefix for #.
   static Result<std::string> whole(const Value& value, const Specification& spec) {
     const bool is_decimal = std::string_view("diu").find(spec.type) != std::string_view::npos;
     if (!value.is_number() || (value.is_float() && !is_decimal)) {
@@ -228,12 +228,12 @@ class PercentFormat {
   static Result<std::string> real(const Value& value, const Specification& spec) {
     if (!value.real()) return invalid(fmt::format("must be real number, not {}", value.type()));
     const double number = *value.real();
-    if (std::isnan(number)) return std::string(spec.type >= 'a' ? "nan" : "NAN");  // whose sign is not shown
+    if (std::isnan(number)) return std::string(spec.type >= 'a' ? "nan" : "NAN");  // without a sign
     int64_t precision = spec.precision.value_or(6);
     if (spec.type == 'g' || spec.type == 'G') precision = std::max<int64_t>(precision, 1);  // as in C
     const std::string format = fmt::format("{{:{}.{{}}{}}}", spec.alternative ? "#" : "", spec.type);
     std::string text = fmt::format(fmt::runtime(format), number, static_cast<int>(precision));
-    // Of one significant digit fmt writes "2.0", C and Python "2.".
+    // For one significant digit fmt writes "2.0", C and Python "2.".
     const size_t point = text.find(".0");
     if (spec.alternative && precision == 1 && point != std::string::npos && (spec.type == 'g' || spec.type == 'G'))
       text.erase(point + 1, 1);
@@ -250,7 +250,7 @@ class PercentFormat {
     }
     if (!spec.zero || spec.left) return padded(sign + std::string(digits), spec);
     if (spec.alternative && std::string_view("xXo").find(spec.type) != std::string_view::npos) {
-      sign += digits.substr(0, 2);  // zeros come after it
+      sign += digits.substr(0, 2);  // zeros follow the prefix
       digits.remove_prefix(2);
     }
     const auto size = static_cast<int64_t>(sign.size() + digits.size());
@@ -264,7 +264,7 @@ class PercentFormat {
   Heap& heap_;
   const List* tuple_ = nullptr;
   bool may_rest_ = false;
-  size_t used_ = 0;  // values
+  size_t used_ = 0;  // values used so far
   size_t at_ = 0;
   TextBuilder out_;
 };

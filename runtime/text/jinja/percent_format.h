@@ -1,4 +1,4 @@
-// Python's "%5.2f" % value: texts from formats in the manner of printf.
+// Python's "%5.2f" % value: printf-style formatting.
 // Threads: thread-safe (pure functions). Errors: invalid (as Python's TypeError and ValueError); budget.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace dspack::runtime::jinja {
 
-/// `argument`: a tuple of values, a dict for formats with names as "%(name)s", or one value.
+/// `argument`: a tuple of values, a dict for named formats such as "%(name)s", or one value.
 [[nodiscard]] Result<Value> format_percent(std::string_view format, const Value& argument, Heap& heap);
 
 }  // namespace dspack::runtime::jinja

@@ -18,7 +18,7 @@ std::string float_text(double number) {
   return python_float(number);
 }
 
-/// How Python's repr() writes a character in a text between such marks; empty: as it is.
+/// Python's repr() of a character in a text between `mark`s; empty: unchanged.
 std::string repr_escape(std::string_view unit, std::string_view mark) {
   const auto c = static_cast<unsigned char>(unit[0]);
   if (unit == "\\" || unit == mark) return fmt::format("\\{}", unit);
@@ -33,7 +33,7 @@ std::string repr_escape(std::string_view unit, std::string_view mark) {
   return blank ? fmt::format("\\u{:04x}", code) : "";
 }
 
-/// How json.dumps writes a character in a text; empty: as it is.
+/// json.dumps's form of a character in a text; empty: unchanged.
 std::string json_escape(std::string_view unit, bool ascii) {
   constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b";
   constexpr std::string_view kLetters = "\"\\nrtfb";
@@ -108,7 +108,7 @@ class Printer {
     }
     if (const Dict* dict = value.dict()) {
       if (dict->items().empty()) return out_.add("{}");
-      // A sort takes as much again for a time.
+      // Sorting temporarily doubles the memory.
       TRY_ASSIGN(const Charge charge, out_.budget().hold(2 * sizeof(void*) * dict->items().size()));
       std::vector<const std::pair<Value, Value>*> items;
       items.reserve(dict->items().size());
@@ -117,7 +117,7 @@ class Printer {
       if (style.sort_keys) {
         for (const auto* item : items)
           if (item->first.text() == nullptr) return invalid("only texts as keys can be sorted");
-        // After the budget's end all count as equal, and the next step fails.
+        // Once the budget ends all keys compare equal, and the next step fails.
         std::ranges::stable_sort(items, [this](const auto* a, const auto* b) {
           const size_t read = std::min(a->first.text()->size(), b->first.text()->size());
           return out_.budget().spend(1 + read / 16) && *a->first.text() < *b->first.text();
@@ -149,11 +149,11 @@ class Printer {
     return escaped(text, "\"", [ascii](std::string_view unit) { return json_escape(unit, ascii); });
   }
 
-  /// Between marks, each character as it is or as `escape` has it.
+  /// Writes a text between marks, each character unchanged or as `escape` returns it.
   template <class Escape>
   Result<void> escaped(std::string_view text, std::string_view mark, Escape escape) {
     TRY(out_.add(mark));
-    size_t plain = 0;  // bytes in front that are written
+    size_t plain = 0;  // bytes written so far
     for (size_t i = 0; i < text.size();) {
       const std::string_view unit = first_character(text.substr(i));
       i += unit.size();
@@ -215,7 +215,7 @@ Result<Value> as_text(const Value& value, Heap& heap) {
 
 Result<void> print_json(const Value& value, const JsonStyle& style, TextBuilder& into) {
   JsonStyle used = style;
-  // With an indent, Python leaves no space after the comma.
+  // With an indent, Python writes no space after the comma.
   if (used.indent && used.comma == ", ") used.comma = ",";
   return Printer(into).json(value, used, 0);
 }

@@ -1,5 +1,5 @@
 // Values as text: as Python prints them, and as JSON.
-// Threads: thread-safe (pure functions). Errors: budget, cancelled; invalid (no JSON).
+// Threads: thread-safe (pure functions). Errors: budget, cancelled; invalid (no JSON form).
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace dspack::runtime::jinja {
 
-/// Python's str(); nothing for what is undefined.
+/// Python's str(); nothing if undefined.
 [[nodiscard]] Result<void> print(const Value& value, TextBuilder& into);
 /// Python's repr().
 [[nodiscard]] Result<void> print_repr(const Value& value, TextBuilder& into);
@@ -20,11 +20,11 @@ namespace dspack::runtime::jinja {
 struct JsonStyle {
   std::string_view comma = ", ";
   std::string_view colon = ": ";
-  std::optional<std::string_view> indent = {};  // of one level
+  std::optional<std::string_view> indent = {};  // per level
   bool sort_keys = false;
   bool ascii = false;
 };
-/// As json.dumps writes it.
+/// As json.dumps.
 [[nodiscard]] Result<void> print_json(const Value& value, const JsonStyle& style, TextBuilder& into);
 
 }  // namespace dspack::runtime::jinja

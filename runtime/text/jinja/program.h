@@ -1,7 +1,8 @@
-// A chat template as a program of the language Jinja, set up as transformers does it: trim_blocks, lstrip_blocks, the
-// immutable sandbox, loop controls, `generation` blocks, tojson, raise_exception, strftime_now.
-// Threads: immutable, thread-safe. Lifetime: owns its tree. Errors: compile: invalid (no Jinja), unsupported (what
-// needs other files), budget (too large); render: also what the template refuses, with the line; cancelled.
+// A chat template as a Jinja program, set up as in transformers: trim_blocks, lstrip_blocks, the immutable sandbox,
+// loop controls, `generation` blocks, tojson, raise_exception, strftime_now.
+// Threads: immutable, thread-safe. Lifetime: owns its tree. Errors: compile: invalid (not Jinja), unsupported
+// (statements that need other files), budget (too large); render: also failures of the template, with the line;
+// cancelled.
 #pragma once
 
 #include <ctime>
@@ -22,21 +23,21 @@ class Budget;
 
 struct Cost {
   uint64_t steps = 0;
-  uint64_t bytes = 0;  // the most that was held at one time
+  uint64_t bytes = 0;  // the most held at one time
 };
 
 class Program {
  public:
   [[nodiscard]] static Result<Program> compile(std::string_view source);
 
-  /// `variables`: an object, whose members the template sees by name. `now`: what strftime_now prints. The cost is
-  /// written even if the template fails.
+  /// `variables`: an object; the template sees its members by name. `now`: printed by strftime_now. `cost` is written
+  /// even if the template fails.
   [[nodiscard]] Result<std::string> render(const nlohmann::ordered_json& variables, const std::tm& now,
                                            const std::stop_token& stop, Cost* cost = nullptr) const;
-  /// Within a budget of its owner, which outlives the call.
+  /// Within the caller's budget, which outlives the call.
   [[nodiscard]] Result<std::string> render(const nlohmann::ordered_json& variables, const std::tm& now,
                                            Budget& budget) const;
-  /// What it can be told (inputs.h).
+  /// The names that it can be given (inputs.h).
   [[nodiscard]] const std::set<std::string, std::less<>>& inputs() const { return inputs_; }
 
  private:

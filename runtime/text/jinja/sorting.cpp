@@ -9,7 +9,7 @@ namespace dspack::runtime::jinja {
 
 Result<ListBuilder> sorted(const Values& items, const Value* attribute, const Order& order, Heap& heap) {
   using Keyed = std::pair<Value, const Value*>;
-  // A sort takes as much again for a time.
+  // Sorting temporarily doubles the memory.
   TRY_ASSIGN(const Charge charge, heap.budget().hold(2 * sizeof(Keyed) * items.size()));
   TRY(heap.budget().step(items.size() * 20));
   std::vector<Keyed> keyed;
@@ -31,7 +31,7 @@ Result<ListBuilder> sorted(const Values& items, const Value* attribute, const Or
     const auto compared = compare(keyed[i].first, keyed[i - 1].first, "<", heap.budget());
     if (!compared) return compared.error();
   }
-  // Every pair of neighbours has an order, but a mixture may still have none: such pairs count as equal.
+  // All neighbours can be compared, but other pairs may still have no order: these count as equal.
   const auto less = [&heap](const auto& a, const auto& b) {
     const auto compared = compare(a.first, b.first, "<", heap.budget());
     return compared && *compared < 0;

@@ -8,7 +8,7 @@ Result<void> TextBuilder::reserve(uint64_t bytes) {
   if (bytes <= text_.capacity()) return {};
   if (bytes > budget_->max_bytes()) return Error{ErrorKind::budget, "the template takes too much memory"};
   constexpr uint64_t kAllocatorBytes = 32;
-  // Old and new bytes live side by side while one moves into the other.
+  // Both charges are held while the bytes move to the new memory.
   TRY_ASSIGN(Charge charge, budget_->hold(bytes + kAllocatorBytes));
   text_.reserve(bytes);
   charge_ = std::move(charge);

@@ -1,4 +1,4 @@
-// A text in the making, within a budget: it asks before it grows.
+// A text under construction, within a budget that is charged before it grows.
 // Threads: single-thread. Lifetime: borrows the budget. Errors: budget, cancelled.
 #pragma once
 
@@ -16,12 +16,12 @@ class TextBuilder {
 
   [[nodiscard]] Result<void> add(std::string_view text);
   [[nodiscard]] Result<void> add(uint64_t count, char c);
-  /// Room for so many bytes in all.
+  /// Reserves room for `bytes` in total.
   [[nodiscard]] Result<void> reserve(uint64_t bytes);
 
   [[nodiscard]] const std::string& text() const { return text_; }
   [[nodiscard]] Budget& budget() { return *budget_; }
-  /// The text and what is charged for it, of which nothing stays here.
+  /// Moves out the text and its charge.
   [[nodiscard]] std::pair<std::string, Charge> take();
 
  private:

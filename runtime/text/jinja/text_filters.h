@@ -1,4 +1,4 @@
-// Filters that make a text of a text.
+// Filters from text to text.
 // Threads: thread-safe (pure functions). Errors: budget; invalid (no text, or arguments that Jinja refuses).
 #pragma once
 
@@ -11,13 +11,13 @@
 namespace dspack::runtime::jinja {
 
 [[nodiscard]] Result<Value> indent(const Value& value, const Arguments& args, Heap& heap);
-/// Words begin after white space, '-' and opening brackets; other than str.title has it.
+/// Words begin after white space, '-' and opening brackets, unlike str.title.
 [[nodiscard]] Result<Value> title(const Value& value, Heap& heap);
-/// Cut at the last space before `length`, unless `killwords`; a few characters more may stay.
+/// Cuts at the last space before `length`, unless `killwords`; a text only slightly longer is kept.
 [[nodiscard]] Result<Value> truncate(const Value& value, const Arguments& args, Heap& heap);
-/// For HTML.
+/// Escapes HTML.
 [[nodiscard]] Result<Value> escape(const Value& value, Heap& heap);
-/// Runs of Python's \w.
+/// Counts runs of Python's \w.
 [[nodiscard]] int64_t count_words(std::string_view text);
 
 }  // namespace dspack::runtime::jinja

@@ -5,21 +5,21 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-// The two-way algorithm (Crochemore and Perrin, "Two-way string-matching", Journal of the ACM 38, 1991): it takes no
-// memory and compares each letter of the text at most twice.
+// The two-way algorithm (Crochemore and Perrin, "Two-way string-matching", Journal of the ACM 38, 1991): no extra
+// memory, and at most two comparisons per letter of the text.
 
-/// Where a pattern is cut in two, and the period of its right side.
+/// The position where a pattern is split, and the period of its right part.
 struct Cut {
   size_t at;
   size_t period;
 };
 
-/// The greatest suffix in an order of letters.
+/// The greatest suffix under an order of letters.
 template <class Letters, class Less>
 Cut greatest_suffix(Letters pattern, size_t size, Less less) {
-  size_t begin = 0;      // of the greatest suffix yet
-  size_t candidate = 1;  // of another one
-  size_t same = 0;       // letters of both that are equal so far, within one period
+  size_t begin = 0;      // start of the greatest suffix so far
+  size_t candidate = 1;  // start of the next candidate
+  size_t same = 0;       // equal letters of both so far, within one period
   size_t period = 1;
   while (candidate + same < size) {
     const char ours = pattern[static_cast<std::ptrdiff_t>(begin + same)];
@@ -43,7 +43,7 @@ Cut greatest_suffix(Letters pattern, size_t size, Less less) {
   return {begin, period};
 }
 
-/// Where the pattern, which is not empty, begins in the text; npos if nowhere.
+/// The first offset of the pattern, which is not empty; npos: none.
 template <class Letters>
 size_t two_way(Letters text, size_t text_size, Letters pattern, size_t size) {
   if (size > text_size) return std::string_view::npos;
@@ -55,7 +55,7 @@ size_t two_way(Letters text, size_t text_size, Letters pattern, size_t size) {
   const bool is_periodic =
       cut + of_right <= size && std::equal(pattern, pattern + static_cast<std::ptrdiff_t>(cut), pattern + offset);
   const size_t period = is_periodic ? of_right : std::max(cut, size - cut) + 1;
-  size_t known = 0;  // letters at the front that are known to be equal
+  size_t known = 0;  // letters at the front that are known to match
   for (size_t place = 0; place + size <= text_size;) {
     size_t right = std::max(cut, known);
     while (right < size && at(pattern, right) == at(text, place + right))

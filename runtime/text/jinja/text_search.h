@@ -1,6 +1,6 @@
-// Where a text is in another, in a time that their sizes alone bound: both may be a stranger's, and a plain search for
-// "aaa...ab" among a's compares every letter of one with every letter of the other.
-// Threads: thread-safe (pure functions). Errors: budget, cancelled; what is read is charged.
+// Searches a text in linear time: both texts may be untrusted, and a naive search for "aaa...ab" among a's compares
+// every letter of one with every letter of the other.
+// Threads: thread-safe (pure functions). Errors: budget, cancelled; bytes read are charged.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace dspack::runtime::jinja {
 
-// Where `part` begins, first or last; npos if it is not there. An empty one is at the beginning, and at the end.
+// The first or last offset of `part`; npos: none. An empty part is at the beginning, or at the end.
 [[nodiscard]] Result<size_t> find_first(std::string_view text, std::string_view part, Budget& budget);
 [[nodiscard]] Result<size_t> find_last(std::string_view text, std::string_view part, Budget& budget);
 

@@ -9,7 +9,7 @@
 namespace dspack::runtime::jinja {
 namespace {
 
-/// Of whole numbers, one of them long: whether a is less.
+/// Whether a < b, for whole numbers of which at least one is long.
 bool is_less(const Value& a, const Value& b) {
   const auto digits_of = [](const Value& value) {
     return value.digits() != nullptr ? *value.digits() : fmt::format("{}", value.integer().value_or(0));
@@ -22,7 +22,7 @@ bool is_less(const Value& a, const Value& b) {
   return below_zero ? left != right && !is_smaller : is_smaller;
 }
 
-/// Whether both are whole numbers and one of them is long.
+/// Whether both are whole numbers and at least one is long.
 bool are_long(const Value& a, const Value& b) {
   const auto is_whole = [](const Value& value) { return value.digits() != nullptr || value.is_integer(); };
   return (a.digits() != nullptr && is_whole(b)) || (b.digits() != nullptr && is_whole(a));
@@ -138,7 +138,7 @@ std::optional<Value> LoopState::field(std::string_view name) const {
   if (name == "first") return Value(turn == 0);
   if (name == "last") return Value(turn + 1 == count);
   if (name == "length") return Value(count);
-  // Loops that call themselves are not supported, so that none is within itself.
+  // Recursive loops are not supported, so the depth is constant.
   if (name == "depth") return Value(int64_t{1});
   if (name == "depth0") return Value(int64_t{0});
   if (name == "previtem") return at > 0 ? items->items[at - 1] : Value();
@@ -187,7 +187,7 @@ Result<int> compare(const Value& a, const Value& b, std::string_view sign, Budge
       if (each->digits() != nullptr) TRY(budget.step(each->digits()->size() / 16));
     return is_less(a, b) ? -1 : is_less(b, a) ? 1 : 0;
   }
-  // UTF-8 has the order of code points.
+  // UTF-8 sorts in the order of code points.
   if (a.text() != nullptr && b.text() != nullptr) TRY(budget.step(a.text()->size() / 16));
   if (a.text() != nullptr && b.text() != nullptr) return std::clamp(a.text()->compare(*b.text()), -1, 1);
   if (a.list() != nullptr && b.list() != nullptr && a.list()->tuple == b.list()->tuple) {

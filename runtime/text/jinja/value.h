@@ -1,5 +1,5 @@
-// A value of a template: what Jinja takes from Python. Texts, lists and dicts are shared and never change once made;
-// a namespace and the state of a loop are what does. heap.h makes them.
+// A value of a template, with Python's semantics as in Jinja. Texts, lists and dicts are shared and immutable; only a
+// namespace and a loop's state change. heap.h creates values.
 // Threads: single-thread. Errors: budget (too large, or nested too deeply); invalid (what Python refuses).
 #pragma once
 
@@ -24,19 +24,19 @@ struct Callable;
 struct Namespace;
 struct LoopState;
 
-/// A name or an attribute that is not there. It prints as nothing; any other use fails with this message.
+/// A missing name or attribute. It prints as nothing; any other use fails with this message.
 struct Undefined {
   std::shared_ptr<const std::string> message;
 };
 struct None {};
-/// A whole number beyond 63 bits, which is printed and compared, but not computed with.
+/// A whole number beyond 63 bits, which can be printed and compared, but not computed with.
 struct LongInteger {
-  std::shared_ptr<const std::string> digits;  // with a sign, if it is below zero; as JSON writes it
+  std::shared_ptr<const std::string> digits;  // as in JSON; with a sign if negative
 };
 
 class Value {
  public:
-  Value() = default;  // undefined, without a name
+  Value() = default;  // undefined, without a message
   Value(None none) : data_(none) {}
   Value(bool truth) : data_(truth) {}
   Value(int64_t number) : data_(number) {}
@@ -54,13 +54,13 @@ class Value {
   [[nodiscard]] bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   [[nodiscard]] bool is_none() const { return std::holds_alternative<None>(data_); }
   [[nodiscard]] bool is_bool() const { return std::holds_alternative<bool>(data_); }
-  [[nodiscard]] bool is_integer() const { return std::holds_alternative<int64_t>(data_); }  // and no bool
+  [[nodiscard]] bool is_integer() const { return std::holds_alternative<int64_t>(data_); }  // not a bool
   [[nodiscard]] bool is_float() const { return std::holds_alternative<double>(data_); }
   [[nodiscard]] bool is_number() const { return is_bool() || is_integer() || is_float(); }
   [[nodiscard]] bool is_text() const { return text() != nullptr; }
 
-  // Null if it is something else.
-  [[nodiscard]] const std::string* digits() const;  // of a LongInteger
+  // nullptr: another type.
+  [[nodiscard]] const std::string* digits() const;  // for a LongInteger
   [[nodiscard]] const std::string* text() const;
   [[nodiscard]] const List* list() const;
   [[nodiscard]] std::shared_ptr<const List> shared_list() const;
@@ -69,19 +69,19 @@ class Value {
   [[nodiscard]] Namespace* space() const;
   [[nodiscard]] LoopState* loop() const;
 
-  // Nothing if it is something else.
-  [[nodiscard]] std::optional<int64_t> integer() const;  // of a bool or an integer
-  [[nodiscard]] std::optional<double> real() const;      // of these and a float
+  // nullopt: another type.
+  [[nodiscard]] std::optional<int64_t> integer() const;  // for a bool or an integer
+  [[nodiscard]] std::optional<double> real() const;      // for a bool, an integer or a float
 
   [[nodiscard]] bool truth() const;
-  /// Python's name of the type.
+  /// Python's name for the type.
   [[nodiscard]] std::string_view type() const;
-  /// Why it is undefined.
+  /// The message that explains why it is undefined.
   [[nodiscard]] std::string why_undefined() const;
-  /// Whether it leads to what changes, a namespace or the state of a loop, which dicts and namespaces therefore may not
-  /// hold: else a namespace could hold itself.
+  /// Whether it contains mutable state, a namespace or a loop's state. Dicts and namespaces may not hold such values:
+  /// else a namespace could contain itself.
   [[nodiscard]] bool leads_to_state() const;
-  /// Levels of lists and dicts within.
+  /// Nesting depth of lists and dicts.
   [[nodiscard]] uint32_t depth() const;
 
  private:
@@ -97,30 +97,30 @@ struct List {
   Charge charge = {};
   Values items;
   bool tuple = false;
-  // What Jinja computes as it is asked for: it has no length, is no JSON, and is true even if nothing comes.
+  // Jinja computes it lazily: it has no length, is not JSON, and is true even if empty.
   bool generator = false;
   bool holds_state = false;  // Value::leads_to_state of an item
   uint32_t depth = 1;
 };
 using SharedList = std::shared_ptr<const List>;
 
-/// What a name with a value takes in a scope or a namespace, beside its own bytes.
+/// Bytes of a name with a value in a scope or a namespace, besides the name's own.
 inline constexpr uint64_t kNameBytes = 128;
 
 struct Namespace {
   Charge charge = {};
   std::map<std::string, Value, std::less<>> fields = {};
-  /// Errors: unsupported (what leads to state), budget.
+  /// Errors: unsupported (a value that leads to state), budget.
   [[nodiscard]] Result<void> set(std::string_view name, Value value, Budget& budget);
 };
 
-/// Where a loop is, which `loop` tells in its body.
+/// The state of a loop, visible as `loop` in its body.
 struct LoopState {
   Charge charge = {};
   SharedList items;
   size_t at = 0;
-  Value seen = {};  // a tuple: what loop.changed was given last; undefined before
-  /// Of `loop.NAME`; null if the loop has no such field.
+  Value seen = {};  // tuple of the last arguments of loop.changed; undefined before
+  /// The value of `loop.NAME`; nullopt: no such field.
   [[nodiscard]] std::optional<Value> field(std::string_view name) const;
 };
 
@@ -132,13 +132,13 @@ struct Callable {
   enum class Kind { macro, function, method };
   Kind kind = Kind::function;
   std::string name;
-  Value self = {};                    // of a method
-  const Node* macro = nullptr;        // of a macro; borrows the program
-  std::shared_ptr<Scope> scope = {};  // of a macro: where it was defined
+  Value self = {};                    // for a method
+  const Node* macro = nullptr;        // for a macro; borrows the program
+  std::shared_ptr<Scope> scope = {};  // for a macro: the scope of its definition
   Charge charge = {};
 };
 
-/// Python's ==. False, and nothing is left, when the budget ends.
+/// Python's ==. False, with nothing left, if the budget ends.
 [[nodiscard]] bool equal(const Value& a, const Value& b, Budget& budget);
 /// Python's < as -1, 0 or 1. Errors: invalid (types without an order).
 [[nodiscard]] Result<int> compare(const Value& a, const Value& b, std::string_view sign, Budget& budget);

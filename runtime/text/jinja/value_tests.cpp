@@ -51,7 +51,7 @@ Result<bool> apply_test(std::string_view name, const Value& value, const Argumen
   if (name == "true") return value.is_bool() && value.truth();
   if (name == "false") return value.is_bool() && !value.truth();
   if (name == "mapping") return value.dict() != nullptr;
-  if (name == "callable") return value.callable() != nullptr || value.is_undefined();  // so it is to Python
+  if (name == "callable") return value.callable() != nullptr || value.is_undefined();  // as in Python
   if (name == "escaped") return false;
   if (name == "sequence" && value.list() != nullptr && value.list()->generator) return false;
   if (name == "iterable" || name == "sequence") {
@@ -75,7 +75,7 @@ Result<bool> apply_test(std::string_view name, const Value& value, const Argumen
     TRY_ASSIGN(const Value rest, binary("%", value, other, heap));
     return rest.real() == 0.0;
   }
-  // Texts and numbers that are equal are taken for the same one, as Python mostly does.
+  // Equal texts and numbers count as identical, as in most cases in Python.
   if (name == "sameas") return value.type() == other.type() && equal(value, other, heap.budget());
   return compare_by(sign_of(name), value, other, heap);
 }

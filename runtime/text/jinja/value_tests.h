@@ -1,6 +1,6 @@
 // Tests: value is name(arguments).
-// Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Jinja or Python refuses),
-// unsupported (what is not here), budget.
+// Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Jinja or Python refuses), unsupported
+// (a test that does not exist here), budget.
 #pragma once
 
 #include <string_view>
