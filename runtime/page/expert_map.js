@@ -1,10 +1,10 @@
-// The map of experts: a row for each layer, a column for each of its experts. A cell has a colour of a palette (where
-// the expert lies, say), and glows for a while after it was lit. The page of a server and that of a recorded trace draw
-// with it. V3's 14,848 cells are one picture of a pixel each, drawn enlarged: a millisecond a frame.
+// The map of experts: a row for each layer, a column for each of its experts. A cell has a palette colour (such as the
+// memory that holds the expert), and glows for a while after it was lit. The pages of a server and of a recorded trace
+// use it. V3's 14,848 cells are one image of a pixel each, drawn enlarged: a millisecond per frame.
 "use strict";
 
 class ExpertMap {
-  // rows: [{layer, experts}]; palette: names of colours in the style; `describe(row, expert)` is the readout's text.
+  // rows: [{layer, experts}]; palette: names of colours in the style; `describe(row, expert)`: the readout's text.
   constructor(holder, rows, palette, describe) {
     this.rows = rows;
     this.columns = rows.reduce((most, row) => Math.max(most, row.experts), 1);
@@ -13,7 +13,7 @@ class ExpertMap {
     this.glow = rows.map((row) => new Float32Array(row.experts));
     this.glowing = false;
     this.chosen = null;  // [row, expert]
-    this.halfLife = 900;  // ms, of a glow; Infinity: it stays until the next `dim`
+    this.halfLife = 900;  // of a glow, in ms; Infinity: it stays until the next `dim`
     this.calm = matchMedia("(prefers-reduced-motion: reduce)");
     this.canvas = make("canvas", { tabindex: "0", role: "img" });
     this.readout = make("p", { class: "map-readout", role: "status" });
@@ -51,7 +51,7 @@ class ExpertMap {
     return this.glow.reduce((sum, row) => sum + row.reduce((lit, each) => lit + (each > 0.5 ? 1 : 0), 0), 0);
   }
 
-  // What was put and lit is shown; glows fade from here on, or stay where motion is not wanted.
+  // Shows put and lit cells; glows then fade, or stay if reduced motion is preferred.
   show() {
     this.canvas.dataset.lit = this.lit();
     this.update();
@@ -59,7 +59,7 @@ class ExpertMap {
     this.fading = true;
     let before = performance.now();
     const fade = (now) => {
-      if (now - before >= 45) {  // some 20 frames a second
+      if (now - before >= 45) {  // about 20 frames per second
         const share = 0.5 ** ((now - before) / this.halfLife);
         before = now;
         let most = 0;
@@ -85,7 +85,7 @@ class ExpertMap {
   measure() {
     const ratio = window.devicePixelRatio || 1;
     const room = this.frame.clientWidth;
-    if (room === 0) return false;  // it is not to be seen
+    if (room === 0) return false;  // not visible
     this.left = 30;
     this.top = 16;
     const wide = (room - this.left - 1) / this.columns;
@@ -140,7 +140,7 @@ class ExpertMap {
     }
   }
 
-  // Gaps between cells that are large enough for them.
+  // Draws gaps between cells, if these are large enough.
   drawLines(pen) {
     pen.fillStyle = this.inks.panel;
     const right = this.columns * this.cellWidth;

@@ -1,10 +1,10 @@
-// The conversation: what was said, the answer under way, and how both look.
+// The conversation: its messages, the current answer, and their rendering.
 "use strict";
 
 class Chat {
   constructor() {
     this.messages = [];  // {role, content, reasoning, calls, note, error}
-    this.abort = null;   // of the answer under way
+    this.abort = null;   // for the current answer
     this.list = find("messages");
     this.show();
   }
@@ -29,7 +29,7 @@ class Chat {
     this.answer();
   }
 
-  // The last answer is made once more.
+  // Generates the last answer again.
   retry() {
     if (this.abort) return;
     while (this.messages.length && this.messages.at(-1).role !== "user") this.messages.pop();
@@ -102,7 +102,7 @@ class Chat {
     find("announce").textContent = text;
   }
 
-  // All of it anew: a message came or went, or an answer has ended.
+  // Renders everything, after a message was added or removed, or an answer has ended.
   show() {
     const answering = this.is_answering();
     find("send").hidden = answering;
@@ -116,7 +116,7 @@ class Chat {
     this.list.scrollTop = this.list.scrollHeight;
   }
 
-  // The answer under way is drawn once a frame, and the view follows it unless its reader has scrolled up.
+  // Redraws the current answer once per frame; the view follows it unless the reader has scrolled up.
   renew(message) {
     message.is_stale = true;
     if (this.drawing) return;

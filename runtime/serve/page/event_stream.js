@@ -1,12 +1,12 @@
-// Requests to the server that the page came from, with the key that its user has typed, and the events of answers.
+// Requests to the page's own server with the key that its user has typed, and the events of answers.
 "use strict";
 
-const KEY = "dspack-key";  // in the storage of this tab, which ends with it
+const KEY = "dspack-key";  // in this tab's session storage
 
 class KeyNeeded extends Error {
   constructor(message, key) {
     super(message);
-    this.key = key;  // that was sent; null: none
+    this.key = key;  // the rejected key; null: none was sent
   }
 }
 
@@ -23,7 +23,7 @@ async function ask(path, body, signal) {
   throw response.status === 401 ? new KeyNeeded(message, key) : new Error(message);
 }
 
-// {name, data} or {comment} each, as they arrive.
+// Yields {name, data} or {comment} for each event as it arrives.
 async function* eventStream(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let pending = "";

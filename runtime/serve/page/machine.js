@@ -1,14 +1,14 @@
-// The machine at work, as /machine tells of it: docs/serve.md lists the fields. Rates are of the last seconds in which
-// there were passes; the stream is open only while the page is to be seen.
+// Shows the machine's activity from the events of /machine; docs/serve.md lists the fields. Rates cover the last
+// seconds with passes; the stream is open only while the page is visible.
 "use strict";
 
 const WINDOW_SECONDS = 4;
-const AGAIN_MS = 2000;  // after the server has gone
+const AGAIN_MS = 2000;  // before reconnecting to a lost server
 const SOURCES = { link: "Link to the GPU", disk: "Disk", network: "Network", prefetched: "Read ahead" };
 
 class Machine {
   constructor() {
-    this.history = [];  // of events, oldest first
+    this.history = [];  // events, oldest first
     this.abort = null;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
     this.open();
@@ -85,7 +85,7 @@ class Machine {
     this.showWaits();
   }
 
-  // How much a count has grown in the last seconds with passes.
+  // Growth of a count over the last seconds with passes.
   grown(of) {
     const [before, now] = this.span.map((each) => of(each) || 0);
     return Math.max(0, now - before);
@@ -96,7 +96,7 @@ class Machine {
     return seconds > 0 ? this.grown(of) / seconds : 0;
   }
 
-  // Tokens a second: of answers while no prompt was read, where there was such a time.
+  // Tokens per second. For answers: while no prompt was read, if there was such a time.
   speeds() {
     const sums = { prompt: [0, 0], answer: [0, 0] };
     for (let i = 1; i < this.history.length; ++i) {
@@ -179,7 +179,7 @@ class Machine {
                 make("div", { class: "track", "aria-hidden": "true" }, bar));
   }
 
-  // Of a pass's time: the stages of a CPU's clock, and what experts were waited for.
+  // Shares of a pass's time: the stages of a CPU's clock, and the waits for experts.
   showWaits() {
     const all = this.grown((each) => each.passes.seconds);
     if (all <= 0) return;

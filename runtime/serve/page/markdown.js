@@ -1,9 +1,9 @@
-// Markdown as elements: what a model writes is not trusted, so it becomes text nodes in elements of this list and no
-// others, never markup; pictures are not loaded, and links lead out only when they are clicked.
+// Markdown as elements. A model's output is untrusted: it becomes text nodes in a fixed set of elements, never markup;
+// pictures are not loaded, and links open only when clicked.
 "use strict";
 
-const DEEPEST = 8;         // quotes and lists within each other
-const LONGEST_LINE = 20000;  // longer ones stay as they are
+const DEEPEST = 8;         // nesting of quotes and lists
+const LONGEST_LINE = 20000;  // longer ones stay plain text
 
 function markdown(text) {
   const made = document.createDocumentFragment();
@@ -68,7 +68,7 @@ function until(lines, at, ends) {
   return at;
 }
 
-// One list and all that is indented below its items; returns the line after it.
+// Parses a list with the indented lines below its items; returns the next line.
 function list(lines, at, depth, made) {
   const [, indent, , number] = lines[at].match(ITEM);
   const is_ordered = number !== undefined;
@@ -81,7 +81,7 @@ function list(lines, at, depth, made) {
       (each.trim() === "" && (i + 1 >= lines.length || !/^ {2,}/.test(lines[i + 1].slice(indent.length)))));
     const inner = lines.slice(at + 1, end).map((each) => each.slice(indent.length).replace(/^ {1,4}/, ""));
     const parts = blocks([found[4], ...inner], depth + 1);
-    const is_text = parts.length > 0 && parts[0].tagName === "P";  // without the margins of a paragraph
+    const is_text = parts.length > 0 && parts[0].tagName === "P";  // drop the paragraph's margins
     items.append(make("li", {}, ...(is_text ? [...parts[0].childNodes, ...parts.slice(1)] : parts)));
     at = end;
     if (at + 1 < lines.length && lines[at].trim() === "" && ITEM.test(lines[at + 1])) ++at;
@@ -100,7 +100,7 @@ function table(head, rows) {
 
 const MARKS = [["**", "strong"], ["__", "strong"], ["~~", "s"], ["*", "em"], ["_", "em"]];
 
-// Code, emphasis, links and line breaks within a paragraph.
+// Parses code, emphasis, links and line breaks within a paragraph.
 function inline(text, depth) {
   if (depth > DEEPEST || text.length > LONGEST_LINE) return [text];
   const made = [];
@@ -124,7 +124,7 @@ function inline(text, depth) {
   return made;
 }
 
-// The element that begins here, and where it ends; null: this is a plain character.
+// The element that begins at `at`, and its end; null: a plain character.
 function span(text, at, depth) {
   const c = text[at];
   if (c === "\\" && /[\\`*_~\[\]()#|>-]/.test(text[at + 1] || "")) return { node: text[at + 1], end: at + 2 };

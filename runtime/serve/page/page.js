@@ -1,9 +1,9 @@
-// The page as a whole: keys, buttons, the key of the server.
+// The page as a whole: keyboard, buttons, the server's API key.
 "use strict";
 
 let chat, machine;
 
-// The server wants a key, or another one; false: than one that has been replaced meanwhile.
+// Asks for a key, or another one; false: the rejected key has been replaced meanwhile.
 function needKey(error) {
   if (error.key !== sessionStorage.getItem(KEY)) return false;
   find("key-form").hidden = false;
