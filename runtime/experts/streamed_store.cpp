@@ -102,7 +102,7 @@ class StreamedStore::Request final : public ExpertRequest {
 
  private:
   struct Pinned {
-    size_t index = 0;  // of the demand
+    size_t index = 0;  // index of the demand
     Slot* slot = nullptr;
     bool was_missing = false;
   };

@@ -146,10 +146,9 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   ExpertStoreStats stats_;
   std::array<uint64_t, kUrgencies> loading_{};  // experts being read, by urgency
   FetchMeter meter_;
-  ExpertReading reading_;  // without `awaited`
-  std::chrono::steady_clock::time_point
-      last_release_;                         // time of the last release of a lease in this pass, or of its beginning
-  std::unique_ptr<TransferPool> transfers_;  // last: its threads use all of the above
+  ExpertReading reading_;                               // without `awaited`
+  std::chrono::steady_clock::time_point last_release_;  // last release of a lease in this pass, or its start
+  std::unique_ptr<TransferPool> transfers_;             // last: its threads use all of the above
 };
 
 }  // namespace dspack::runtime
