@@ -20,7 +20,7 @@ constexpr uint64_t kHeapBytes = 6ULL << 20;
 constexpr uint64_t kThreadBytes = 256ULL << 10;
 // Reading a weight that is stored in another form than it is used in (weight_group.cpp).
 constexpr uint64_t kLoadBytes = 8ULL << 20;
-// A tokenizer takes ten times its file while it is read (DeepSeek-V3's: 64 MB of 6.4 MB).
+// A tokenizer takes ten times the size of its file while it is read (DeepSeek-V3's: 64 MB for 6.4 MB).
 constexpr uint64_t kTextFactor = 12;
 // A store's bookkeeping per expert: its place and its last use.
 constexpr uint64_t kExpertBytes = 1024;

@@ -25,7 +25,7 @@ struct NeedsOptions {
 /// The most rows of a pass that pay off on a device, if memory allows. `context`: positions of a sequence.
 [[nodiscard]] PassRows longest_pass(const kernels::Device& device, uint32_t context);
 
-/// The largest calls of a model in waves of options.wave_rows.
+/// The largest calls of a model's attention in waves of options.wave_rows.
 [[nodiscard]] kernels::WorkspaceShape workspace_shape(const ModelConfig& config, const ModelOptions& options);
 
 [[nodiscard]] Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& config,

@@ -72,7 +72,7 @@ struct PrefillEstimate {
 /// Distinct experts of a layer that `rows` tokens are routed to, under uniform routing.
 [[nodiscard]] double distinct_experts(const SpeedShape& shape, uint32_t rows);
 
-// Where a GPU computes -------------------------------------------------------------------------------------------
+// With a GPU ---------------------------------------------------------------------------------------------------
 
 /// Measurements of a machine with a GPU.
 struct TierTimes {

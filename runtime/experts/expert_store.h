@@ -34,7 +34,7 @@ struct ExpertWeights {
   Linear down;  // [hidden, expert_inner]
   float limit = kernels::kNoLimit;
 
-  /// As kernels take them.
+  /// The weights as kernels take them.
   [[nodiscard]] kernels::ExpertMatrices matrices() const {
     return {.gate = gate.weight(), .up = up.weight(), .down = down.weight(), .limit = limit};
   }

@@ -51,7 +51,7 @@ class Workload {
   [[nodiscard]] uint32_t floor() const { return floor_; }
   /// The layers that occur in the trace; the header may list more, such as an MTP module that did not run.
   [[nodiscard]] size_t layers() const { return experts_.size(); }
-  /// Their experts, and the bytes of the largest.
+  /// The number of experts in these layers, and the bytes of the largest.
   [[nodiscard]] uint64_t experts() const;
   [[nodiscard]] uint64_t expert_bytes() const;
 
