@@ -30,7 +30,7 @@ std::vector<uint32_t> random_text(uint64_t count, uint32_t vocab) {
   return text;
 }
 
-/// Sums that only grow, of one phase.
+/// Running totals of one phase.
 struct Bench::Counters {
   double seconds = 0;
   StageSeconds stages{};
@@ -38,7 +38,7 @@ struct Bench::Counters {
   double expert_waiting = 0;
   uint64_t accepted = 0;
 
-  /// What was done since `before`.
+  /// Keeps only what was added since `before`.
   void subtract(const Counters& before) {
     seconds -= before.seconds;
     for (size_t stage = 0; stage < kStages; ++stage)
@@ -66,7 +66,7 @@ Bench::Counters Bench::counters(BenchCase::Kind kind) const {
   now.counts.tokens = is_prompt ? times.prefill_tokens : times.decode_tokens;
   now.counts.experts = phase.hits + phase.late + phase.all_misses();
   now.counts.fetched_bytes = phase.bytes[0] + phase.bytes[1] + phase.prefetched_bytes +
-                             loaded_.access().bytes_read(WeightPurpose::always_needed);  // layers that stream
+                             loaded_.access().bytes_read(WeightPurpose::always_needed);  // streamed layers
   if (const Speculator* speculator = session_.speculator()) {
     now.counts.module_passes = speculator->stats().drafted;
     now.accepted = speculator->stats().accepted;
@@ -84,7 +84,7 @@ Result<void> Bench::speak(std::span<const uint32_t> prompt, uint32_t tokens, con
   return {};
 }
 
-// What comes before the case and what it reads.
+// The tokens before the case, and those that it reads.
 std::vector<uint32_t> Bench::text_of(const BenchCase& what) const {
   std::vector<uint32_t> text = options_.text;
   const uint32_t period = options_.computed_depth;
@@ -133,7 +133,7 @@ Result<BenchResult> Bench::run(const BenchCase& what, const Progress& progress, 
     Counters spent = counters(what.kind);
     spent.subtract(before);
     spent.counts.first = first;
-    // A prompt asks for one token, at its end.
+    // A prompt's case generates one token, at its end.
     if (is_prompt) spent.counts.passes = ceil_div(uint64_t{what.tokens}, loaded_.model().max_rows());
     spent.counts.chosen = is_prompt ? 1 : spent.counts.passes;
     result.seconds.push_back(spent.seconds);

@@ -1,5 +1,5 @@
-// Measures how fast a loaded model reads prompts and speaks. Every repetition runs what `dsrun DIR -p` runs: a session
-// that draws the likeliest token, drafts if the model was loaded so, and goes on after an end token.
+// Measures how fast a loaded model reads prompts and generates answers. Every repetition runs what `dsrun DIR -p` runs:
+// a session that picks the likeliest token, drafts if the model was loaded to, and continues after an end token.
 // Threads: single-thread. Lifetime: borrows model and session. Errors: those of the session; cancelled.
 #pragma once
 
@@ -13,30 +13,30 @@
 namespace dspack::runtime {
 
 struct BenchOptions {
-  uint32_t repetitions = 5;  // of each case, counted
-  bool warms_up = true;      // one more before them
-  /// What is read; as long as the longest case. Which experts are picked depends on it.
+  uint32_t repetitions = 5;  // per case, counted
+  bool warms_up = true;      // runs one more before them
+  /// The tokens to read, at least as many as the longest case needs. They determine which experts are picked.
   std::vector<uint32_t> text;
-  /// Positions of a depth that are computed; those beyond are copies (Sequence::repeat). 0: all are computed.
+  /// Positions of a depth that are computed; further ones are copies (Sequence::repeat). 0: all are computed.
   uint32_t computed_depth = 0;
 };
 
 struct BenchResult {
   BenchCase measured;
-  std::vector<double> seconds;  // of each repetition
-  Work work;                    // of all of them, as the following
-  StageSeconds stages{};        // zeros: the device does not say
-  double expert_waiting = 0;    // of Stage::experts
+  std::vector<double> seconds;  // per repetition
+  Work work;                    // sum over all repetitions, like all that follows
+  StageSeconds stages{};        // zeros: not measured on this device
+  double expert_waiting = 0;    // the part of Stage::experts spent waiting
   uint64_t drafted = 0, accepted = 0;
 
   [[nodiscard]] double tokens_per_second(double of_seconds) const;
-  /// Of the repetitions' median.
+  /// For the repetitions' median.
   [[nodiscard]] double tokens_per_second() const;
-  /// Of one repetition.
+  /// For one repetition.
   [[nodiscard]] Floor floor(const MachineLimits& limits) const;
 };
 
-/// `count` token ids below `vocab`: the same in every run, all alike likely.
+/// `count` token ids below `vocab`: the same in every run, uniformly distributed.
 [[nodiscard]] std::vector<uint32_t> random_text(uint64_t count, uint32_t vocab);
 
 class Bench {
@@ -44,7 +44,7 @@ class Bench {
   Bench(LoadedModel& loaded, Session& session, BenchOptions options)
       : loaded_(loaded), session_(session), options_(std::move(options)) {}
 
-  /// Called with tokens of the case that are done, its repetitions one after the other.
+  /// Called with the number of the case's tokens done so far, over all repetitions.
   using Progress = std::function<void(uint64_t tokens)>;
   /// Precondition: the context and the text hold the case's positions.
   [[nodiscard]] Result<BenchResult> run(const BenchCase& what, const Progress& progress, const std::stop_token& stop);

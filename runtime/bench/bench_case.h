@@ -1,4 +1,4 @@
-// What `dsrun bench` measures: reading tokens of a prompt, or speaking tokens of an answer, after others.
+// A case of `dsrun bench`: reading tokens of a prompt, or generating tokens of an answer, after others.
 // Threads: plain values. Errors: none.
 #pragma once
 
@@ -11,16 +11,16 @@ namespace dspack::runtime {
 struct BenchCase {
   enum class Kind { prompt, answer };
   Kind kind = Kind::prompt;
-  uint32_t tokens = 0;  // read at once, or spoken one after the other; at least one
+  uint32_t tokens = 0;  // read at once, or generated one by one; at least one
   uint32_t depth = 0;   // positions that the sequence holds before
 
-  /// As llama-bench calls them: "pp512", "tg128 @ d1024".
+  /// The name in llama-bench's notation: "pp512", "tg128 @ d1024".
   [[nodiscard]] std::string name() const;
-  /// Positions that it takes in all.
+  /// Positions that it needs in total.
   [[nodiscard]] uint64_t positions() const;
 };
 
-/// Every number of tokens after every depth; zeros are left out.
+/// All combinations of tokens and depths, except for zero tokens.
 [[nodiscard]] std::vector<BenchCase> bench_cases(const std::vector<uint32_t>& prompts,
                                                  const std::vector<uint32_t>& answers,
                                                  const std::vector<uint32_t>& depths);

@@ -45,7 +45,7 @@ std::string acceptance_of(const BenchResult& result) {
                      result.drafted);
 }
 
-// Of one token.
+// The work per token.
 Work for_a_token(const BenchResult& result) {
   const double tokens = static_cast<double>(result.seconds.size()) * result.measured.tokens;
   return {.bytes = result.work.bytes / tokens,

@@ -1,4 +1,4 @@
-// What a benchmark has found, for people and for programs.
+// The report of a benchmark, for people and for programs.
 // Threads: plain values. Errors: none.
 #pragma once
 
@@ -13,15 +13,15 @@ namespace dspack::runtime {
 
 struct BenchReport {
   std::string model;         // as the user called it
-  uint64_t model_bytes = 0;  // of its tensors
+  uint64_t model_bytes = 0;  // size of its tensors
   std::string device;
   kernels::Precision precision = kernels::Precision::exact;
   uint64_t context = 0;
   uint64_t experts = 0, slots = 0;  // in the model; in memory at most
   std::string drafting;             // empty: none
-  std::string text;                 // what was read
+  std::string text;                 // description of the text that was read
   MachineLimits limits;
-  std::optional<double> core_share;  // of the processor time that was wanted (core_share.h)
+  std::optional<double> core_share;  // share of the processor time that was wanted (core_share.h)
   std::vector<BenchResult> results;
 };
 

@@ -17,12 +17,12 @@ uint64_t moe_layers(const Model& model) {
       std::ranges::count_if(model.layer_map(), [&](LayerId layer) { return model.config().is_moe(layer); }));
 }
 
-// Pairs of a token and a position that it sees, itself included, of `tokens` ones from `first` on.
+// Pairs of a token and a position that it sees, itself included, for `tokens` tokens from `first` on.
 double pairs_of(uint64_t first, uint64_t tokens) {
   return as_real(tokens) * as_real(first) + as_real(tokens) * (as_real(tokens) + 1) / 2;
 }
 
-// The same if a token sees at most so many positions; 0: all.
+// The same if a token sees at most `most` positions; 0: all.
 double pairs_of(uint64_t first, uint64_t tokens, uint64_t most) {
   if (most == 0) return pairs_of(first, tokens);
   const uint64_t all = first >= most ? 0 : std::min(tokens, most - first);  // tokens that see all positions
@@ -54,7 +54,7 @@ ModelWork model_work(LoadedModel& loaded) {
   if (stats.resident_experts > 0) work.expert.bytes = stats.resident_bytes / stats.resident_experts;
   if (loaded.mtp() != nullptr) work.module = loaded.mtp()->work();
   work.experts_a_token = moe_layers(model) * config.top_k;
-  // Of attention to a window and entries nothing is counted: what it takes hardly grows with the position.
+  // Attention to a window and entries is not counted: its cost hardly grows with the position.
   if (config.window) return work;
   const KvShape shape = model.kv_shape();
   for (const CachePlane& plane : shape.planes) {
@@ -79,11 +79,11 @@ Work work_of(const ModelWork& model, const PassCounts& counts) {
   work.bytes = passes * as_real(model.layers.bytes) + as_real(counts.chosen) * as_real(model.head.bytes) +
                as_real(counts.module_passes) * as_real(model.module.bytes) +
                as_real(counts.experts) * as_real(model.expert.bytes);
-  // A pass sees the cache once, for the last of its tokens.
+  // A pass reads the cache once, for the last of its tokens.
   if (tokens > 0) {
     work.bytes += passes / tokens * (pairs * as_real(model.cache_bytes) + scored * as_real(model.index_bytes));
   }
-  // The layers' multiplications hold an expansion of each token, or absorption, which is as much.
+  // The layers' multiplications include expanding each token, or absorption, which costs the same.
   const double expanded = pairs * as_real(model.expanded_scores) + as_real(counts.first) * as_real(model.expansion);
   const double attention = std::min(pairs * as_real(model.scores), expanded) + scored * as_real(model.index_scores);
   const double multiplications = tokens * (as_real(model.layers.multiplications) +

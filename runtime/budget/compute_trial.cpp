@@ -16,7 +16,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// Of a device's memory, that is filled from the host; the rest is copied from there.
+// The part of a device's buffer that is filled from the host; the rest is copied from it on the device.
 constexpr uint64_t kStagingBytes = 1ULL << 20;
 
 Result<void> fill_with_zeros(const LoadContext& context, kernels::Buffer& buffer) {
@@ -35,14 +35,14 @@ Result<void> fill_with_zeros(const LoadContext& context, kernels::Buffer& buffer
   return context.queue.finish();
 }
 
-/// Memory that is really there: a page that was never written is read from nowhere.
+/// Zeroed memory with its pages allocated: a page that was never written is not read from memory.
 Result<std::unique_ptr<kernels::Buffer>> zeros(const LoadContext& context, uint64_t bytes) {
   TRY_ASSIGN(auto buffer, context.device.allocate(bytes));
   TRY(fill_with_zeros(context, *buffer));
   return buffer;
 }
 
-/// Copies of `bytes` that make memory the place where they come from, as in a pass of `in_a_pass` such pieces.
+/// The number of copies of `bytes` bytes that makes turns read from memory instead of caches, at most `in_a_pass`.
 uint64_t copies_of(const kernels::Device& device, uint64_t bytes, uint64_t in_a_pass) {
   const uint64_t most = device.is_host() ? kTrialBytes : kDeviceTrialBytes;
   return std::clamp<uint64_t>(most / std::max<uint64_t>(1, bytes), 1, std::max<uint64_t>(1, in_a_pass));
@@ -135,7 +135,7 @@ class Trial {
                         .rows = pass_.rows,
                         .position = position_at({.buffer = scratch.get(), .offset_bytes = position})};
     NoExperts executor;
-    const std::vector<uint32_t> tokens(pass_.rows, 0);  // by which a layer may find its experts
+    const std::vector<uint32_t> tokens(pass_.rows, 0);  // a layer may select its experts by token
     return seconds_a_turn(
         context_.queue, pass_.timing,
         [&](size_t number) {
@@ -151,13 +151,13 @@ class Trial {
         stop_);
   }
 
-  /// Where a pass is recorded it looks up where it stands.
+  /// A recorded pass reads its position from memory.
   [[nodiscard]] PassPosition position_at(kernels::Slice place) const {
     if (pass_.timing.pace != Pace::recorded) return {.first = pass_.position};
     return {.first = 0, .live = {.value = place, .limit = options_.context}};
   }
 
-  // Ids of every row: different ones, all alike likely.
+  // The experts of every row: distinct, all equally likely.
   [[nodiscard]] std::vector<uint32_t> random_routes(uint32_t top_k) const {
     std::mt19937 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same routes every time
     std::vector<uint32_t> ids;
@@ -170,8 +170,8 @@ class Trial {
     return ids;
   }
 
-  // A layer's experts in one operation. Of one token they are different copies, and others from turn to turn; where
-  // memory has fewer copies than a token wants experts, fewer are run.
+  // Times a layer's experts in one operation. One token uses different copies, and others from turn to turn; if there
+  // are fewer copies than a token has experts, fewer are run, and the time is scaled.
   Result<ComputeTimes> time_table(const TrialExpert& like, uint64_t in_a_pass) {
     const ExpertLayout& layout = like.layout;
     const bool is_host = context_.device.is_host();
@@ -185,7 +185,7 @@ class Trial {
     }
     TRY_ASSIGN(const auto table, context_.device.make_expert_table(matrices));
     const auto top_k = static_cast<uint32_t>(std::min<uint64_t>(config_.top_k, copies));
-    const uint64_t choices = pass_.rows == 1 ? copies : 1;  // that take turns
+    const uint64_t choices = pass_.rows == 1 ? copies : 1;  // sets of experts that take turns
     std::vector<uint32_t> routes = random_routes(top_k);
     if (pass_.rows == 1) {
       routes.clear();
@@ -224,7 +224,7 @@ class Trial {
     return times;
   }
 
-  /// A layer's input and output, and which experts it goes to.
+  /// A layer's input and output, and the experts that it is routed to.
   struct Routed {
     std::unique_ptr<kernels::Buffer> memory;
     kernels::Rows x, y;
@@ -247,7 +247,7 @@ class Trial {
     return routed;
   }
 
-  // A part of the head's rows, where all of them are much memory.
+  // Times a part of the head's rows, if all of them take too much memory.
   Result<double> time_head() {
     TRY_ASSIGN(const format::StoredMatrix head,
                format::find_matrix(context_.access.catalogue(), config_.head_name(), config_.vocab, config_.hidden,

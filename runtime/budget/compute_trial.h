@@ -1,6 +1,6 @@
 // Measures how long this machine takes for a model's operations: one layer of each kind, with zeros in place of
-// weights, in the right shapes and types. No weights are read. On a device whose memory the host cannot address a
-// layer's experts are one operation, whose table repeats a few of them.
+// weights, in the right shapes and types. No weights are read. A layer's experts are one operation, whose table repeats
+// a few of them.
 // Threads: single-thread. Lifetime: borrows what the LoadContext borrows for the call. Errors: those of finding
 // weights, budget (no memory for the trial), cancelled.
 #pragma once
@@ -10,30 +10,30 @@
 
 namespace dspack::runtime {
 
-/// A pass, as far as its time depends on it.
+/// The properties of a pass that its time depends on.
 struct TrialPass {
   uint32_t rows = 1;       // tokens
-  uint32_t position = 0;   // of the first
-  TurnTiming timing = {};  // of layers. Recorded only if such a pass can be recorded (recorded_pass.h)
-  /// Experts in memory at once, at most: what a plan gives to experts also holds a trial's. At least one.
+  uint32_t position = 0;   // position of the first
+  TurnTiming timing = {};  // how layers are timed; recorded only if such a pass can be recorded (recorded_pass.h)
+  /// The most experts in memory at once, at least one: a plan's memory for experts also holds the trial's.
   uint64_t most_experts = UINT64_MAX;
 };
 
-/// Seconds, medians of several turns through more memory than caches hold.
+/// Seconds: medians of several turns through more memory than caches hold.
 struct ComputeTimes {
   double dense_layer = 0;   // 0: the pass has none
-  double moe_layer = 0;     // all but the routed experts
+  double moe_layer = 0;     // without the routed experts
   double experts = 0;       // the routed experts of one layer, all in memory, routed at random
   double distinct = 0;      // how many experts these are
   double head = 0;          // logits of one row
-  double expert_bytes = 0;  // of one slot
-  /// Bytes a second of experts' weights.
+  double expert_bytes = 0;  // bytes of one slot
+  /// Bytes per second of experts' weights.
   [[nodiscard]] double expert_rate() const { return experts > 0 ? expert_bytes * distinct / experts : 0; }
 };
 
-/// Memory that a trial takes at most, or one layer and one expert where those are more. It is given back.
+/// The most memory that a trial takes, unless one layer and one expert take more. It is freed afterwards.
 inline constexpr uint64_t kTrialBytes = 256ULL << 20;
-/// The same of a device's own memory, whose experts are all read in one operation and whose caches are large.
+/// The same for a device's own memory: there all experts are read in one operation, and caches are large.
 inline constexpr uint64_t kDeviceTrialBytes = 1ULL << 30;
 
 /// `options`: layer map, KV cache's type.
@@ -41,7 +41,7 @@ inline constexpr uint64_t kDeviceTrialBytes = 1ULL << 30;
                                                 const ModelOptions& options, const TrialPass& pass,
                                                 const std::stop_token& stop);
 
-/// The routed experts alone.
+/// Times the routed experts alone.
 [[nodiscard]] Result<ComputeTimes> time_experts(const LoadContext& context, const ModelConfig& config,
                                                 const ModelOptions& options, const TrialPass& pass,
                                                 const std::stop_token& stop);

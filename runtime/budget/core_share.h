@@ -1,5 +1,5 @@
-// What share of the processor time that this process's threads wanted they got: what is measured beside other programs,
-// or with fewer cores than threads, is slower than the machine.
+// The share of the processor time wanted by this process's threads that they got: measurements taken beside other
+// programs, or with fewer cores than threads, are slower than the machine.
 // Threads: thread-safe. Lifetime: plain values. Errors: none; a system without these figures (schedstat) gives nothing.
 #pragma once
 
@@ -10,10 +10,10 @@ namespace dspack::runtime {
 
 class CoreShare {
  public:
-  /// Counts from now on.
+  /// Starts counting.
   CoreShare();
-  /// Time on a core over time on one or waiting for one, from 0 to 1, of all threads that are still there; nullopt: the
-  /// system does not say, or nothing ran.
+  /// Time on a core over time on one or waiting for one, from 0 to 1, over all threads that still exist; nullopt: the
+  /// system does not report it, or nothing ran.
   [[nodiscard]] std::optional<double> so_far() const;
 
  private:

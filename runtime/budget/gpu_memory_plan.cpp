@@ -45,7 +45,7 @@ Result<MemoryPlan> plan_resident(const MemoryNeeds& needs, const MemoryLimits& l
           size_words(plan.total_bytes() - plan.staging_bytes), size_words(plan.staging_bytes))};
 }
 
-// The GPU holds everything but some experts, or layers that stream; of the model this process holds those alone.
+// The GPU holds everything except some experts, or layers that stream; this process holds only those.
 Result<MemoryPlan> plan_tiered(const MemoryNeeds& needs, const MemoryLimits& limits, const VramLimits& vram,
                                const GpuExperts& experts, std::span<const VramLimits> others) {
   TRY_ASSIGN(VramPlan of_device,
@@ -66,7 +66,7 @@ Result<MemoryPlan> plan_tiered(const MemoryNeeds& needs, const MemoryLimits& lim
   const bool is_filled = !further.empty() && held == all_experts(needs) && needs.may_be_resident &&
                          (!experts.as_they_come || experts.vram);
   MemoryLimits host_limits = limits;
-  if (is_filled && !limits.experts) {  // they only pass through
+  if (is_filled && !limits.experts) {  // experts only pass through host memory
     const uint64_t least = least_slots(needs.top_k) * needs.layouts.size();
     host_limits.experts = Amount{.number = std::max(kReaderSlots, least), .percent = {}};
   }

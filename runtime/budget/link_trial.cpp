@@ -21,7 +21,7 @@ Result<TrialExpert> find_trial_expert(const format::Checkpoint& checkpoint, cons
 
 namespace {
 
-constexpr size_t kHostExperts = 2;  // that take turns
+constexpr size_t kHostExperts = 2;  // in host memory, taking turns
 
 }  // namespace
 
@@ -43,7 +43,7 @@ Result<LinkTimes> time_link(kernels::Device& device, const format::Checkpoint& c
   std::vector<ExpertWeights> from;
   for (size_t i = 0; i < kHostExperts; ++i) {
     TRY_ASSIGN(auto memory, device.allocate_host(like.slot.slot_bytes));
-    std::ranges::fill(kernels::host_bytes(*memory), std::byte{0});  // so that the pages are there
+    std::ranges::fill(kernels::host_bytes(*memory), std::byte{0});  // allocates the pages
     from.push_back(weights_in(like.slot, *memory));
     host.push_back(std::move(memory));
   }

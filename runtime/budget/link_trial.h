@@ -1,5 +1,5 @@
-// Measures how fast experts are copied from the host's memory into a device's: a few are copied as in a run, on a queue
-// of their own, from pinned memory. They hold zeros; no weights are read.
+// Measures how fast experts are copied from host memory to a device's: a few are copied as in a run, on a separate
+// queue, from pinned memory. They hold zeros; no weights are read.
 // Threads: single-thread. Lifetime: borrows its arguments for the call. Errors: not_found (no expert); those of finding
 // weights; budget (no memory for two experts in either place); cancelled.
 #pragma once
@@ -8,26 +8,26 @@
 
 namespace dspack::runtime {
 
-/// An expert that stands for the others of a model where something is timed.
+/// An expert that represents all experts of a model in a trial.
 struct TrialExpert {
   ExpertKey key;
-  SlotPlan slot;        // in the host's memory
-  ExpertLayout layout;  // in a device's
+  SlotPlan slot;        // in host memory
+  ExpertLayout layout;  // in device memory
 };
 
-/// The first of the first layer that has one. A pure function. Errors: not_found (the checkpoint holds none of these
-/// layers); those of finding weights.
+/// The first expert of the first of these layers that has one. A pure function. Errors: not_found (the checkpoint holds
+/// none of these layers); those of finding weights.
 [[nodiscard]] Result<TrialExpert> find_trial_expert(const format::Checkpoint& checkpoint, const DeviceExperts& experts);
 
 struct LinkTimes {
   double one = 0;      // seconds for one expert alone
-  double several = 0;  // for `count`, one behind the other
+  double several = 0;  // for `count` in a row
   uint32_t count = 1;
-  uint64_t expert_bytes = 0;  // that cross the link for one
+  uint64_t expert_bytes = 0;  // copied for one expert
 
-  /// Seconds for so many, one behind the other.
+  /// Seconds for `experts` experts in a row.
   [[nodiscard]] double seconds(double experts) const;
-  /// Bytes a second of many.
+  /// Bytes per second for many experts.
   [[nodiscard]] double rate() const;
 };
 

@@ -26,7 +26,7 @@ Result<Amount> parse_share(std::string_view text) {
 uint64_t Amount::of(uint64_t whole) const {
   if (!percent) return number;
   if (*percent >= 100) return whole;
-  // Below 2^53 exact; above, a share of an exabyte is not meant to the byte.
+  // Exact below 2^53; above, a share of an exabyte is not meant to the byte.
   return static_cast<uint64_t>(std::floor(static_cast<double>(whole) * *percent / 100));
 }
 

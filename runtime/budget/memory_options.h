@@ -11,12 +11,12 @@
 
 namespace dspack::runtime {
 
-/// A number, or a share in percent of something that is not known yet.
+/// A number, or a percentage of something that is not known yet.
 struct Amount {
   uint64_t number = 0;  // unless it is a share
   std::optional<double> percent;
 
-  /// The number, or so much of `whole`, rounded down.
+  /// The number, or the share of `whole`, rounded down.
   [[nodiscard]] uint64_t of(uint64_t whole) const;
   bool operator==(const Amount&) const = default;
 };
@@ -27,13 +27,13 @@ struct Amount {
 [[nodiscard]] Result<Amount> parse_expert_amount(std::string_view text);
 
 struct MemoryOptions {
-  /// All of this process's memory; a share is of the machine's. Unset: what is available, with something left over.
+  /// All memory of this process; a share is of the machine's. Unset: the available memory, less a reserve.
   std::optional<Amount> ram;
-  /// Experts that memory holds at most; a share is of all that the layers of the pass have. Unset: as many as fit.
+  /// The most experts in memory; a share is of all experts of the pass's layers. Unset: as many as fit.
   std::optional<Amount> experts;
-  /// Of the KV cache: f32 (exact), bf16, f16 or f8_e4m3. Unset: what the precision means.
+  /// The type of the KV cache: f32 (exact), bf16, f16 or f8_e4m3. Unset: the precision's default.
   std::optional<Dtype> kv_dtype;
-  /// Of the keys of sparse attention's indexer, likewise. Unset: kv_dtype.
+  /// The type of the keys of sparse attention's indexer, with the same choices. Unset: kv_dtype.
   std::optional<Dtype> index_dtype;
 };
 

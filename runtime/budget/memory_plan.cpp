@@ -8,8 +8,8 @@
 namespace dspack::runtime {
 namespace {
 
-// Activations may take this share of what is left beside what every run needs: a longer chunk reads each expert of a
-// prompt once, more slots read it less often afterwards.
+// Activations may take this share (1/n) of the memory left beside every run's needs: with a longer chunk each expert of
+// a prompt is read once, with more slots experts are read less often afterwards.
 constexpr uint64_t kActivationShare = 8;
 constexpr uint64_t kSlotsOnTheirWay = 2;
 
@@ -65,14 +65,14 @@ class Planner {
   }
 
  private:
-  // As many as asked for, but at least the floor of each layout.
+  // As requested, but at least the minimum of each layout.
   void set_slots(uint64_t slots) {
     plan_.slots = share_slots(needs_.layouts, slots, least_slots(needs_.top_k));
     plan_.slot_bytes = slot_sum(needs_.layouts, plan_.slots);
     if (slots == 0) least_ = slot_total();
   }
 
-  // --experts: the number of slots is given, so it is the least and the most.
+  // --experts fixes the number of slots: it is the minimum and the maximum.
   Result<void> size_experts() {
     if (!limits_.experts || needs_.layouts.empty()) return {};
     const uint64_t wanted = std::min(limits_.experts->of(plan_.experts), plan_.experts);
@@ -91,7 +91,7 @@ class Planner {
     plan_.activation_bytes = needs_.activation_bytes(rows);
   }
 
-  // The most whose activations stay within their share; without a limit the most there are.
+  // The most rows whose activations stay within their share; without a limit, the most there are.
   void choose_rows() {
     const uint64_t always = saturating_add(around_the_model(), plan_.kv_bytes);
     const uint64_t left = limits_.bytes ? *limits_.bytes - std::min(*limits_.bytes, always) : 0;
@@ -106,7 +106,7 @@ class Planner {
 
   [[nodiscard]] bool fits() const { return !limits_.bytes || plan_.total_bytes() <= *limits_.bytes; }
 
-  // False: even then it does not fit.
+  // Streams as few layers as necessary. False: it does not fit even if all stream.
   bool stream_some_layers() {
     const auto streamed = stream_layers(needs_.layers, needs_.least_buffers, [&](const LayerPlan& layers) {
       plan_.layers = layers;
@@ -116,7 +116,7 @@ class Planner {
     return streamed.has_value();
   }
 
-  // Everything streams, through one buffer, one row at a time, and still it does not fit.
+  // Everything streams, through one buffer, one row at a time, and it still does not fit.
   [[nodiscard]] Error too_little() const {
     const std::string module =
         plan_.mtp_bytes == 0 ? "" : fmt::format(", {} for the MTP module (--mtp off)", size_words(plan_.mtp_bytes));
@@ -143,7 +143,7 @@ class Planner {
 
   [[nodiscard]] uint64_t slot_total() const { return total(plan_.slots); }
 
-  // The most for which there is room. More in all may mean fewer of one layout (they are rounded), hence the last loop.
+  // The most slots that fit. A larger total may give one layout fewer slots (shares are rounded), hence the last loop.
   void add_slots() {
     if (limits_.experts || needs_.layouts.empty()) return;
     uint64_t low = least_;
@@ -164,7 +164,7 @@ class Planner {
   const MemoryNeeds& needs_;
   const MemoryLimits& limits_;
   MemoryPlan plan_;
-  uint64_t least_ = 0;  // slots
+  uint64_t least_ = 0;  // total of the minimum slots
 };
 
 }  // namespace
@@ -218,7 +218,7 @@ uint64_t default_limit(uint64_t physical_bytes, uint64_t available_bytes, uint64
   constexpr uint64_t kLeast = 512ULL << 20;  // at least this,
   const uint64_t reserve = std::max(physical_bytes / kShare, kLeast);
   const uint64_t within = available_bytes - std::min(available_bytes, std::min(reserve, available_bytes / 2));
-  return saturating_add(within, resident_bytes);  // but never more than half of what is left
+  return saturating_add(within, resident_bytes);  // but never more than half of the available memory
 }
 
 format::Json to_json(const MemoryPlan& plan) {

@@ -1,14 +1,14 @@
-// What lies in memory while a model runs, decided before anything is loaded: which always-needed layers stay, how many
-// experts have a slot, how long a chunk of a prompt may be.
+// Plans the memory of a running model before anything is loaded: which always-needed layers stay, how many experts have
+// a slot, how long a chunk of a prompt may be.
 //
 //   limit = process + reserve + decompression + head + MTP + KV cache + activations + layers (or buffers to stream
 //   them) + slots
 //
-// Where a GPU computes (vram_plan.h) and holds all of the model, this process's memory holds what reads it:
+// If a GPU computes (vram_plan.h) and holds all of the model, this process only needs memory to read it:
 //
 //   limit = process + reserve + decompression + staging
 //
-// and where it holds some of the experts, others:
+// If the GPU holds some of the experts, this process holds others:
 //
 //   limit = process + reserve + decompression + activations of experts that the CPU computes + slots
 //     + layers that the GPU has no room for (or buffers to read them)
@@ -34,42 +34,42 @@
 
 namespace dspack::runtime {
 
-/// What a model needs, bytes unless it says otherwise.
+/// The needs of a model, in bytes unless stated otherwise.
 struct MemoryNeeds {
-  std::vector<LayerNeed> layers;           // each physical layer of the pass once, ascending
-  uint32_t least_buffers = 1;              // for layers that stream
-  uint64_t process_bytes = 0;              // resident before anything of the plan is allocated
-  /// What is allocated besides: tokenizer, logits, buffers of transfers; of a server its prefix cache and its requests.
+  std::vector<LayerNeed> layers;  // each physical layer of the pass once, ascending
+  uint32_t least_buffers = 1;     // minimum, if layers stream
+  uint64_t process_bytes = 0;     // resident before anything of the plan is allocated
+  /// Other allocations: tokenizer, logits, transfer buffers; a server also has its prefix cache and its requests.
   uint64_t reserve_bytes = 0;
-  uint64_t decompression_bytes = 0;        // what threads hold that read compressed files
+  uint64_t decompression_bytes = 0;        // held by threads that read compressed files
   uint64_t head_bytes = 0;                 // output head and final norm
-  uint64_t mtp_bytes = 0;                  // all of the MTP module's
+  uint64_t mtp_bytes = 0;                  // the whole MTP module
   uint64_t kv_bytes = 0;                   // KV cache
-  uint64_t resident_expert_bytes = 0;      // all experts, on a device that holds them; only if `may_be_resident`
-  bool may_be_resident = true;             // false: some are missing, which matters when a router picks them
-  uint64_t staging_bytes = 0;              // of those that are on their way to it
-  uint64_t host_scratch_bytes = 0;         // of the CPU, where it computes experts for a device that holds some
-  std::vector<SlotLayout> device_layouts;  // of slots in a device's memory
-  PassRows longest;                        // that are worth going through the model at once
-  std::vector<SlotLayout> layouts;         // of the experts' slots; empty: a dense model
+  uint64_t resident_expert_bytes = 0;      // all experts, on a device that holds them; valid only if `may_be_resident`
+  bool may_be_resident = true;             // false: some are missing, which is an error only when a router picks them
+  uint64_t staging_bytes = 0;              // experts on their way to that device
+  uint64_t host_scratch_bytes = 0;         // the CPU's, if it computes experts for a device that holds some
+  std::vector<SlotLayout> device_layouts;  // slots in a device's memory
+  PassRows longest;                        // the most that pay off in the model at once
+  std::vector<SlotLayout> layouts;         // slots of experts; empty: a dense model
   uint32_t top_k = 0;
   uint64_t experts_per_token = 0;  // in one pass
-  /// Activations of so many rows; grows with them.
+  /// Activations of `rows`; grows with them.
   std::function<uint64_t(PassRows rows)> activation_bytes;
   /// The same on a device that holds some of the experts.
   std::function<uint64_t(PassRows rows)> tiered_activation_bytes;
   /// The same on a further device, which computes some of the experts and nothing else.
   std::function<uint64_t(PassRows rows)> further_activation_bytes;
-  uint64_t further_workspace_bytes = 0;  // of its queue
-  /// What the device's queue takes for itself with such waves; grows with them. Empty: nothing.
+  uint64_t further_workspace_bytes = 0;  // workspace of its queue
+  /// Workspace of the device's queue for such waves; grows with them. Empty: none.
   std::function<uint64_t(uint32_t wave)> workspace_bytes;
 };
 
-/// What a plan may take.
+/// The limits of a plan.
 struct MemoryLimits {
-  std::optional<uint64_t> bytes;  // of the whole process; unset: no limit
-  std::string source;             // where that comes from, for the error: "--ram 24GB"
-  /// Slots in all; unset: as many as fit.
+  std::optional<uint64_t> bytes;  // for the whole process; unset: no limit
+  std::string source;             // the limit's origin, for errors: "--ram 24GB"
+  /// Total slots; unset: as many as fit.
   std::optional<Amount> experts;
 };
 
@@ -82,37 +82,37 @@ struct MemoryPlan {
   uint64_t mtp_bytes = 0;
   uint64_t kv_bytes = 0;
   uint64_t activation_bytes = 0;
-  LayerPlan layers;         // beside a GPU: of those that stream there. Its buffers are read in every pass
-  uint64_t slot_bytes = 0;  // of all slots
+  LayerPlan layers;         // beside a GPU: only layers that stream to it; its buffers are read in every pass
+  uint64_t slot_bytes = 0;  // all slots
   uint64_t staging_bytes = 0;
   [[nodiscard]] uint64_t total_bytes() const;
 
-  PassRows rows = {};           // of a prompt at once
-  std::vector<uint64_t> slots;  // of each of MemoryNeeds::layouts, as share_slots gives them
+  PassRows rows = {};           // tokens of a prompt at once
+  std::vector<uint64_t> slots;  // by MemoryNeeds::layouts, from share_slots
   uint64_t slot_count = 0;      // their sum
-  uint64_t experts = 0;         // of the checkpoint
+  uint64_t experts = 0;         // in the checkpoint
   uint64_t experts_per_token = 0;
-  uint64_t token_bytes = 0;            // of experts_per_token
-  std::optional<VramPlan> vram;        // a GPU computes: layers and experts are there as it says
-  std::vector<VramPlan> further = {};  // of further GPUs, with experts alone
+  uint64_t token_bytes = 0;            // size of experts_per_token experts
+  std::optional<VramPlan> vram;        // set if a GPU computes: the plan of its layers and experts
+  std::vector<VramPlan> further = {};  // further GPUs, which hold experts alone
   bool fills_gpus = false;             // several have room for all experts, and read them before the first token
-  /// Experts that GPUs keep.
+  /// The number of experts that GPUs keep.
   [[nodiscard]] uint64_t vram_slots() const;
 };
 
-/// Slots that each layout has at least: one row's experts of one layer, and two that are on their way.
+/// The minimum of slots per layout: one row's experts of one layer, and two that are being read.
 [[nodiscard]] uint64_t least_slots(uint32_t top_k);
 
 [[nodiscard]] Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits);
 
-/// What the user should know of a plan that is tight: nothing, or a line. `policy`: the name of the one in use.
+/// A warning about a tight plan: empty, or one line. `policy`: the name of the one in use.
 [[nodiscard]] std::string memory_note(const MemoryPlan& plan, std::string_view policy);
 
-/// The limit that holds without --ram: what is available now, less a reserve for others.
+/// The limit without --ram: the available memory, less a reserve for other programs.
 [[nodiscard]] uint64_t default_limit(uint64_t physical_bytes, uint64_t available_bytes, uint64_t resident_bytes);
 
-/// Bytes of every part, slots, streamed layers and the length of a chunk. "limit": null where there is none. "vram":
-/// only where a GPU holds the model. "further_vram": of further ones, if there are any.
+/// Bytes of every part, slots, streamed layers and the length of a chunk. "limit": null if there is none. "vram": only
+/// if a GPU computes. "further_vram": further GPUs, if any.
 [[nodiscard]] format::Json to_json(const MemoryPlan& plan);
 
 }  // namespace dspack::runtime

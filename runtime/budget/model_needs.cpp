@@ -14,25 +14,25 @@ namespace dspack::runtime {
 
 namespace {
 
-// What a process takes besides what is counted below: its heap's own bookkeeping and what a thread touches of its
+// Memory of a process beyond what is counted below: the heap's bookkeeping, and the touched part of each thread's
 // stack. Measured: see docs/experts.md.
 constexpr uint64_t kHeapBytes = 6ULL << 20;
 constexpr uint64_t kThreadBytes = 256ULL << 10;
-// Reading a weight that is not stored as it is used (weight_group.cpp).
+// Reading a weight that is stored in another form than it is used in (weight_group.cpp).
 constexpr uint64_t kLoadBytes = 8ULL << 20;
-// A tokenizer takes ten times its file while it is read (DeepSeek-V3's: 64 MB of 6.4 MB).
+// A tokenizer takes ten times the size of its file while it is read (DeepSeek-V3's: 64 MB for 6.4 MB).
 constexpr uint64_t kTextFactor = 12;
-// What a store keeps of each expert: where it lies, when it was used.
+// A store's bookkeeping per expert: its place and its last use.
 constexpr uint64_t kExpertBytes = 1024;
-// The most rows of logits in memory at once (session.cpp), and what a sampler keeps of each token of one row.
+// The most rows of logits in memory at once (session.cpp), and a sampler's bytes per token for one row.
 constexpr uint64_t kLogitRows = 64;
 constexpr uint64_t kSamplerBytes = 16;
-// Rows for which V3 brings each expert once: a prompt as long reads a byte of them for 20 kB of its activations.
+// Rows for which V3 fetches each expert once: a prompt of this length reads one byte of them per 20 kB of activations.
 constexpr uint32_t kLongestChunk = 32'768;
-// Of a GPU: experts of V3 see 128 rows each of so many, and products as long run at a large matrix's rate.
+// On a GPU: with this many rows each expert of V3 gets 128, whose products run at a large matrix's rate.
 constexpr uint32_t kLongestWave = 4096;
 
-// For a device that holds all experts, or some.
+// Adds the needs of a device that holds all or some of the experts.
 Result<void> add_device_experts(const format::Checkpoint& checkpoint, const DeviceExperts& wanted, MemoryNeeds& needs) {
   const auto all = DeviceCache::bytes_for_all(checkpoint, wanted);
   if (!all && all.error().kind != ErrorKind::not_found) return all.error();
@@ -61,7 +61,7 @@ uint64_t reserve(const ModelConfig& config, const NeedsOptions& options, uint64_
          uint64_t{config.vocab} * (kLogitRows * sizeof(float) + kSamplerBytes);
 }
 
-// The longest row that a product reads.
+// The longest input row of any product.
 uint32_t widest_row(const ModelConfig& config) {
   return std::max({config.hidden, config.dense_inner, config.shared_experts * config.expert_inner, config.expert_inner,
                    config.heads * config.value_dim, config.q_rank, config.kv_rank, Residual::width(config)});

@@ -1,6 +1,6 @@
-// What a checkpoint's model needs in memory, from its catalogue: no weights are read.
-// Threads: single-thread. Lifetime: borrows what the LoadContext borrows for the call; the result's function copies
-// what it needs, but borrows the device. Errors: those of finding weights (linear.h); budget (a KV cache beyond 2^64
+// Determines the memory needs of a checkpoint's model from its catalogue: no weights are read.
+// Threads: single-thread. Lifetime: borrows what the LoadContext borrows for the call; the result's functions copy
+// their inputs, but borrow the device. Errors: those of finding weights (linear.h); budget (a KV cache beyond 2^64
 // bytes).
 #pragma once
 
@@ -10,22 +10,22 @@
 namespace dspack::runtime {
 
 struct NeedsOptions {
-  ModelOptions model;               // context, KV cache's type and layer map; its rows are the most that may go at once
-  std::set<LayerId> expert_layers;  // whose experts a run may want
-  bool with_mtp = false;            // the module will be loaded
-  uint32_t sequences = 1;           // conversations that are kept at once
-  unsigned threads = 1;             // that compute or read
-  unsigned readers = 1;             // of these: that read
-  uint64_t text_bytes = 0;          // of the tokenizer's file
-  uint64_t process_bytes = 0;       // resident now
-  const kernels::Device* host = nullptr;  // the CPU's, where another device computes
-  size_t further = 0;                     // devices beside that one, for experts
+  ModelOptions model;                     // context, KV cache's type and layer map; its rows are the maximum
+  std::set<LayerId> expert_layers;        // layers whose experts a run may want
+  bool with_mtp = false;                  // the module will be loaded
+  uint32_t sequences = 1;                 // conversations kept at once
+  unsigned threads = 1;                   // threads that compute or read
+  unsigned readers = 1;                   // threads among these that read
+  uint64_t text_bytes = 0;                // size of the tokenizer's file
+  uint64_t process_bytes = 0;             // resident now
+  const kernels::Device* host = nullptr;  // the CPU, if another device computes
+  size_t further = 0;                     // number of devices beside that one, for experts
 };
 
-/// Rows of a pass that are worth it on a device, where memory allows. `context`: positions of a sequence.
+/// The most rows of a pass that pay off on a device, if memory allows. `context`: positions of a sequence.
 [[nodiscard]] PassRows longest_pass(const kernels::Device& device, uint32_t context);
 
-/// The largest calls of a model in waves of options.wave_rows.
+/// The largest calls of a model's attention in waves of options.wave_rows.
 [[nodiscard]] kernels::WorkspaceShape workspace_shape(const ModelConfig& config, const ModelOptions& options);
 
 [[nodiscard]] Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& config,

@@ -9,16 +9,16 @@
 namespace dspack::runtime {
 
 struct PassRows {
-  uint32_t chunk = 1;  // through all layers: each expert is brought, and each streamed layer read, once for all of them
-  uint32_t wave = 1;   // of these through attention and MLPs; at most chunk. Fewer need less memory, more load a GPU
+  uint32_t chunk = 1;  // through all layers at once: experts are fetched, and streamed layers read, once per chunk
+  uint32_t wave = 1;   // through attention and MLPs at once; at most chunk. Fewer save memory, more use a GPU better
   [[nodiscard]] bool operator==(const PassRows&) const = default;
 };
 
-/// Waves are not longer than this before the chunk is as long as it can be: bringing an expert once more costs more
-/// than products of fewer rows.
+/// Longer waves are used only once the chunk is as long as possible: fetching an expert again costs more than products
+/// of fewer rows.
 inline constexpr uint32_t kUsualWave = 256;
 
-/// The longest chunk that fits, then the longest waves with which it still does. {1, 1} if nothing fits.
+/// The longest chunk that fits, then the longest waves that still fit with it. {1, 1} if nothing fits.
 [[nodiscard]] inline PassRows longest_that_fit(PassRows longest, const std::function<bool(PassRows)>& fits) {
   const auto in_usual_waves = [&](uint32_t chunk) {
     return PassRows{.chunk = chunk, .wave = std::min({chunk, kUsualWave, longest.wave})};

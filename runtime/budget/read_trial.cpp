@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Experts on their way.
+// Waits for experts to arrive.
 class Arrivals {
  public:
   void add(const Result<void>& outcome) {
@@ -52,7 +52,7 @@ class ReadTrial {
       if (slots_.size() <= i) slots_.emplace_back();
       if (slots_[i] == nullptr || slots_[i]->size_bytes() < plan.slot_bytes) {
         TRY_ASSIGN(slots_[i], device_.allocate(plan.slot_bytes));
-        std::ranges::fill(kernels::host_bytes(*slots_[i]), std::byte{0});  // so that the pages are there
+        std::ranges::fill(kernels::host_bytes(*slots_[i]), std::byte{0});  // allocates the pages
       }
       plans.push_back(std::move(plan));
     }
@@ -101,12 +101,12 @@ Result<ReadTimes> time_reads(kernels::Device& device, Tier& tier, const ExpertSh
     if (wanted.contains(key.layer)) keys.push_back(key);
   }
   if (keys.empty()) return Error{ErrorKind::not_found, "the checkpoint holds no routed expert"};
-  std::mt19937 random(std::random_device{}());  // others than the last time, which the system may still hold
+  std::mt19937 random(std::random_device{}());  // other experts than last time, which the page cache may still hold
   std::ranges::shuffle(keys, random);
   TRY_ASSIGN(const SlotPlan plan, plan_slot(tier.checkpoint(), keys.front(), shape));
   ReadTimes times;
   times.expert_bytes = plan.stored_bytes;
-  // Where the two are mixed, a sample of them is timed, and the slower one is what it takes.
+  // If both media occur, the trial times a sample of both and reports the slower one.
   const bool is_far = std::ranges::any_of(keys, [&](ExpertKey key) { return tier.medium_of(key) == Medium::network; });
   times.medium = is_far ? Medium::network : Medium::disk;
   times.count = static_cast<uint32_t>(std::clamp<size_t>(keys.size() / 2, 1, count));
@@ -125,7 +125,7 @@ Result<ReadTimes> time_reads(kernels::Device& device, Tier& tier, const ExpertSh
     together.push_back(several);
     left = left.subspan(times.count);
   } while (left.size() > times.count && std::chrono::duration<double>(Clock::now() - start).count() < seconds);
-  // The first reads open files and touch memory.
+  // Drops the first reads, which also open files and touch memory.
   if (together.size() > 2) {
     alone.erase(alone.begin());
     together.erase(together.begin());

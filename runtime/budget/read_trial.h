@@ -1,6 +1,7 @@
-// How fast experts come from where they lie: a few are read the way that a run reads them, some at a time.
-// Threads: uses some of its own and returns when they have ended. Lifetime: borrows the tier for the call. Errors:
-// those of reading; budget (no memory for the trial); cancelled.
+// Measures how fast experts are read from where they are stored: a few are read the way that a run reads them, several
+// at a time.
+// Threads: uses its own, which have ended when it returns. Lifetime: borrows the tier for the call. Errors: those of
+// reading; budget (no memory for the trial); cancelled.
 #pragma once
 
 #include "kernels/ops.h"
@@ -13,12 +14,12 @@ struct ReadTimes {
   double one = 0;      // seconds for one expert alone
   double several = 0;  // for `count` at once
   uint32_t count = 1;
-  uint64_t expert_bytes = 0;  // stored bytes of one
+  uint64_t expert_bytes = 0;  // stored bytes per expert
   Medium medium = Medium::disk;
 
-  /// Seconds for so many at once.
+  /// Seconds for `experts` experts at once.
   [[nodiscard]] double seconds(double experts) const;
-  /// Bytes a second of many.
+  /// Bytes per second for many experts.
   [[nodiscard]] double rate() const;
 };
 

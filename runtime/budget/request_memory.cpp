@@ -9,20 +9,20 @@
 namespace dspack::runtime {
 namespace {
 
-// A quarter of a small limit, and what serves dozens of agents at a time of a large one; the least still reads a
+// A quarter of a small limit; of a large one, enough to serve dozens of agents at a time. The minimum still reads a
 // conversation of 300 kB.
 constexpr uint64_t kLimitShare = 4;
 constexpr uint64_t kLeastBytes = 48ULL << 20U;
 constexpr uint64_t kMostBytes = 384ULL << 20U;
-constexpr uint64_t kBodiesShare = 6;  // of that, for bodies that arrive, and as much for those that wait
+constexpr uint64_t kBodiesShare = 6;  // one sixth for arriving bodies, another for waiting ones
 
-// Measured (tests/runtime/serve/request_memory_test.cpp): a value of a list takes 16 bytes there and as much again
-// while that grows, and a string 32 more; a field has its name, and lists and objects are lists of their own; the
-// conversation and a template's input have all of them again.
+// Measured (tests/runtime/serve/request_memory_test.cpp): a list's value takes 16 bytes, and 16 more while the list
+// grows, and a string another 32; a field has its name, and lists and objects are separate lists; the conversation and
+// a template's input repeat all of them.
 constexpr uint64_t kValueBytes = 100;
-constexpr uint64_t kFieldBytes = 320;  // and lists and objects
+constexpr uint64_t kFieldBytes = 320;  // also lists and objects
 constexpr uint64_t kTextCopies = 8;
-// A byte of text may be a word of its own, which lies in three lists, or a symbol and a pair of symbols.
+// A byte of text may be a separate word, which is in three lists, or a symbol and a pair of symbols.
 constexpr uint64_t kEncodingBytes = 96;
 
 }  // namespace

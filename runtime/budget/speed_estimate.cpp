@@ -18,7 +18,7 @@ uint64_t copied_layer_bytes(const MemoryPlan& plan) {
   return plan.vram ? plan.vram->layers.streamed_bytes : 0;
 }
 
-// Layers that stream are brought while others compute, if there are two buffers; a layer is read while another one is
+// Layers that stream are loaded while others compute, if there are two buffers; a layer is read while another one is
 // copied to a GPU.
 double streaming_seconds(const MemoryPlan& plan, const TierTimes& times, double computing) {
   const double bringing = std::max(seconds_at(times.reads.rate(), plan.layers.streamed_bytes),
@@ -44,7 +44,7 @@ struct Places {
   [[nodiscard]] uint32_t misses() const { return ram + absent; }
 };
 
-// Of one token: all but the routed experts.
+// Seconds of one token without the routed experts.
 double fixed_seconds(const SpeedShape& shape, const ComputeTimes& compute) {
   return shape.dense_layers * compute.dense_layer + shape.moe_layers * compute.moe_layer + compute.head;
 }
@@ -53,7 +53,8 @@ double gpu_expert(const SpeedShape& shape, const ComputeTimes& gpu) {
   return shape.top_k > 0 ? gpu.experts / shape.top_k : 0;
 }
 
-// Of the routed experts of one layer, if so many of its misses are moved. What is read goes the same two ways.
+// Seconds of the routed experts of one layer, if `moved` of its misses are moved and the others computed by the CPU.
+// Absent experts are read first.
 double split_seconds(const SpeedShape& shape, const TierTimes& times, double each, const Places& places,
                      uint32_t moved) {
   const uint32_t computed = places.misses() - moved;
@@ -82,14 +83,14 @@ Split best_split(const SpeedShape& shape, const TierTimes& times, double each, c
   const uint32_t most = mode == MissMode::compute ? 0 : misses;
   for (uint32_t moved = least; moved <= most; ++moved) {
     const double seconds = split_seconds(shape, times, each, places, moved);
-    // What was moved may be wanted again.
+    // Prefers to move: the expert may be wanted again.
     if (seconds <= best.seconds) best = {.seconds = seconds, .moved = moved};
   }
   return best;
 }
 
-// That no GPU has more than so many of a token's experts: top_k! times the coefficient of x^top_k in the product over
-// GPUs of the sum over j <= most of (share x)^j / j! (the multinomial distribution).
+// The probability that no GPU has more than `most` of a token's experts: top_k! times the coefficient of x^top_k in the
+// product over GPUs of the sum over j <= most of (share x)^j / j! (the multinomial distribution).
 double chance_of_at_most(const std::vector<double>& shares, uint32_t top_k, uint32_t most) {
   std::vector<double> terms(top_k + 1);
   terms[0] = 1;
@@ -119,7 +120,7 @@ GpuShares gpu_shares(const MemoryPlan& plan, uint32_t top_k) {
   const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
   for (double& share : shares)
     share = all > 0 ? share / all : 1.0 / static_cast<double>(shares.size());
-  double most = 0;  // of a token's experts, on one GPU
+  double most = 0;  // expected number of a token's experts on the busiest GPU
   for (uint32_t fewer = 0; fewer < top_k; ++fewer)
     most += 1 - chance_of_at_most(shares, top_k, fewer);
   return {.busiest_of_token = most / top_k, .busiest = std::ranges::max(shares), .further = 1 - shares.front()};
@@ -224,8 +225,8 @@ PrefillEstimate estimate_gpu_prefill(const SpeedShape& shape, const MemoryPlan& 
     const uint32_t rows = std::min(plan.rows.chunk, tokens - done);
     const double longer = static_cast<double>(rows) / measured_rows;
     const double distinct = distinct_experts(shape, rows);
-    // What went before and still lies somewhere: in the GPU's memory as far as there was room, in the host's if all of
-    // it has room in both.
+    // Earlier experts that are still in memory: in the GPU's as far as there was room, in the host's if all of them
+    // have room in both.
     const double before = distinct_experts(shape, done);
     const bool all_fit =
         before * shape.moe_layers <= static_cast<double>(plan.slot_count) + static_cast<double>(plan.vram_slots());

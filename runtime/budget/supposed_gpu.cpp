@@ -22,7 +22,7 @@ class SupposedGpu final : public kernels::Device {
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> allocate_host(uint64_t /*bytes*/) override {
     return not_there();
   }
-  /// Nothing is enqueued there.
+  /// Nothing is enqueued on it.
   [[nodiscard]] std::unique_ptr<kernels::Queue> make_queue() override { return host_->make_queue(); }
   [[nodiscard]] bool is_host() const override { return false; }
   [[nodiscard]] kernels::DeviceMemory memory() const override {
@@ -32,7 +32,7 @@ class SupposedGpu final : public kernels::Device {
       std::span<const kernels::ExpertMatrices> /*experts*/) override {
     return not_there();
   }
-  /// Inner values and parts of every token's experts, in FP32, and where each of them goes; of run_expert_parts alone
+  /// Inner values and parts of every token's experts, in FP32, and the place of each; run_expert_parts alone needs only
   /// the inner values.
   [[nodiscard]] uint64_t experts_scratch_bytes(const kernels::ExpertsShape& shape) const override {
     constexpr uint64_t kPlaceBytes = 16;
@@ -40,7 +40,7 @@ class SupposedGpu final : public kernels::Device {
     if (shape.parts_only) return assignments * shape.inner * sizeof(float);
     return assignments * ((uint64_t{shape.inner} + shape.hidden) * sizeof(float) + kPlaceBytes);
   }
-  /// Partial results of attention over parts of the cache, in FP32: of so many rows at once as have room.
+  /// Partial results of attention over parts of the cache, in FP32: of the rows that fit at once, at least one.
   [[nodiscard]] uint64_t workspace_bytes(const kernels::WorkspaceShape& largest) const override {
     constexpr uint64_t kPartPositions = 32;
     constexpr uint64_t kMostParts = 32;

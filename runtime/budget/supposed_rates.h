@@ -1,5 +1,5 @@
-// Rates that a plan takes instead of measuring them: those that a user gives, or where nothing can be measured, those
-// that are assumed. From them the times that speed_estimate.h wants.
+// Rates that a plan uses instead of measuring them: given by the user, or assumed if nothing can be measured. Converts
+// them to the times that speed_estimate.h takes.
 // Threads: pure functions on plain values. Errors: none.
 #pragma once
 
@@ -10,20 +10,20 @@
 
 namespace dspack::runtime {
 
-/// Bytes a second. Unset: measured, or where there is nothing to measure, assumed.
+/// Bytes per second. Unset: measured, or assumed if there is nothing to measure.
 struct SupposedRates {
   std::optional<uint64_t> disk;     // reading experts
-  std::optional<uint64_t> network;  // in its place: fetching them
-  std::optional<uint64_t> link;     // from the host's memory to the GPU's
-  std::optional<uint64_t> gpu;      // of the GPU's own memory
-  std::optional<uint64_t> memory;   // of the host's, as the CPU reads weights
+  std::optional<uint64_t> network;  // fetching experts, in place of disk
+  std::optional<uint64_t> link;     // from host memory to the GPU's
+  std::optional<uint64_t> gpu;      // reading the GPU's own memory
+  std::optional<uint64_t> memory;   // reading host memory, as the CPU reads weights
 };
 
 inline constexpr uint64_t kAssumedDiskRate = 3'000'000'000;   // an NVMe disk of PCIe 3
 inline constexpr uint64_t kAssumedLinkRate = 25'000'000'000;  // PCIe 4, 16 lanes
 inline constexpr uint64_t kAssumedGpuRate = 1'000'000'000'000;
 
-/// Where a number of a plan comes from.
+/// The origin of a number in a plan.
 enum class RateOrigin { measured, given, assumed };
 /// "measured", "given", "assumed".
 [[nodiscard]] std::string_view to_string(RateOrigin origin);
@@ -32,8 +32,8 @@ enum class RateOrigin { measured, given, assumed };
 [[nodiscard]] ReadTimes reads_at(uint64_t rate, uint64_t expert_bytes, uint32_t count, Medium medium);
 [[nodiscard]] LinkTimes link_at(uint64_t rate, uint64_t expert_bytes, uint32_t count);
 
-/// The least that a pass of `rows` takes on a device whose memory has this rate: each weight is read once. What
-/// arithmetic takes beyond that is not known.
+/// The least time of a pass of `rows` on a device whose memory has this rate: each weight is read once. Additional time
+/// for arithmetic is not known.
 [[nodiscard]] ComputeTimes compute_at(uint64_t rate, const MemoryNeeds& needs, const ModelConfig& config,
                                       const SpeedShape& shape, uint32_t rows);
 

@@ -20,7 +20,7 @@ std::optional<std::string> system_text(const std::string& path) {
 std::optional<uint64_t> number_at(std::string_view text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() ? std::optional(value) : std::nullopt;  // "max" is none
+  return error == std::errc() ? std::optional(value) : std::nullopt;  // "max" is no number
 }
 
 template <class Line>
@@ -32,7 +32,7 @@ void for_each_line(std::string_view text, Line line) {
   }
 }
 
-/// The number behind "<name> " in a list such as memory.stat; 0: not there.
+/// The number after "<name> " in a list such as memory.stat; 0: not found.
 uint64_t listed(std::string_view text, std::string_view name) {
   uint64_t value = 0;
   for_each_line(text, [&](std::string_view line) {

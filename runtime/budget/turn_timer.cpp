@@ -11,9 +11,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kLeastTurns = 3;
-// Of a longer turn one measurement is enough.
+// For a longer turn one measurement is enough.
 constexpr double kLongTurn = 0.25;
-// Turns that are timed together where they are not awaited: so many that starting them does not count, within so long.
+// Turns that are not awaited are timed together: at most this many, and for about this long, so that starting them does
+// not count.
 constexpr double kMostTurnsTogether = 16;
 constexpr double kTogetherSeconds = 0.005;
 
@@ -24,7 +25,7 @@ Result<double> awaited_seconds(kernels::Queue& queue, const Turn& turn, size_t n
   return seconds_since(start);
 }
 
-/// Some turns, one behind the other.
+/// Some turns in a row.
 class Round {
  public:
   Round(kernels::Queue& queue, const Turn& turn, size_t turns) : queue_(queue), turn_(turn), turns_(turns) {}
@@ -62,7 +63,7 @@ class Round {
 
 Result<double> median_seconds(kernels::Queue& queue, const TurnTiming& how, const Turn& turn,
                               const std::stop_token& stop) {
-  // A device loads what it runs when it is first called.
+  // A device loads kernels when they are first called.
   TRY(awaited_seconds(queue, turn, 0));
   TRY_ASSIGN(double once, awaited_seconds(queue, turn, 1));
   if (once > kLongTurn) return once;
@@ -95,7 +96,7 @@ double median(std::vector<double> values) {
 Result<double> seconds_a_turn(kernels::Queue& queue, const TurnTiming& how, const Turn& turn,
                               const std::stop_token& stop) {
   auto seconds = median_seconds(queue, how, turn, stop);
-  const auto finished = queue.finish();  // also after a turn that failed, whose memory goes
+  const auto finished = queue.finish();  // also after a failed turn, whose memory is freed next
   if (seconds && !finished) return finished.error();
   return seconds;
 }

@@ -14,23 +14,23 @@ namespace dspack::runtime {
 
 namespace {
 
-// The driver gives memory in pieces of this size.
+// The driver allocates memory in pieces of this size.
 constexpr uint64_t kPieceBytes = 2ULL << 20;
-// What the driver takes for kernels and launches after the free memory was asked for: so much, and of a small card a
-// share.
+// Memory that the driver takes for kernels and launches after the free memory was queried: this many bytes, or of a
+// small card this share.
 constexpr uint64_t kDriverBytes = 256ULL << 20;
 constexpr uint64_t kDriverShare = 32;
-// Activations may take this share of what is left for them and some of the experts,
+// Activations may take this share (1/n) of the memory left for them and some of the experts,
 constexpr uint64_t kChunkShare = 2;
-// and where longer waves are what makes them large, this: such a prompt waits for the link, not for products.
+// but this share with longer waves than usual: such a prompt waits for the link, not for products.
 constexpr uint64_t kWaveShare = 8;
-// Where layers stream, beside those that are still there.
+// The same if layers stream: the rest is for layers that stay.
 constexpr uint64_t kStreamedShare = 8;
-// Tokens of an answer for which slots are weighed against a longer chunk (TieredPlanner::is_worth).
+// Tokens of an answer over which slots are weighed against a longer chunk (TieredPlanner::is_worth).
 constexpr double kAnswerTokens = 512;
 
-// Allocations: one for each layer, one for the experts of each layer, and head, MTP module, caches, activations,
-// workspace.
+// Counts one allocation for each layer, one for the experts of each layer, and those of head, MTP module, caches,
+// activations and workspace.
 uint64_t reserve(const MemoryNeeds& needs, uint64_t card_bytes) {
   constexpr uint64_t kOthers = 12;
   uint64_t allocations = needs.layers.size() + kOthers;
@@ -89,14 +89,14 @@ bool fits(const VramPlan& plan) {
   return !plan.limit_bytes || plan.total_bytes() <= *plan.limit_bytes;
 }
 
-/// For activations and what is planned after them.
+/// Memory for activations and for what is planned after them.
 uint64_t left_beside_activations(const VramPlan& plan) {
   const uint64_t always = plan.total_bytes() - plan.activation_bytes;
   return *plan.limit_bytes - std::min(*plan.limit_bytes, always);
 }
 
-/// As few layers stream as make room, for activations that are worth no more than kStreamedShare of what is left if all
-/// do. `set_rows` sets the plan's. False: nothing makes room; the plan is the one that needs least.
+/// Streams as few layers as make room, for activations that take at most 1/kStreamedShare of what is left if all layers
+/// stream. `set_rows` sets the plan's. False: nothing makes room; the plan is the one that needs least.
 bool stream_some_layers(const MemoryNeeds& needs, VramPlan& plan, const std::function<void(PassRows)>& set_rows) {
   const auto all = stream_layers(needs.layers, needs.least_buffers, [&](const LayerPlan& layers) {
     return layers.streamed.size() == needs.layers.size();
@@ -126,7 +126,7 @@ void set_slots(const MemoryNeeds& needs, VramPlan& plan, uint64_t slots) {
   }
 }
 
-/// As many slots as there is room for, of so many experts.
+/// Adds slots for at most `experts` experts, as many as fit.
 void add_slots(const MemoryNeeds& needs, VramPlan& plan, uint64_t experts) {
   uint64_t low = 0;
   uint64_t high = experts;
@@ -163,7 +163,7 @@ class TieredPlanner {
 
   void set_slots(uint64_t slots) { runtime::set_slots(needs_, plan_, slots); }
 
-  /// The most whose activations stay within their share of what is left. `leaves_slots`: what they do not take is for
+  /// Chooses the most rows whose activations stay within their share of what is left. `leaves_slots`: the rest is for
   /// experts.
   void choose_rows(bool leaves_slots) {
     set_rows(longest_that_fit(needs_.longest, [&](PassRows rows) {
@@ -182,9 +182,9 @@ class TieredPlanner {
   void add_slots() { runtime::add_slots(needs_, plan_, experts_); }
 
  private:
-  /// Whether a chunk saves more copies than the slots that one of half its length would leave room for. A prompt as
-  /// long brings nearly every expert once less; an answer's tokens find those in slots. V3 with 8,192 rows instead of
-  /// 4,096: 14,848 copies saved against 29 slots, that is 470 for 512 tokens.
+  /// Whether a chunk saves more copies than the slots that one of half its length would leave room for. A prompt of its
+  /// length fetches nearly every expert once less; an answer's tokens hit in the slots. V3 with 8,192 rows instead of
+  /// 4,096: 14,848 copies saved against 29 slots, which save 470 over 512 tokens.
   [[nodiscard]] bool is_worth(uint32_t chunk) const {
     const auto bytes = [&](uint32_t rows) {
       return needs_.tiered_activation_bytes({.chunk = rows, .wave = std::min(rows, kUsualWave)});
@@ -242,7 +242,7 @@ Result<VramPlan> make_vram_plan(const MemoryNeeds& needs, const VramLimits& limi
     plan.activation_bytes = needs.activation_bytes(rows);
     plan.workspace_bytes = workspace_of(needs, rows);
   };
-  // Nothing is brought for a chunk, so one that is longer than a wave saves nothing.
+  // All weights are resident, so a chunk longer than a wave saves nothing.
   const uint32_t most = std::min(needs.longest.chunk, needs.longest.wave);
   set_rows(longest_that_fit({.chunk = most, .wave = most}, [&](PassRows rows) {
     set_rows(rows);

@@ -1,9 +1,16 @@
-// A place where routed experts are computed: the CPU, a device with experts in its memory, another machine. The
-// executor (routed_experts.h) asks the backends in turn; a new place is a new backend. Of each wave of tokens a backend
-// first computes the experts that it has (`begin_wave`). The others are brought into the host's memory, and each goes
-// to the backend that would finish it first (`eta`, `take`). Threads: single-thread. Lifetime: a wave and all it points
-// to live until the executor has synchronised its queue for the next layer. Errors: none; failures of the device are
-// reported by its queue.
+// Places where routed experts are computed: the CPU, or a device with experts in its memory; a new place is a new
+// backend. The executor (routed_experts.h) calls its backends in a fixed order:
+//
+//   begin_pass                    once per pass
+//   before_routes, compute_held   per wave of tokens, before the host knows the routes; not if experts are traced
+//   begin_wave                    starts the experts that the backend has, and removes them from `missing`
+//   eta, take                     per missing expert, once it is in host memory: the soonest backend takes it
+//   enqueue_taken, compute_next   until all experts are computed or enqueued; release_oldest if reading lacks slots
+//   end_wave                      brings results computed elsewhere to wave.parts
+//   advance, expect               while the host waits for routes or experts
+//
+// Threads: single-thread. Lifetime: a wave is borrowed for the call; its rows live until the executor has waited for
+// its queue in the next layer. Errors: none; failures of the device are reported by its queue.
 #pragma once
 
 #include <memory>
@@ -18,12 +25,12 @@ namespace dspack::runtime {
 
 class ExpertTracer;
 
-/// Some tokens of one layer, and which experts they go to.
+/// Some tokens of one layer, and the experts that they are routed to.
 struct ExpertWave {
   LayerId layer;
   Phase phase = Phase::decode;
   uint32_t top_k = 0;
-  uint64_t expert_bytes = 0;            // of one expert, as backends compare them
+  uint64_t expert_bytes = 0;            // bytes of one expert, by which backends estimate work
   kernels::Rows x;                      // [tokens, hidden]
   kernels::Rows parts;                  // [tokens * top_k, hidden]: each backend fills the rows of its experts
   std::span<const RoutedGroup> groups;  // by expert, ascending
@@ -31,10 +38,10 @@ struct ExpertWave {
   LayerCourse* course = nullptr;
 };
 
-/// Where the ids of a wave's experts are, u32 [tokens, top_k].
+/// The expert ids of a wave, u32 [tokens, top_k], in two memories.
 struct RouteIds {
-  kernels::Slice on_device;  // the first one
-  kernels::Slice on_host;    // in memory that every device sees
+  kernels::Slice on_device;  // in the first device's memory
+  kernels::Slice on_host;    // in host memory that every device can read
 };
 
 class ExpertBackend {
@@ -43,57 +50,58 @@ class ExpertBackend {
   virtual void begin_pass(const ExpertPass& /*pass*/) {}
   /// See ExpertStore.
   virtual void accept_drafts(uint32_t /*rows*/) {}
-  /// Routes are about to be read back: what this backend needs of the wave's input comes with them.
+  /// The routes are about to be read back. Enqueues the copy of the wave's input that this backend needs, if any.
   virtual void before_routes(const kernels::Rows& /*x*/) {}
-  /// The device knows the routes from `wave.course->all.begin` on, and the host does not; wave.groups is empty.
-  /// Enqueues computing those of the chosen experts that the backend has, if its device finds them: `begin_wave` does
-  /// not compute them again.
+  /// Called once the device knows the routes (from `wave.course->all.begin` on) but the host does not; wave.groups is
+  /// empty. If the device can select experts itself, enqueues computing the chosen ones that the backend has;
+  /// `begin_wave` does not compute them again.
   virtual void compute_held(const ExpertWave& /*wave*/, const RouteIds& /*ids*/) {}
-  /// Begins to compute the experts that it has, and takes them out of `missing` (places in wave.groups, ascending).
+  /// Starts computing the experts that the backend has, and removes them from `missing` (indices into wave.groups,
+  /// ascending).
   virtual void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) = 0;
-  /// Whether a missing expert may be this backend's at all: an expert belongs to one of several devices.
+  /// Whether this backend may take a missing expert: with several devices, each expert belongs to one of them.
   [[nodiscard]] virtual bool may_take(const ExpertWave& /*wave*/, size_t /*group*/) const { return true; }
-  /// When it would have computed a missing expert that is in the host's memory, and that it may take.
+  /// When the backend would finish a missing expert that is in host memory now. Precondition: may_take.
   [[nodiscard]] virtual Eta eta(const ExpertWave& wave, size_t group) = 0;
-  /// Computes such an expert, or begins what is to be done first.
+  /// Computes such an expert, or starts the work that must come first, such as a copy.
   virtual void take(const ExpertWave& wave, size_t group, ExpertLease lease) = 0;
-  /// Enqueues the computing of what was taken and is on its way.
+  /// Enqueues computing the taken experts that still wait or are being copied.
   virtual void enqueue_taken(const ExpertWave& /*wave*/) {}
-  /// All of the wave's experts are computed or enqueued: what the backend has computed elsewhere comes to wave.parts.
+  /// Called when all of the wave's experts are computed or enqueued. Brings results computed elsewhere to wave.parts.
   virtual void end_wave(const ExpertWave& /*wave*/) {}
 
-  /// An expert that was computed on this thread.
+  /// An expert computed on the calling thread.
   struct Computed {
     size_t group = 0;
     ExpertLease lease;
   };
-  /// Computes one expert that waits for this thread; nullopt: none does.
+  /// Computes one expert that waits for the calling thread; nullopt: none does.
   [[nodiscard]] virtual std::optional<Computed> compute_next(const ExpertWave& /*wave*/) { return std::nullopt; }
-  /// Another backend has computed the expert on this thread; its weights may be kept for the next time.
+  /// Another backend computed this backend's expert on the calling thread; its weights may be kept for the next use.
   virtual void offer(const ExpertWave& /*wave*/, Computed /*computed*/) {}
   /// Waits for the oldest work that holds a lease and gives the lease back; false: there is none.
   virtual bool release_oldest() { return false; }
 
-  /// Copies an expert that belongs here to memory of its own, in a prompt's pass, and then takes the lease. False: it
-  /// does not belong here.
+  /// In a prompt's pass: copies an expert that belongs here to the backend's own memory, and takes over the lease.
+  /// False: it does not belong here.
   [[nodiscard]] virtual bool keep(LayerId /*layer*/, const ExpertDemand& /*demand*/, ExpertLease& /*lease*/) {
     return false;
   }
   [[nodiscard]] virtual bool holds(ExpertKey /*key*/) const { return false; }
-  /// The experts in memory of its own, in no order.
+  /// The experts in the backend's own memory, in no order.
   [[nodiscard]] virtual std::vector<ExpertKey> held() const { return {}; }
-  /// Whether `expect` is of use in this pass.
+  /// Whether the backend uses forecasts (`expect`) in this pass.
   [[nodiscard]] virtual bool wants_forecast() const { return false; }
-  /// What the next layer is likely to want and no backend holds, most likely first. Only a hint.
+  /// Experts that the next layer is likely to want and no backend holds, most likely first. Only a hint.
   virtual void expect(LayerId /*layer*/, std::span<const ExpertId> /*experts*/) {}
 
-  /// Moves what is expected, or may be wanted later, a little further while nothing is waited for. False: nothing is
-  /// left to move.
+  /// Advances background copies a little: of expected experts, of experts that may be wanted later, and back to the
+  /// host. False: nothing is left to copy.
   virtual bool advance() { return false; }
 
-  /// Where the backend has experts of its own, misses are those that it lacked; nullopt: it has none.
+  /// Counts misses of the backend's own memory; nullopt: it has none.
   [[nodiscard]] virtual std::optional<MissCounts> miss_counts() const { return std::nullopt; }
-  /// Of several backends with experts of their own each adds its own.
+  /// Adds the backend's own statistics. Those of several devices add up.
   virtual void add_to(ExpertStoreStats& /*stats*/) const {}
 };
 

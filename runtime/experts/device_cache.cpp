@@ -14,14 +14,14 @@ namespace dspack::runtime {
 
 namespace {
 
-// An expert that was wanted so often since it came is expected to stay, and need not lie in the host's memory as well.
-// Before, it may leave soon, and if what leaves is dropped, the host's copy is all there is. Of 0 to 5 the best for
-// replayed routes (docs/performance.md). Where it goes back to the host, the best is 0.
+// Uses since its arrival after which an expert is expected to stay, and need not be in host memory as well. Before, it
+// may be evicted soon, and if evicted experts are dropped, the host's copy is the only one left. The best of 0 to 5 for
+// replayed routes (docs/performance.md). If experts go back to the host, 0 is best.
 constexpr uint32_t kEstablishedUses = 3;
-// Copies under way while the next expert is awaited, when all are loaded: one that runs and the next.
+// Copies under way while the next expert is awaited, if all are loaded: the running one and the next.
 constexpr size_t kLoadingCopies = 2;
 
-/// Slots that a pool keeps empty where experts go back to the host's memory. 0: it is too small for that.
+/// Slots that a pool keeps empty if evicted experts go back to the host. 0: the pool is too small for that.
 uint64_t kept_empty(const ExpertCache::Pool& pool) {
   constexpr uint64_t kLeastShare = 16;
   return std::min(kKeptEmpty, pool.limit / kLeastShare);
@@ -39,7 +39,7 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::make(kernels::Device& device, 
   TRY_ASSIGN(const auto layouts, lay_out_experts(checkpoint, options.experts, ExpertPresence::some));
   Sizes sizes{.layouts = device_slot_layouts(layouts, options.experts.experts), .slots = {}, .window = kVramWindow};
   sizes.slots = share_slots(sizes.layouts, options.slots, 0);
-  // A host that has room for all experts has what leaves.
+  // A host with room for all experts still has those that are evicted here.
   const bool has_room = host.stats().slots >= uint64_t{options.experts.experts} * options.experts.layers.size();
   if (options.returns && !has_room) made->returns_.emplace(device, host, options.ahead_bytes);
   TRY(made->allocate(device, layouts, sizes,
@@ -141,8 +141,8 @@ Result<void> DeviceCache::allocate(kernels::Device& device, const std::map<Layer
   return {};
 }
 
-// A layer's slots are taken in the order of its experts, whichever is read first, so that an expert's number is its
-// entry in the table.
+// Takes a layer's slots in the order of its experts, whichever is read first, so that an expert's number is its entry
+// in the table.
 void DeviceCache::load_one(LayerId layer, const ExpertDemand& demand, ExpertLease lease, format::Progress& progress) {
   for (uint32_t expert = 0; expert < experts_ && !holds({.layer = layer, .expert = ExpertId(expert)}); ++expert) {
     const DeviceSlot* const slot =
@@ -208,7 +208,7 @@ DeviceSlot* DeviceCache::use(LayerId layer, const ExpertDemand& demand) {
   return slot;
 }
 
-// An expert that is pinned is on its way to the host, and leaves when it has arrived there.
+// Skips pinned experts: they are on their way to the host, and are evicted when they arrive there.
 std::span<const uint32_t> DeviceCache::hold(LayerId layer) {
   let_go();
   if (!cache_->has_layer(layer)) return {};
@@ -217,7 +217,7 @@ std::span<const uint32_t> DeviceCache::hold(LayerId layer) {
     auto* const slot = static_cast<DeviceSlot*>(cache_->find({.layer = layer, .expert = ExpertId(expert)}));
     if (slot == nullptr || !slot->is_ready || slot->pins > 0) continue;
     if (slot->arrival != nullptr && !slot->arrival->is_reached()) continue;
-    slot->arrival.reset();  // asked for once, and not at every token
+    slot->arrival.reset();  // query the event once, not for every token
     ++slot->pins;
     held_.push_back(slot);
     entries_[expert] = slot->entry;
@@ -264,7 +264,7 @@ void DeviceCache::copy(const Pool& pool, DeviceSlot& slot, ExpertLease host) {
   auto begin = copies_->mark();
   upload_expert(*copies_, pool.layout, host.weights(), slot.weights);
   slot.arrival = copies_->mark();
-  slot.is_ready = slot.is_used;  // it may leave: whatever comes next waits on the device
+  slot.is_ready = slot.is_used;  // may be evicted: the next copy to the slot waits on the device
   under_way_.push_back({.host = std::move(host),
                         .begin = std::move(begin),
                         .end = slot.arrival,
@@ -279,7 +279,7 @@ void DeviceCache::start_ahead(const Pool& pool, DeviceSlot& slot, ExpertLease ho
   ahead_.emplace(Ahead{.slot = &slot, .host = std::move(host), .pieces = std::move(pieces)});
 }
 
-// The slot is not ready, and so keeps its expert, until all of it is enqueued.
+// The slot is not ready until all of it is enqueued, so its expert is not evicted.
 void DeviceCache::enqueue_piece(bool is_ahead) {
   const ExpertPiece& piece = ahead_->pieces[ahead_->next];
   if (ahead_->next == 0) wait_for_work(*ahead_->slot);
@@ -304,7 +304,7 @@ void DeviceCache::drop_ahead() {
   DeviceSlot& slot = *ahead_->slot;
   const auto last = std::ranges::find_if(under_way_.rbegin(), under_way_.rend(),
                                          [](const Copy& copy) { return !copy.host.has_value(); });
-  if (last != under_way_.rend()) last->host.emplace(std::move(ahead_->host));  // which it is copied from
+  if (last != under_way_.rend()) last->host.emplace(std::move(ahead_->host));  // the copies read from it
   uint64_t copied = 0;
   for (size_t i = 0; i < ahead_->next; ++i)
     copied += ahead_->pieces[i].host.size();
@@ -326,7 +326,7 @@ size_t DeviceCache::pieces_under_way() const {
   return static_cast<size_t>(std::ranges::count(under_way_, true, &Copy::is_ahead));
 }
 
-// A piece is too short to tell what the link does with an expert.
+// Learns from whole experts only: a piece is too short to measure the link by.
 void DeviceCache::finish(const Copy& copy) {
   if (copy.is_whole) link_.learn(copy.bytes, 1, copy.end->seconds_since(*copy.begin));
 }
@@ -344,7 +344,7 @@ void DeviceCache::computed_by_host(LayerId layer, const ExpertDemand& demand, Ex
   if (slot == nullptr) return;
   ++counts().promoted;
   counts().promoted_bytes += pool.layout.expert_bytes;
-  start_ahead(pool, *slot, std::move(host));  // the layer may have more to compute: advance() enqueues it
+  start_ahead(pool, *slot, std::move(host));  // advance() enqueues it: the layer may have more to compute
 }
 
 void DeviceCache::prefetch(LayerId layer, std::span<const ExpertId> experts) {
@@ -400,20 +400,20 @@ bool DeviceCache::begin_return() {
     while (ExpertCache::empty_slots(pool) < kept_empty(pool)) {
       auto* const slot = static_cast<DeviceSlot*>(cache_->next_to_leave(pool, ExpertCache::Evict::distant));
       if (slot == nullptr) break;
-      if (host_->lease_if_ready(slot->key)) {  // it may just go
+      if (host_->lease_if_ready(slot->key)) {  // it can be dropped
         cache_->evict(*slot);
       } else if (returns_->begin(*slot, pool_of(slot->key.layer).layout)) {
         slot->is_wanted_again = false;
         return true;
       } else {
-        break;  // the host has no room: who comes next pushes it out
+        break;  // the host has no room: the next expert evicts it
       }
     }
   }
   return false;
 }
 
-// What was wanted while it was on its way stays, and is spare in the host's memory.
+// An expert that was wanted on its way stays here, and is spare in host memory.
 void DeviceCache::settle_return(DeviceSlot& slot) {
   ++counts().returned;
   counts().returned_bytes += slot.bytes;

@@ -1,11 +1,21 @@
-// A device's cache of experts. With some of them: kept as they are requested, and copied from the host's memory on a
-// queue of their own. The expert stays pinned in the host's memory until the copy has run; work that reads the slot
-// waits on the device for its arrival. An expert that is established here is the first to leave the host's memory, so
-// that the two hold mostly different ones; an evicted expert goes back there or is dropped. A few slots are a window
-// for experts that are not kept. With all of them: read before the run and pinned, so that one table a layer has every
-// expert by its number. Threads: single-thread. Lifetime: borrows device and host store; both queues have run before it
-// goes. Errors: budget; unsupported (experts of one layer that differ in how they are stored); those of reading;
-// cancelled.
+// A device's cache of experts, with some or all of them.
+//
+// Some: an expert is copied from host memory when it is demanded, on a separate queue. It stays pinned in host memory
+// until the copy has run; work that reads the slot waits on the device for its arrival. An expert that is established
+// here is the first to be evicted from host memory, so that the two hold mostly different ones; an expert evicted here
+// goes back there or is dropped. A few slots are a window for experts that are not kept. All: read before the run and
+// pinned, so that one table per layer has every expert by its number.
+//
+//   host slot --copies_--> slot or window --> kernels       host slot <--returns_-- slot
+//
+//   begin_pass                            calls by the device's backend, per pass
+//     hold                                per wave: pins the experts present before the host knows the routes
+//     begin_layer, use, let_go            once the routes are known: the hits
+//     move or computed_by_host            for each miss, computed here or by the CPU
+//     advance, reap, prefetch             in between
+//
+// Threads: single-thread. Lifetime: borrows device and host store; both queues have run before it is destroyed. Errors:
+// budget; unsupported (experts of one layer that differ in how they are stored); those of reading; cancelled.
 #pragma once
 
 #include <deque>
@@ -21,54 +31,54 @@
 
 namespace dspack::runtime {
 
-/// Experts that pass through: while one is computed the next one is copied.
+/// Window slots per pool, for experts that are not kept: while one is computed the next one is copied.
 inline constexpr uint64_t kVramWindow = 2;
-/// Bytes of one copy of an expert that nobody waits for, and how many of these are under way at most. The link takes
-/// copies in the order in which they were enqueued, so a demand waits for no more than that: 80 us at 52 GB/s (PCIe 5),
+/// Bytes of one piece of an expert copied ahead of demand, and the most such pieces under way. The link takes copies in
+/// the order in which they were enqueued, so a demand waits for no more than these pieces: 80 us at 52 GB/s (PCIe 5),
 /// 160 us at 26 (PCIe 4). One runs while the host enqueues the next.
 inline constexpr uint64_t kAheadBytes = 2ULL << 20;
 inline constexpr size_t kPiecesAhead = 2;
-/// Slots of a pool that are kept empty where experts go back to the host's memory, so that a demand need not wait until
-/// one has left: about as many as a layer misses. A sixteenth of the slots at most.
+/// Slots of a pool kept empty if evicted experts go back to host memory, so that a demand need not wait until one has
+/// left: about as many as a layer misses. At most a sixteenth of the slots.
 inline constexpr uint64_t kKeptEmpty = 4;
-/// Experts in the host's memory while all are read: enough that reading does not pause for an upload, also where one
-/// thread reads an expert from its beginning to its end. V3: 530 MB.
+/// Host slots while all experts are read: enough that reading does not pause for an upload, even if one thread reads an
+/// expert from its beginning to its end. V3: 530 MB.
 inline constexpr uint64_t kReaderSlots = 12;
 
 struct DeviceCacheOptions {
   DeviceExperts experts;
-  uint64_t slots = 0;  // in all, besides the window
+  uint64_t slots = 0;  // in total, without the window
   PolicyFactory policy;
   uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;
-  uint64_t ahead_bytes = kAheadBytes;  // of a piece
-  /// Whether experts that leave go back to the host's memory, if that has fewer slots than there are experts.
+  uint64_t ahead_bytes = kAheadBytes;  // per piece
+  /// Whether evicted experts go back to host memory, if that has fewer slots than there are experts.
   bool returns = false;
 };
 
 struct DeviceSlot final : CacheSlot {
-  uint32_t entry = 0;                          // in its pool's table
-  std::shared_ptr<kernels::Event> arrival;     // of what was copied there last; null: nothing was, or long ago
-  std::shared_ptr<kernels::Event> used_until;  // the last work that reads it; null: none
-  bool is_wanted_again = false;                // since it was sent back to the host
+  uint32_t entry = 0;                          // index in its pool's table
+  std::shared_ptr<kernels::Event> arrival;     // end of the last copy to the slot; null: none, or reached
+  std::shared_ptr<kernels::Event> used_until;  // end of the last work that reads the slot; null: none
+  bool is_wanted_again = false;                // used since it was sent back to the host
 };
 
 class DeviceCache {
  public:
-  /// For some experts, which are copied from `host`.
+  /// With some experts, copied from `host`.
   [[nodiscard]] static Result<std::unique_ptr<DeviceCache>> make(kernels::Device& device,
                                                                  const format::Checkpoint& checkpoint,
                                                                  ExpertStore& host, const DeviceCacheOptions& options);
-  /// With all experts, read now. `progress` hears of the bytes that have reached the device; nullptr: not wanted.
+  /// With all experts, read now. `progress` is told of the bytes that have reached the device; may be null.
   [[nodiscard]] static Result<std::unique_ptr<DeviceCache>> load(kernels::Device& device, Tier& tier,
                                                                  const DeviceExperts& experts,
                                                                  format::Progress* progress,
                                                                  const std::stop_token& stop);
-  /// Device memory of `slots` and their window.
+  /// Device memory of `slots` slots and their window.
   [[nodiscard]] static uint64_t bytes_for(uint64_t expert_bytes, uint64_t slots) {
     return expert_bytes * (slots + kVramWindow);
   }
-  /// Device memory of all experts; nothing is read. Errors: those of `load` that the catalogue tells.
+  /// Device memory of all experts; nothing is read. Errors: those of `load` that the catalogue reveals.
   [[nodiscard]] static Result<uint64_t> bytes_for_all(const format::Checkpoint& checkpoint,
                                                       const DeviceExperts& experts);
   ~DeviceCache();
@@ -78,55 +88,56 @@ class DeviceCache {
   /// Whether it was loaded with all experts.
   [[nodiscard]] bool holds_all() const { return host_ == nullptr; }
   [[nodiscard]] bool holds(ExpertKey key) const { return cache_->find(key) != nullptr; }
-  /// Those that are there, in no order.
+  /// The experts whose slots are ready, in no order.
   [[nodiscard]] std::vector<ExpertKey> held() const { return cache_->held(); }
 
   void begin_pass(const ExpertPass& pass) { cache_->begin_pass(pass, std::chrono::steady_clock::now()); }
   void accept_drafts(uint32_t rows) { cache_->accept_drafts(rows); }
-  /// The layer's demands. What was expected of it, is not among them and has not been copied whole is given up.
+  /// Begins a layer. An expert that is still being copied ahead for it, and is not demanded, is given up.
   void begin_layer(LayerId layer, std::span<const ExpertDemand> demands);
-  /// The slot of an expert that is there or on its way, counted as used; nullptr: it is missing.
+  /// The slot of an expert that is here or being copied, counted as used; nullptr: it is missing.
   [[nodiscard]] DeviceSlot* use(LayerId layer, const ExpertDemand& demand);
-  /// The entries in table(layer) of the experts that are there whole, by number, kNoEntry for the others: for work that
-  /// is enqueued before the host knows what the layer wants. They stay until `let_go`, or until others are held.
-  /// Borrowed as long. Empty: none is there.
+  /// Pins the experts of the layer that are here completely, and returns their entries in table(layer), by number,
+  /// kNoEntry for the others: for work that is enqueued before the host knows the layer's demands. Valid until `let_go`
+  /// or the next `hold`. Empty: none is here.
   [[nodiscard]] std::span<const uint32_t> hold(LayerId layer);
   void let_go();
-  /// Enqueues the copy of a missing expert. If it may be kept, a decode pass keeps it, and drops what the policy gives
-  /// up; a prefill keeps it only where there is room. What is not kept is in a slot of the window, which holds it until
-  /// the next but one.
+  /// Enqueues the copy of a missing expert. If it may be kept, a decode pass keeps it, evicting the policy's victim; a
+  /// prefill keeps it only in an empty slot. Otherwise it goes to a slot of the window, until the next expert but one
+  /// does.
   [[nodiscard]] DeviceSlot& move(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool may_keep);
-  /// The CPU has computed a missing expert. With `promotes` it is copied ahead for the next time, unless other experts
-  /// are on their way.
+  /// The CPU has computed a missing expert. With `promotes` it is copied ahead for the next use, unless other experts
+  /// are being copied.
   void computed_by_host(LayerId layer, const ExpertDemand& demand, ExpertLease host, bool promotes);
 
   /// Experts that the next layer is likely to want: those that the host has are copied ahead.
   void prefetch(LayerId layer, std::span<const ExpertId> experts);
-  /// Enqueues pieces of what is copied ahead: one expert at a time, kPiecesAhead of its pieces, and none while a demand
-  /// is under way. False: there is nothing to copy. What is demanded before all of it was enqueued becomes a demand.
-  /// Likewise pieces of an expert that goes back to the host, whatever else is under way.
+  /// Enqueues pieces of the expert that is copied ahead: one expert at a time, at most kPiecesAhead pieces, and none
+  /// while a demand is under way. Also enqueues pieces of an expert that goes back to the host, whatever else is under
+  /// way. False: there is nothing to copy. If an expert is demanded before all of it is enqueued, the rest becomes a
+  /// demand.
   bool advance();
   [[nodiscard]] bool is_prefetching() const { return cache_->is_prefetching(); }
 
-  /// Lets go of the host's memory of copies that have run.
+  /// Ends the leases of copies that have run.
   void reap();
-  /// Waits for the oldest copy, if one is under way, or for what is copied ahead. Whether there was one.
+  /// Waits for the oldest copy, including one ahead of demand or back to the host. False: there is none.
   bool reap_oldest();
-  /// When one more expert of the layer would have been copied.
+  /// When a copy of one more expert of the layer would end.
   [[nodiscard]] Eta copied_eta(LayerId layer) const;
 
   /// Precondition: the layer has experts here.
   [[nodiscard]] const kernels::ExpertTable& table(LayerId layer) const { return *pool_of(layer).table; }
-  // Of a layer without experts here: 0.
+  // 0: the layer has no experts here.
   [[nodiscard]] uint64_t expert_bytes(LayerId layer) const;
-  /// Slots of the layer's pool that hold nothing, but for those that are kept so.
+  /// Empty slots of the layer's pool, without those kept empty for demands.
   [[nodiscard]] uint64_t empty_slots(LayerId layer) const;
 
-  /// Of experts that are kept as they are wanted.
+  /// Statistics, if some experts are kept.
   [[nodiscard]] VramStats stats() const;
   /// Misses of both phases.
   [[nodiscard]] MissCounts miss_counts() const;
-  /// Of loading all experts: what was read, and the memory that they take.
+  /// Statistics of loading all experts: bytes read, and the memory that they take.
   [[nodiscard]] const ExpertStoreStats& loading() const { return loading_; }
 
  private:
@@ -134,78 +145,78 @@ class DeviceCache {
     ExpertLayout layout;
     std::unique_ptr<kernels::Buffer> memory;
     std::unique_ptr<kernels::ExpertTable> table;
-    std::vector<DeviceSlot> window;  // its entries are the first
-    uint64_t turn = 0;               // of the window
+    std::vector<DeviceSlot> window;  // the first entries of the table
+    uint64_t turn = 0;               // next slot of the window, modulo its size
   };
   struct Copy {
     std::optional<ExpertLease> host;  // absent: more pieces of the expert follow
     std::shared_ptr<kernels::Event> begin, end;
     uint64_t bytes = 0;
-    bool is_whole = false;  // an expert, and not a piece of one
-    bool is_ahead = false;  // nobody waited for it when it was enqueued
+    bool is_whole = false;  // all of an expert, not a piece
+    bool is_ahead = false;  // no demand when it was enqueued
   };
-  /// An expert that nobody waits for, of which pieces are left to be enqueued.
+  /// An expert copied ahead of demand, with pieces left to enqueue.
   struct Ahead {
     DeviceSlot* slot = nullptr;
     ExpertLease host;
     std::vector<ExpertPiece> pieces;
-    size_t next = 0;  // of pieces
+    size_t next = 0;  // index of the next piece
   };
   struct Sizes {
     std::vector<SlotLayout> layouts;
-    std::vector<uint64_t> slots;  // of each
-    uint64_t window = 0;          // of each
+    std::vector<uint64_t> slots;  // per layout
+    uint64_t window = 0;          // per layout
   };
   DeviceCache(kernels::Device& device, ExpertStore* host, uint32_t experts, uint64_t ahead_bytes)
       : host_(host), experts_(experts), ahead_bytes_(ahead_bytes), copies_(device.make_queue()) {}
   Result<void> allocate(kernels::Device& device, const std::map<LayerId, ExpertLayout>& layouts, const Sizes& sizes,
                         ExpertCache::Options options);
-  /// Copies an expert of those that are all to be here, after the oldest of others where enough are under way.
+  /// Copies one expert while all are loaded, after waiting for the oldest copies if enough are under way.
   void load_one(LayerId layer, const ExpertDemand& demand, ExpertLease lease, format::Progress& progress);
   /// Waits for the oldest copy. False: none is under way.
   bool finish_oldest(format::Progress& progress);
   void keep_loading(const ExpertStoreStats& reading);
   [[nodiscard]] const Pool& pool_of(LayerId layer) const;
   [[nodiscard]] VramPhaseStats& counts() { return counts_[static_cast<size_t>(cache_->pass().phase)]; }
-  /// A slot for the expert, which it holds from then on; nullptr: none may be had.
+  /// Assigns a slot to the expert; nullptr: none is available.
   [[nodiscard]] DeviceSlot* insert(const ExpertUse& use, ExpertCache::Evict evict);
   void copy(const Pool& pool, DeviceSlot& slot, ExpertLease host);
-  /// The slot's former work is waited for by what is copied there next.
+  /// Makes the next copy to the slot wait for the work that reads the slot.
   void wait_for_work(DeviceSlot& slot);
   void start_ahead(const Pool& pool, DeviceSlot& slot, ExpertLease host);
-  /// The next expected expert that the host has and the device lacks. False: there is none, or no slot for it.
+  /// Starts to copy the next expected expert that the host has and the device lacks. False: none, or no slot for it.
   bool start_expected();
-  /// Precondition: ahead_.
+  /// Enqueues the next piece of ahead_. Precondition: there is one.
   void enqueue_piece(bool is_ahead);
-  /// All that is left of it.
+  /// Enqueues all pieces left of ahead_.
   void finish_ahead();
-  /// Its slot is empty again.
+  /// Gives up ahead_ and empties its slot.
   void drop_ahead();
   [[nodiscard]] size_t pieces_under_way() const;
   [[nodiscard]] bool has_demand_under_way() const { return pieces_under_way() < under_way_.size(); }
   void finish(const Copy& copy);
-  /// Whether what leaves a pool goes back to the host's memory.
+  /// Whether experts evicted from the pool go back to host memory.
   [[nodiscard]] bool sends_back(const ExpertCache::Pool& pool) const;
-  /// Whether anything is on its way to the host, or may go there.
+  /// Advances the copies back to the host. False: none is under way or due.
   bool advance_returns();
-  /// Sends the next expert that would leave on its way. False: none has to, or may.
+  /// Starts to send the next victim back to the host. False: none has to leave, or none can.
   bool begin_return();
-  /// Its expert is in the host's memory.
+  /// The slot's expert is in host memory now.
   void settle_return(DeviceSlot& slot);
 
   ExpertStore* host_;  // null: all experts are here
-  uint32_t experts_;   // of a layer
+  uint32_t experts_;   // per layer
   uint64_t ahead_bytes_;
   std::vector<Pool> pools_;
   std::optional<ExpertCache> cache_;
   std::unique_ptr<kernels::Queue> copies_;
-  std::deque<Copy> under_way_;  // in order
+  std::deque<Copy> under_way_;  // oldest first
   std::optional<Ahead> ahead_;
   std::optional<ExpertReturns> returns_;
-  std::vector<uint32_t> entries_;  // of what is held
+  std::vector<uint32_t> entries_;  // returned by `hold`
   std::vector<DeviceSlot*> held_;
   WorkRate link_;
-  std::array<VramPhaseStats, kPhases> counts_{};  // by Phase; what the cache counts is added by stats()
+  std::array<VramPhaseStats, kPhases> counts_{};  // by Phase; stats() adds the cache's counts
   ExpertStoreStats loading_;
 };
 

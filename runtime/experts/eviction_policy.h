@@ -1,6 +1,6 @@
 // Decides which expert leaves a slot when another one needs it. Caches and the replay of recorded routes use the same
 // interface, so the results of a replay hold for a run.
-// Threads: single-thread. Lifetime: self-contained. Errors: none but of find_policy.
+// Threads: single-thread. Lifetime: self-contained. Errors: none except find_policy's.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,24 @@
 
 namespace dspack::runtime {
 
-/// One number for a key, for tables.
+/// Packs a key into one number, for hash tables.
 [[nodiscard]] constexpr uint64_t packed(ExpertKey key) {
   return uint64_t{key.layer.value} << 32U | key.expert.value;
 }
 
-/// What a pass is for. A prefill reads many tokens at once, each expert once; a decode pass is one token, or a few
-/// with drafts.
+/// The kind of a pass. A prefill computes many tokens at once and reads each expert once; a decode pass computes one
+/// token, or a few with drafts.
 enum class Phase { prefill, decode };
 inline constexpr size_t kPhases = 2;
 
-/// One use of an expert. Passes of the model are counted from 0; within a pass, layers come in ascending order but for
-/// a layer map's repetitions.
+/// One use of an expert. Passes ascend; within a pass, layers ascend except for a layer map's repetitions.
 struct ExpertUse {
   ExpertKey key;
   uint64_t pass = 0;
   Phase phase = Phase::decode;
-  uint32_t rows = 1;      // tokens of the pass that go to it
-  uint32_t last_row = 0;  // the last of them, counted from the pass's end: 0 is the newest token
-  bool is_draft = false;  // only drafted tokens go to it, which may be rejected
+  uint32_t rows = 1;      // tokens of the pass that are routed to it
+  uint32_t last_row = 0;  // the last of these tokens, counted from the pass's end: 0 is the newest token
+  bool is_draft = false;  // only drafted tokens, which may be rejected, are routed to it
 };
 
 class EvictionPolicy {
@@ -41,24 +40,24 @@ class EvictionPolicy {
   virtual ~EvictionPolicy() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  /// An expert that is in a slot is used.
+  /// An expert in a slot was used.
   virtual void hit(const ExpertUse& use) = 0;
-  /// An expert has got a slot, for this use. Never one that is in a slot.
+  /// An expert without a slot got one for this use.
   virtual void inserted(const ExpertUse& use) = 0;
-  /// An expert has got a slot because it may be used soon (prefetch). Used then, it is a hit.
+  /// An expert got a slot because it may be used soon (prefetch). That use is then a hit.
   virtual void prefetched(ExpertKey key, uint64_t pass) = 0;
-  /// An expert that is in no slot here is used in another memory.
+  /// An expert was used in another memory.
   virtual void used_elsewhere(const ExpertUse& /*use*/) {}
-  /// An expert has got a slot because it leaves another memory, where it was used.
+  /// An expert got a slot because it leaves another memory, where it was used.
   virtual void returned(ExpertKey key, uint64_t pass) { prefetched(key, pass); }
-  /// An expert has left its slot: a victim, or dropped because reading it failed.
+  /// An expert has left its slot: it was evicted, or dropped because reading it failed.
   virtual void removed(ExpertKey key) = 0;
-  /// The expert to give up, among those in slots for which `may_go` holds; nullopt: none may. Nothing is removed yet.
+  /// Chooses the expert to evict among those in slots for which `may_go` holds; nullopt: none may. Removes nothing yet.
   [[nodiscard]] virtual std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) = 0;
 
-  // For a replay, which knows which experts may not go, and until when. It changes no decision; it spares `victim`
-  // asking for each of them every time, which takes long where a layer asks for many.
-  /// The expert, which is in a slot, may not go until `let_go`.
+  // For a replay, which knows which experts may not go, and until when. Changes no decision; saves `victim` from asking
+  // about each of them every time, which is slow if a layer demands many.
+  /// An expert in a slot may not go until `let_go`.
   virtual void hold(ExpertKey /*key*/) {}
   virtual void let_go() {}
 };
@@ -74,7 +73,7 @@ struct NamedPolicy {
 
 inline constexpr std::string_view kDefaultPolicy = "reuse";
 
-/// The eviction policies of a run, LRU first. Others, which measured worse, can be replayed (replay_policies.h).
+/// The eviction policies of a run, LRU first. Policies that measured worse are only for replays (replay_policies.h).
 [[nodiscard]] std::span<const NamedPolicy> eviction_policies();
 /// Errors: invalid (an unknown name; the text lists the known ones).
 [[nodiscard]] Result<PolicyFactory> find_policy(std::string_view name);

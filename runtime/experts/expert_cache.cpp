@@ -29,7 +29,7 @@ void ExpertCache::begin_pass(const ExpertPass& pass, std::chrono::steady_clock::
   next_announced_ = announced_ahead_ = 0;
 }
 
-// A decode pass through the layers is what the governor judges; one layer alone is an MTP module's.
+// The governor judges decode passes through the layers; a pass of one layer alone is an MTP module's.
 void ExpertCache::judge_prefetch(std::chrono::steady_clock::time_point end) {
   const CacheCounts& now = prefetch_counts();
   const CacheCounts& before = course_.before;
@@ -58,7 +58,7 @@ void ExpertCache::begin_layer(LayerId layer, std::span<const ExpertDemand> deman
     wanted_.insert({.layer = layer, .expert = demand.expert});
     ExpertUse use = use_of(layer, demand);
     if (!use.is_draft) continue;
-    use.is_draft = false;  // as it counts once the draft is accepted
+    use.is_draft = false;  // how it counts once the draft is accepted
     draft_uses_.emplace_back(demand.first_row, use);
   }
   if (!expected_.empty() && expected_.front().layer == layer) {
@@ -233,7 +233,7 @@ std::optional<ExpertUse> ExpertCache::next_announced() {
   return announced_[next_announced_];
 }
 
-// While slots are left, an expert is read once whatever comes, and only those that are wanted should be.
+// While slots are left, every expert is read at most once, so prefetching could only add unwanted ones.
 bool ExpertCache::is_prefetching() const {
   return pass_.phase == Phase::decode && governor_.is_on() && (has_evicted_ || options_.prefetch == PrefetchMode::on);
 }

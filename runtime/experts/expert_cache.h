@@ -1,6 +1,6 @@
-// Experts in slots of memory: which expert lies in which slot, which one leaves for another, and what the next layer is
-// expected to want. The host's memory (streamed_store.h) and a device's (device_cache.h) are each one such cache, whose
-// owner makes the slots and brings the bytes.
+// Experts in slots of memory: which expert is in which slot, which one is evicted for another, and which ones the next
+// layer is expected to want. Host memory (streamed_store.h) and a device's memory (device_cache.h) are each such a
+// cache, whose owner makes the slots and fills them.
 // Threads: single-thread (the owner's lock). Lifetime: slots stay where they are. Errors: those of making a slot.
 #pragma once
 
@@ -24,20 +24,20 @@
 
 namespace dspack::runtime {
 
-/// A slot as the cache sees it; its owner's slots say more.
+/// A slot as the cache sees it; owners derive their own from it.
 struct CacheSlot {
   virtual ~CacheSlot() = default;
-  uint64_t number = 0;        // among all slots of the cache, in the order in which they were made
-  size_t pool = 0;            // by layout
+  uint64_t number = 0;        // index among all slots of the cache, in the order of making
+  size_t pool = 0;            // index of its layout
   bool is_used = false;       // holds `key`
   ExpertKey key;              // if used
   ExpertWeights weights;      // if ready
-  bool is_ready = false;      // owner's: the weights can be used, and may leave
-  bool is_prefetch = false;   // brought before it was wanted, and not wanted so far
-  uint64_t announced_in = 0;  // the pass that brought it because it will want it, until it does; 0: none
+  bool is_ready = false;      // owner's: the weights are usable, and may be evicted
+  bool is_prefetch = false;   // fetched before it was wanted, and not wanted so far
+  uint64_t announced_in = 0;  // the pass that fetched it for an announced demand, until that comes; 0: none
   uint32_t pins = 0;          // owner's: users; a pinned expert stays
-  uint32_t uses = 0;          // since the expert came
-  uint64_t bytes = 0;         // owner's: of the expert, as they are counted
+  uint32_t uses = 0;          // since the expert got the slot
+  uint64_t bytes = 0;         // owner's: the size of the expert in statistics
 };
 
 class ExpertCache {
@@ -48,11 +48,11 @@ class ExpertCache {
     PrefetchMode prefetch = PrefetchMode::off;
     /// Makes the `place`-th slot of a pool, when it is first wanted. Errors: budget.
     std::function<Result<std::unique_ptr<CacheSlot>>(size_t pool, uint64_t place)> make_slot;
-    /// An expert is about to leave for another. Empty: nothing is done.
+    /// Called before an expert is evicted. May be empty.
     std::function<void(const CacheSlot&)> evicting = {};
   };
-  /// What leaves where no slot is empty: anything that may (what is near last, while layers are announced), all but
-  /// what is near, or nothing.
+  /// Which experts may be evicted if no slot is empty: any (near ones last, while layers are announced), only distant
+  /// ones, which are not near, or none.
   enum class Evict { any, distant, none };
 
   struct Pool {
@@ -61,69 +61,69 @@ class ExpertCache {
     std::unique_ptr<EvictionPolicy> policy;
     uint64_t made = 0;
     std::vector<CacheSlot*> empty = {};
-    std::vector<ExpertKey> spares = {};  // in the order in which they became so
+    std::vector<ExpertKey> spares = {};  // the oldest first
   };
 
-  /// `slots`: of each layout.
+  /// `slots`: per layout.
   ExpertCache(std::vector<SlotLayout> layouts, const std::vector<uint64_t>& slots, Options options);
 
-  /// A pass begins; the one before ended at `end`, which is what the governor of prefetching measures.
+  /// Begins a pass. The previous one ended at `end`, from which the prefetch governor takes its duration.
   void begin_pass(const ExpertPass& pass, std::chrono::steady_clock::time_point end);
   [[nodiscard]] const ExpertPass& pass() const { return pass_; }
-  /// The first `rows` drafted rows of the pass were accepted: what they used counts as used. Once a pass.
+  /// The first `rows` drafted rows of the pass were accepted: their uses count now. Once a pass.
   void accept_drafts(uint32_t rows);
-  /// What a layer wants: the forecast ends, and is compared if it was of this layer.
+  /// Begins a layer with its demands. Ends the forecast, and counts how good it was if it was for this layer.
   void begin_layer(LayerId layer, std::span<const ExpertDemand> demands);
 
-  /// The demand as policies are told of it.
+  /// The demand in the form that policies take.
   [[nodiscard]] ExpertUse use_of(LayerId layer, const ExpertDemand& demand) const;
   [[nodiscard]] bool has_layer(LayerId layer) const { return pool_of_layer_.contains(layer); }
   /// nullptr: the expert is in no slot.
   [[nodiscard]] CacheSlot* find(ExpertKey key) const;
-  /// Counts the use of an expert that has a slot; late: that is still on its way there.
+  /// Counts the use of an expert that has a slot; late: it is still being fetched.
   void hit(CacheSlot& slot, const ExpertUse& use, bool is_late);
-  /// An empty slot for an expert that has none, which is found under its key from then on; nullptr: none may be had
-  /// now. The use is not counted as a miss yet, since bringing the expert may fail.
+  /// Assigns an empty slot to an expert that has none, evicting one as `evict` allows; `find` returns it from then on.
+  /// nullptr: none is available now. Counts no miss yet, since fetching the expert may fail.
   [[nodiscard]] Result<CacheSlot*> insert(const ExpertUse& use, Evict evict);
   void count_miss(const ExpertUse& use);
-  /// The same for an expert that next_announced has named. Once it is wanted, it does not count as a hit: it is the
-  /// miss that it would have been.
+  /// The same for an expert returned by next_announced. Its demand does not count as a hit later: it is the miss that
+  /// it would have been.
   [[nodiscard]] Result<CacheSlot*> insert_announced(const ExpertUse& use);
-  /// The same for an expert that may come to be wanted. Counted by the owner.
+  /// The same for an expert that may be wanted. The owner counts it.
   [[nodiscard]] Result<CacheSlot*> insert_prefetch(ExpertKey key);
   /// The same for an expert that comes back from faster memory.
   [[nodiscard]] Result<CacheSlot*> insert_returned(ExpertKey key);
-  /// An expert is used that lies in faster memory alone.
+  /// An expert was used in faster memory.
   void used_elsewhere(const ExpertUse& use);
-  /// What would leave next for another expert of the pool; nullptr: nothing may.
+  /// The slot to evict next for another expert of the pool; nullptr: none may be.
   [[nodiscard]] CacheSlot* next_to_leave(const Pool& pool, Evict evict) const;
-  /// An expert leaves: its slot, which has no pins, is empty.
+  /// Evicts the expert of a slot that has no pins.
   void evict(CacheSlot& slot);
-  /// Empties a slot without pins.
+  /// Empties a slot that has no pins, without counting an eviction.
   void clear(CacheSlot& slot);
-  /// A spare expert is in faster memory as well. Spare ones leave first, the one that was said last before the others:
-  /// it was wanted there last, and will be there longest.
+  /// Marks an expert as spare, which means in faster memory as well. Spare experts are evicted first, the last marked
+  /// before the others: it was wanted there last, and will stay there longest.
   void set_spare(ExpertKey key, bool is_spare);
 
-  /// A layer that is yet to be run in this pass will want these, after all that was announced before.
+  /// The demands of a later layer of this pass, after all that were announced before.
   void announce(LayerId layer, std::span<const ExpertDemand> demands);
-  /// The next announced expert that has no slot, the same until it gets one; nullopt: there is none.
+  /// The next announced expert that has no slot, the same until it gets one; nullopt: none is left.
   [[nodiscard]] std::optional<ExpertUse> next_announced();
-  /// Announced experts that were inserted, and are not wanted yet.
+  /// Announced experts that were inserted and not wanted yet.
   [[nodiscard]] uint64_t announced_ahead() const { return announced_ahead_; }
 
   /// Whether the present pass prefetches.
   [[nodiscard]] bool is_prefetching() const;
-  /// What the next layer is likely to want, most likely first. A former forecast ends.
+  /// Experts that the next layer is likely to want, most likely first. Replaces the previous forecast.
   void expect(LayerId layer, std::span<const ExpertId> experts);
   void end_forecast();
-  /// Each expected expert once, in order; nullopt: that was all.
+  /// Returns each expected expert once, in order; nullopt: no more.
   [[nodiscard]] std::optional<ExpertKey> next_expected();
   [[nodiscard]] bool has_expected() const { return next_expected_ < expected_.size(); }
-  /// Whether the layer at work, the next one or one that was announced may need the expert.
+  /// Whether the current layer, the next one or an announced one may need the expert.
   [[nodiscard]] bool is_near(ExpertKey key) const;
 
-  /// Of the present pass's phase.
+  /// Counts of the present pass's phase.
   [[nodiscard]] CacheCounts& counts() { return counts_[static_cast<size_t>(pass_.phase)]; }
   [[nodiscard]] CacheCounts& prefetch_counts() { return counts_[static_cast<size_t>(Phase::decode)]; }
   [[nodiscard]] const std::array<CacheCounts, kPhases>& all_counts() const { return counts_; }
@@ -132,9 +132,9 @@ class ExpertCache {
   [[nodiscard]] const std::vector<Pool>& pools() const { return pools_; }
   /// Precondition: has_layer.
   [[nodiscard]] const Pool& pool_of(LayerId layer) const { return pools_[pool_of_layer_.at(layer)]; }
-  /// Slots that hold no expert, those that were not made included.
+  /// Slots that hold no expert, including those not made yet.
   [[nodiscard]] static uint64_t empty_slots(const Pool& pool) { return pool.limit - pool.made + pool.empty.size(); }
-  /// All that were made, by number.
+  /// All slots made so far, by number.
   [[nodiscard]] std::span<const std::unique_ptr<CacheSlot>> slots() const { return slots_; }
   /// The experts that are ready in a slot, in no order.
   [[nodiscard]] std::vector<ExpertKey> held() const;
@@ -145,7 +145,7 @@ class ExpertCache {
   [[nodiscard]] Result<CacheSlot*> take(ExpertKey key, Evict evict);
   [[nodiscard]] std::optional<ExpertKey> victim(const Pool& pool, Evict evict) const;
   void judge_prefetch(std::chrono::steady_clock::time_point end);
-  /// The announcement has come true, or comes to nothing. Whether there was one of this pass.
+  /// Ends the announcement of a slot's expert, fulfilled or not. Returns whether it was for this pass.
   bool end_announcement(CacheSlot& slot);
 
   Options options_;
@@ -155,12 +155,12 @@ class ExpertCache {
   std::unordered_map<uint64_t, CacheSlot*> by_key_;  // by packed key
 
   ExpertPass pass_;
-  uint64_t passes_ = 0;                                     // the present one included
-  std::vector<std::pair<uint32_t, ExpertUse>> draft_uses_;  // of this pass, with their first row
-  std::vector<ExpertKey> expected_;                         // by the next layer
+  uint64_t passes_ = 0;                                     // including the present one
+  std::vector<std::pair<uint32_t, ExpertUse>> draft_uses_;  // uses by drafts in this pass, with their first row
+  std::vector<ExpertKey> expected_;                         // the forecast for the next layer
   size_t next_expected_ = 0;
-  std::set<ExpertKey> wanted_;       // by the layer at work
-  std::deque<ExpertUse> announced_;  // of layers that have not begun, in their order
+  std::set<ExpertKey> wanted_;       // demands of the current layer
+  std::deque<ExpertUse> announced_;  // demands of layers that have not begun, in order
   std::set<ExpertKey> announced_keys_;
   size_t next_announced_ = 0;
   uint64_t announced_ahead_ = 0;
@@ -169,8 +169,8 @@ class ExpertCache {
   struct PassCourse {
     std::chrono::steady_clock::time_point start;
     uint64_t layers = 0;
-    CacheCounts before;                        // of decode passes
-  } course_;                                   // of the present pass
+    CacheCounts before;                        // counts of decode passes when it began
+  } course_;                                   // the present pass
   std::array<CacheCounts, kPhases> counts_{};  // by Phase
 };
 

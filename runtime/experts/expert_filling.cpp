@@ -13,9 +13,9 @@ constexpr ExpertPass kFilling{.phase = Phase::prefill, .rows = 1, .draft_rows = 
 Result<void> read_layer(ExpertRequest& request, LayerId layer, std::span<const ExpertDemand> demands,
                         const ExpertSink& sink, format::Progress& progress, const std::stop_token& stop) {
   for (size_t taken = 0; taken < demands.size(); ++taken) {
-    // Experts may be ready before anybody would wait for them.
+    // `next` checks `stop` only if it has to wait.
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "loading was interrupted"};
-    // Slots that copies hold are what reading waits for.
+    // Reading waits for slots that copies hold.
     while (!request.is_ready() && request.is_starved() && sink.release_oldest()) {
     }
     TRY_ASSIGN(ExpertLease lease, request.next(stop));
@@ -38,7 +38,7 @@ Result<void> read_all_experts(ExpertStore& store, const DeviceExperts& experts, 
     TRY_ASSIGN(const auto request, store.request(layer, demands));
     Result<void> read = read_layer(*request, layer, demands, sink, progress, stop);
     while (sink.release_oldest()) {
-    }  // before the request goes, from whose slots copies read
+    }  // before the request ends, from whose slots copies read
     if (!read) return read;
   }
   return {};

@@ -1,5 +1,5 @@
-// Where several devices hold experts: which of them each expert belongs to, in whose memory alone it is kept. A token's
-// experts lie spread over all devices, so that their memories are read, and their links used, at once.
+// With several devices, which of them each expert belongs to; that device alone keeps it. A token's experts are spread
+// over all devices, so that their memories are read, and their links used, in parallel.
 // Threads: thread-safe (immutable). Lifetime: a plain value. Errors: see find.
 #pragma once
 
@@ -15,14 +15,14 @@ namespace dspack::runtime {
 
 class ExpertHomes {
  public:
-  /// One device, to which all experts belong.
+  /// A single device, to which all experts belong.
   ExpertHomes() = default;
-  /// Experts of a layer go to the devices in turn, to each as often as it has slots of their layout (Bresenham's way);
-  /// where there are none, to all alike. `layouts`: device_slot_layouts; `experts`: of a layer; `slots`: of each device
-  /// in all, shared among the layouts as share_slots does.
+  /// Deals each layer's experts to the devices in turn, in proportion to their slots of that layout (Bresenham's
+  /// algorithm), or equally if there are none. `layouts`: device_slot_layouts; `experts`: per layer; `slots`: per
+  /// device in total, divided among the layouts by share_slots.
   ExpertHomes(const std::vector<SlotLayout>& layouts, uint32_t experts, std::span<const uint64_t> slots);
 
-  /// Of a checkpoint's experts. Errors: those of lay_out_experts.
+  /// For a checkpoint's experts. Errors: those of lay_out_experts.
   [[nodiscard]] static Result<ExpertHomes> find(const format::Checkpoint& checkpoint, const DeviceExperts& experts,
                                                 std::span<const uint64_t> slots);
 
@@ -36,8 +36,8 @@ class ExpertHomes {
   std::vector<uint64_t> counts_;  // by device
 };
 
-/// Slots of several devices that have room for so many each: no more than there are experts in all, and as equal as
-/// room allows, so that each reads as much as the others.
+/// The number of slots for each of several devices, given the number that fits each: no more in total than there are
+/// experts, and as equal as room allows, so that each device reads the same amount.
 [[nodiscard]] std::vector<uint64_t> level_slots(std::span<const uint64_t> room, uint64_t experts);
 
 }  // namespace dspack::runtime

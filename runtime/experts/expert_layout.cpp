@@ -11,12 +11,12 @@ namespace dspack::runtime {
 
 namespace {
 
-// Where every run of planes begins: what the widest loads of any device want, several times over.
+// Alignment of every run of planes: several times the widest load of any device.
 constexpr uint64_t kAlignment = 256;
-// Where planes within a run begin at least: codes, which are read by whole lines, and others.
+// Least alignment of planes within a run: of codes, which are read by whole cache lines, and of the others.
 constexpr uint64_t kCodesAlignment = 128;
 constexpr uint64_t kPlaneAlignment = 16;
-// Bytes between two planes that are copied with them rather than apart.
+// Largest gap between two planes, in bytes, that is copied along instead of splitting the copy.
 constexpr uint64_t kMostGap = 256;
 constexpr std::array<const char*, 3> kProjections = {"gate_proj", "up_proj", "down_proj"};
 
@@ -27,8 +27,8 @@ Error stored_otherwise(ExpertKey key, const char* projection, const char* like) 
                       key.layer.value, key.expert.value, projection, like)};
 }
 
-/// Whether a device's table of a layer's experts can have this one: gate and up are one product there, and all experts
-/// of a layer are.
+/// Whether a device's table of a layer's experts can hold this one: there gate and up are one product, and so are all
+/// experts of a layer.
 Result<void> check_forms(ExpertKey key, const ExpertLayout& expert, const ExpertLayout& first) {
   if (expert.matrices[0].form != expert.matrices[1].form)
     return stored_otherwise(key, kProjections[1], "its gate_proj");
@@ -39,7 +39,7 @@ Result<void> check_forms(ExpertKey key, const ExpertLayout& expert, const Expert
   return {};
 }
 
-/// One plane, and where it lies in a slot of the host's memory.
+/// One plane, and its offset in a host slot.
 struct PlaneAt {
   size_t matrix = 0, plane = 0;
   uint64_t at = 0, bytes = 0;
@@ -61,14 +61,14 @@ bool has_forms_of(const ExpertLayout& a, const ExpertLayout& b) {
   return std::ranges::equal(a.matrices, b.matrices, {}, &SlotPlan::Matrix::form, &SlotPlan::Matrix::form);
 }
 
-/// How experts lie in the host's slots, and how many do so.
+/// Counts how many experts have each layout.
 class LayoutCounts {
  public:
   void add(const ExpertLayout& layout) {
     const auto known = std::ranges::find(counts_, layout, &Count::layout);
     ++(known == counts_.end() ? counts_.emplace_back(Count{.layout = layout}) : *known).experts;
   }
-  /// Of those with the same forms, the most frequent.
+  /// The most frequent layout with the same forms as `like`.
   [[nodiscard]] const ExpertLayout& usual(const ExpertLayout& like) const {
     const Count* most = nullptr;
     for (const Count& count : counts_) {
@@ -88,7 +88,7 @@ class LayoutCounts {
 
 }  // namespace
 
-// In the order of the host's slot, and as far apart as there where little lies between: one copy takes the whole run.
+// Planes keep the order of the host slot, and its spacing across small gaps, so that one copy transfers the whole run.
 ExpertLayout layout_of(const SlotPlan& plan) {
   ExpertLayout layout;
   for (size_t i = 0; i < layout.matrices.size(); ++i)
@@ -123,7 +123,7 @@ Result<std::map<LayerId, ExpertLayout>> lay_out_experts(const format::Checkpoint
       counts.add(layout);
     }
   }
-  // Layers of the same forms share slots, so they have one layout.
+  // Layers with the same forms share slots, so they have one layout.
   for (auto& [layer, layout] : layouts)
     layout = counts.usual(layout);
   return layouts;
@@ -166,7 +166,7 @@ std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeigh
   std::vector<Run> runs;
   for (const Run& plane : planes) {
     const auto gap_of = [](const kernels::Slice& before, uint64_t bytes, const kernels::Slice& place) {
-      return place.offset_bytes - before.offset_bytes - bytes;  // huge where it lies before
+      return place.offset_bytes - before.offset_bytes - bytes;  // huge if `place` comes first
     };
     Run* const last = runs.empty() ? nullptr : &runs.back();
     const uint64_t gap = last == nullptr ? 0 : gap_of(last->device, last->bytes, plane.device);

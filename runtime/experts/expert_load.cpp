@@ -18,12 +18,12 @@ struct Block {
   std::span<std::byte> into;
 };
 
-// Pieces of at most `most` bytes whose inner bounds are multiples of that in the file: the page cache works in large
-// aligned pieces, and two reads that meet within one would both have it read.
+// Splits the plan's parts into blocks of at most Tier::block_bytes with inner bounds at multiples of that in the file:
+// the page cache loads large aligned pieces, and two reads that meet within one would both load it.
 std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, const Tier& tier, bool in_place) {
   std::vector<Block> blocks;
   for (const SlotPlan::Part& part : plan.parts) {
-    if (in_place) {  // a mapping each
+    if (in_place) {  // one mapping per part
       blocks.push_back({.file = part.extent.file,
                         .offset = part.extent.range.begin,
                         .into = slot.subspan(part.at, part.extent.range.size())});
@@ -42,12 +42,12 @@ std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, const 
   return blocks;
 }
 
-// Whether a manifest speaks of the file: of another one its version is known.
+// Whether the manifest covers the file. The version of any other file is known.
 bool is_packed(const format::Checkpoint& checkpoint, uint32_t file) {
   return checkpoint.manifest() && checkpoint.files()[file].version.empty();
 }
 
-// Shared by the jobs of its blocks: the last one that ends finishes the expert.
+// One expert's load, shared by the jobs of its blocks: the last job to end finishes the expert.
 class Load {
  public:
   Load(Tier& tier, ExpertLoadRequest request, size_t blocks)
@@ -88,7 +88,7 @@ class Load {
   }
 
   Result<void> outcome() {
-    if (error_) return *error_;  // all others have ended
+    if (error_) return *error_;  // without the lock: all other jobs have ended
     if (request_.verify) {
       TRY(check_digests(tier_, tensors_in(*request_.plan, request_.slot)));
       tier_.trust(request_.key);

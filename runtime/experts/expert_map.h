@@ -1,5 +1,5 @@
-// Layers by experts, as a page is told of them: where each expert lies, and how often it was picked since the page was
-// last told. runtime/page/expert_map.js draws it.
+// Layers by experts, as a web page shows them: where each expert is, and how often it was picked since the last update.
+// runtime/page/expert_map.js draws it.
 // Threads: single-thread (the owner's lock). Errors: none.
 #pragma once
 
@@ -18,15 +18,16 @@ class ExpertMap {
  public:
   explicit ExpertMap(const std::vector<RoutedLayerShape>& layers);
 
-  /// A router picked the expert; nothing of layers and experts that the map lacks.
+  /// Counts picks of the expert by a router. Layers and experts that the map lacks are ignored.
   void pick(ExpertKey key, uint32_t times);
   void place(const ExpertResidence& places);
 
-  /// [{"layer", "places"}, ...]: a digit for each expert: 0 not in memory, 1 in the host's, 2 in the device's.
+  /// [{"layer", "places"}, ...]: one digit per expert: 0 not in memory, 1 in host memory, 2 in device memory; as of the
+  /// last take_moved.
   [[nodiscard]] format::Json rows() const;
-  /// [[row, [expert, times, ...]], ...] of rows with any, since the last call.
+  /// [[row, [expert, times, ...]], ...]: the picks since the last call, without rows that have none.
   [[nodiscard]] format::Json take_picked();
-  /// [[row, [expert, place, ...]], ...] of experts that lie elsewhere than at the last call.
+  /// [[row, [expert, place, ...]], ...]: the experts whose place has changed since the last call.
   [[nodiscard]] format::Json take_moved();
   [[nodiscard]] uint64_t in_host() const { return in_host_; }
   [[nodiscard]] uint64_t in_device() const { return in_device_; }
@@ -36,7 +37,7 @@ class ExpertMap {
     LayerId layer;
     std::vector<uint32_t> picked;  // times, by expert
     bool has_picks = false;
-    std::string places, told;  // digits, by expert
+    std::string places, told;  // digits by expert: now, and at the last take_moved
   };
   uint64_t put(const std::vector<ExpertKey>& keys, char place);
 

@@ -1,8 +1,8 @@
-// Experts that a device is about to drop, on their way back to the host's memory where that has dropped them before:
-// then the two memories hold as many different experts as one of both sizes would. Copies from the device run beside
-// those to it; they have a queue of their own, one expert at a time, in pieces, and nobody waits for them.
-// Threads: single-thread. Lifetime: borrows the store, and a slot while its expert is on its way. Errors: none; what a
-// lost device has not brought is given up.
+// Copies experts back to host memory before a device evicts them, if the host has evicted them meanwhile: then the two
+// memories hold as many different experts as one memory of both sizes would. The copies run beside those to the device:
+// on a separate queue, one expert at a time, in pieces, and nothing waits for them.
+// Threads: single-thread. Lifetime: borrows the store, and a slot while its expert is being copied. Errors: none; an
+// expert that a lost device has not copied is given up.
 #pragma once
 
 #include <deque>
@@ -19,22 +19,22 @@ struct DeviceSlot;
 
 class ExpertReturns {
  public:
-  /// Pieces of at most `piece_bytes`.
+  /// Copies in pieces of at most `piece_bytes`.
   ExpertReturns(kernels::Device& device, ExpertStore& host, uint64_t piece_bytes)
       : host_(host), piece_bytes_(piece_bytes), queue_(device.make_queue()) {}
-  /// Waits for what is on its way.
+  /// Waits for the copy under way.
   ~ExpertReturns() { (void)finish(); }
   ExpertReturns(const ExpertReturns&) = delete;
   ExpertReturns& operator=(const ExpertReturns&) = delete;
 
-  /// Whether an expert is on its way.
+  /// Whether an expert is being copied.
   [[nodiscard]] bool is_busy() const { return present_.has_value(); }
-  /// Sends a slot's expert on its way; the slot is pinned until it has arrived. False: the host has no slot for it, or
-  /// has it. Precondition: none is on its way.
+  /// Starts copying a slot's expert; the slot is pinned until the copy has ended. False: the host has no slot for the
+  /// expert, or has the expert. Precondition: !is_busy().
   [[nodiscard]] bool begin(DeviceSlot& slot, const ExpertLayout& layout);
-  /// Enqueues pieces, kPiecesAhead of them at most. The slot whose expert has arrived; nullptr: none has.
+  /// Enqueues pieces, at most kPiecesAhead of them ahead. Returns the slot whose copy has ended; nullptr: none has.
   [[nodiscard]] DeviceSlot* advance();
-  /// The same when all of it has arrived.
+  /// Waits for the copy to end and returns its slot; nullptr: none was under way.
   [[nodiscard]] DeviceSlot* finish();
 
  private:
@@ -42,7 +42,7 @@ class ExpertReturns {
     DeviceSlot* slot = nullptr;
     ExpertLease host;
     std::vector<ExpertPiece> pieces;
-    size_t next = 0;  // of pieces
+    size_t next = 0;  // index of the next piece to enqueue
     std::deque<std::shared_ptr<kernels::Event>> under_way;
   };
   ExpertStore& host_;

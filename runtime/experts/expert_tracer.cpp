@@ -8,7 +8,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// Rows at once: little memory beside what the run itself has taken. V3: 5 MB.
+// Rows per tile: needs little memory beside the run's. V3: 5 MB.
 constexpr uint32_t kTracedRows = 64;
 
 }  // namespace

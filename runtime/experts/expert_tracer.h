@@ -1,5 +1,5 @@
-// Computes single experts module by module, so that a trace gets the input and output of each. The bits are those of
-// Queue::run_expert_parts.
+// Computes single experts module by module, so that a trace gets the input and output of each module. The results have
+// the bits of Queue::run_expert_parts.
 // Threads: single-thread. Lifetime: borrows the queue. Errors: budget.
 #pragma once
 
@@ -16,9 +16,9 @@ class ExpertTracer {
   [[nodiscard]] static Result<std::unique_ptr<ExpertTracer>> make(kernels::Device& device, kernels::Queue& queue,
                                                                   uint32_t hidden, uint32_t inner);
 
-  /// A layer begins. `chosen`: the experts of all of its tokens.
+  /// Begins a layer. `chosen`: the experts of all of its tokens.
   void begin_layer(const TraceScope& scope, std::span<const uint32_t> chosen);
-  /// Enqueues the computing of one expert, whose weights the queue's device has, and tells of it.
+  /// Enqueues computing one expert and reports its modules. Its weights are in memory of the queue's device.
   void compute(const ExpertWave& wave, const RoutedGroup& group, const ExpertWeights& weights);
 
   [[nodiscard]] uint64_t scratch_bytes() const { return scratch_->size_bytes(); }
@@ -30,9 +30,9 @@ class ExpertTracer {
   kernels::Queue& queue_;
   uint32_t hidden_, inner_;
   TraceScope scope_;
-  std::vector<uint32_t> tokens_;  // of the layer, by expert
+  std::vector<uint32_t> tokens_;  // tokens of the layer, by expert
   std::unique_ptr<kernels::Buffer> scratch_;
-  kernels::Rows input_, gate_, up_, output_;  // of a tile
+  kernels::Rows input_, gate_, up_, output_;  // one tile
 };
 
 }  // namespace dspack::runtime

@@ -12,13 +12,13 @@ namespace dspack::runtime {
 
 namespace {
 
-// From fewer bytes no rate follows.
+// The fewest bytes from which a rate can be derived.
 constexpr uint64_t kEnoughBytes = 64'000'000;
 
 struct Layer {
   uint64_t experts = 0, bytes = 0;          // all of them
   uint64_t missing = 0, missing_bytes = 0;  // not in memory
-  uint64_t missing_network = 0;             // of these bytes, those across the network
+  uint64_t missing_network = 0;             // the part of missing_bytes across the network
 };
 
 std::map<LayerId, Layer> layers_of(const format::Checkpoint& checkpoint, const PromptShape& prompt,

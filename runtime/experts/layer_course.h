@@ -1,4 +1,4 @@
-// When the things of one layer's experts happened on a device, and what came of it.
+// The timeline of one layer's experts on a device, and the times that follow from it.
 // Threads: single-thread. Lifetime: owns its events. Errors: none.
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace dspack::runtime {
 
-/// When things of a layer happened; times are known once the queue has run.
+/// Events of one layer; their times are known once the queue has run.
 struct LayerCourse {
   struct Span {
     std::shared_ptr<kernels::Event> begin, end;
   };
-  /// A missing expert that was computed; `arrival` is null where it was in place already.
+  /// A missing expert that was computed. Null `arrival`: it was in place before its computing was enqueued.
   struct Miss {
     std::shared_ptr<kernels::Event> arrival;
     Span computing;
@@ -24,10 +24,10 @@ struct LayerCourse {
   Span all = {};
   std::vector<Span> hits = {};  // computing experts that were in place, and the layer's other work
   std::vector<Miss> misses = {};
-  double host_seconds = 0;               // that the CPU computed beside a device
-  double last_on_host = 0;               // of these: the expert that came last of all; 0: the device computed that one
-  double host_transfer = 0;              // until the last missing expert was in the host's memory
-  std::vector<LayerCourse> others = {};  // of further devices that have computed some, each by its own clock
+  double host_seconds = 0;   // CPU computing beside a device
+  double last_on_host = 0;   // part of it: the expert that came last of all; 0: the device computed that one
+  double host_transfer = 0;  // from the request until the last missing expert was in host memory
+  std::vector<LayerCourse> others = {};  // further devices that computed some experts, each by its own clock
 };
 
 /// Precondition: the queue has run.

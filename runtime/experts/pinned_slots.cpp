@@ -28,7 +28,7 @@ void PinnedSlots::expect(std::span<const SlotsWanted> wanted) {
 
 Result<std::unique_ptr<kernels::Buffer>> PinnedSlots::take(uint64_t slot_bytes) {
   std::unique_lock lock(mutex_);
-  // Of two pools with equal slots either one's will do.
+  // Pools may have equal slot sizes; a slot of either will do.
   const auto has_slots = [&](const Size& size) {
     return size.slot_bytes == slot_bytes && (size.left > 0 || !size.ready.empty());
   };
@@ -62,7 +62,7 @@ void PinnedSlots::pin(const std::stop_token& stop) {
     uint64_t slots = std::clamp<uint64_t>(piece_bytes_ / size.slot_bytes, 1, size.left);
     lock.unlock();
     auto piece = device_.allocate_host(slots * size.slot_bytes);
-    while (!piece && slots > 1 && !stop.stop_requested()) {  // the last ones that there is memory for
+    while (!piece && slots > 1 && !stop.stop_requested()) {  // memory is nearly full
       slots /= 2;
       piece = device_.allocate_host(slots * size.slot_bytes);
     }

@@ -1,8 +1,7 @@
-// Slots in the host's memory that a device copies from. Pinning takes as long as reading an expert from a fast disk,
-// and longer by the slot, so it is done ahead, in pieces of many slots, on a thread of its own: the first slots are
-// there when the first experts are wanted, and those behind them before they are. Threads: as SlotMemory. Lifetime:
-// borrows the device; a piece stays as long as one of its slots. Errors: budget, when a slot is taken that could not be
-// pinned.
+// Slots in host memory that a device copies from. Pinning memory takes as long as reading an expert from a fast disk,
+// and longer if done slot by slot, so a separate thread pins ahead, in pieces of many slots: the first slots are ready
+// when the first experts are wanted, and later ones before they are needed. Threads: as SlotMemory. Lifetime: borrows
+// the device; a piece lives as long as any of its slots. Errors: budget, when a slot is taken that could not be pinned.
 #pragma once
 
 #include <condition_variable>
@@ -20,10 +19,10 @@ namespace dspack::runtime {
 
 class PinnedSlots final : public SlotMemory {
  public:
-  /// Of a piece, if it has more than one slot: some 0.1 to 0.3 s of pinning, for which the end of a run may wait.
+  /// Largest piece of more than one slot: 0.1 to 0.3 s of pinning, for which the end of a run may wait.
   static constexpr uint64_t kPieceBytes = 1ULL << 30;
-  /// Bytes of pinned slots that nobody has taken yet, from which on no further piece is pinned: a short run does not
-  /// pin all that a long one would.
+  /// If this many pinned bytes of one slot size are untaken, no further piece is pinned: a short run does not pin all
+  /// that a long one would.
   static constexpr uint64_t kAheadBytes = 2ULL << 30;
 
   explicit PinnedSlots(kernels::Device& device, uint64_t piece_bytes = kPieceBytes, uint64_t ahead_bytes = kAheadBytes)
@@ -34,7 +33,7 @@ class PinnedSlots final : public SlotMemory {
   PinnedSlots& operator=(const PinnedSlots&) = delete;
 
   void expect(std::span<const SlotsWanted> wanted) override;
-  /// Waits for its piece.
+  /// Blocks until the slot's piece is pinned.
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> take(uint64_t slot_bytes) override;
 
  private:
@@ -46,13 +45,13 @@ class PinnedSlots final : public SlotMemory {
   class Slot;
   struct Size {
     uint64_t slot_bytes = 0;
-    uint64_t left = 0;        // slots that are not pinned yet
-    std::deque<Place> ready;  // pinned, and not taken
+    uint64_t left = 0;        // slots not pinned yet
+    std::deque<Place> ready;  // pinned, not taken
     bool is_awaited = false;
     std::optional<Error> error;
   };
   void pin(const std::stop_token& stop);
-  /// With the lock held: whose next piece is to be pinned now; nullptr: none is.
+  /// With the lock held: the size of which the next piece is to be pinned now; nullptr: none is.
   [[nodiscard]] Size* next();
 
   kernels::Device& device_;

@@ -7,12 +7,12 @@ namespace dspack::runtime {
 
 namespace {
 
-constexpr uint32_t kTurn = 4;  // passes with or without it in a row: what is cached carries over a few passes
+constexpr uint32_t kTurn = 4;  // passes in a row with or without prefetching: cache contents carry over a few passes
 constexpr uint32_t kTrial = 6 * kTurn;
-constexpr double kGain = 0.99;  // of the time without it; less is within what times scatter
+constexpr double kGain = 0.99;  // required ratio to the time without prefetching; smaller gains may be noise
 constexpr uint64_t kFirstInterval = 64;
 constexpr uint64_t kLongestInterval = 4096;
-constexpr double kForget = 0.97;  // of older bytes, a pass: about the last 33 count
+constexpr double kForget = 0.97;  // decay of older bytes per pass: about the last 33 passes count
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;

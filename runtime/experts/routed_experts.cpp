@@ -19,8 +19,7 @@ namespace dspack::runtime {
 namespace {
 
 constexpr uint64_t kPartAlignment = 256;
-// Tokens at once where resident experts are traced: little memory beside what the run itself has taken. V3:
-// 59 MB.
+// Tokens per wave if resident experts are traced: needs little memory beside the run's. V3: 59 MB.
 constexpr uint32_t kTracedTokens = 256;
 
 uint64_t kernel_scratch(const kernels::Device& device, const ExecutorShape& shape, ExpertPlacement placement) {
@@ -41,7 +40,7 @@ uint64_t parts_bytes(const ExecutorShape& shape, uint32_t tokens) {
   return uint64_t{tokens} * shape.top_k * shape.hidden * sizeof(float);
 }
 
-// In compute mode, what is prefetched, and when, decides who computes an expert.
+// In compute mode, which experts are prefetched, and when, decides which backend computes an expert.
 PrefetchMode device_prefetch(const RoutedExperts::Options& options) {
   const bool must_repeat = options.miss.is_deterministic && options.miss.mode == MissMode::compute;
   return must_repeat ? PrefetchMode::off : options.store.prefetch;
@@ -135,8 +134,8 @@ Result<void> RoutedExperts::allocate(ExpertPlacement placement) {
   return {};
 }
 
-// What was enqueued of a device's cache has run before the cache goes. Resident experts were only read: there the queue
-// may hold work of a model that has gone.
+// Work on a device's cache must have run before the cache is destroyed. Resident experts are only read, and the queue
+// may hold work of a model that no longer exists.
 RoutedExperts::~RoutedExperts() {
   if (!is_resident()) target_.queue.synchronize();
 }
@@ -226,7 +225,7 @@ bool RoutedExperts::wants_forecast() const {
                                }));
 }
 
-// Demands as the layer's first wave will make them: a second one comes when slots have been used by the first.
+// Announces the demands of the layer's first wave: when the second one comes, the first has used the slots.
 void RoutedExperts::announce(LayerId layer, std::span<const uint32_t> ids) {
   if (store_ == nullptr) return;
   std::vector<ExpertDemand> demands;
@@ -250,7 +249,7 @@ void RoutedExperts::take_forecast() {
   if (!target_.queue.failure()) expect(now.layer, now.forecast.experts());
 }
 
-// Of what is expected, the host reads what no memory has, and a device copies what the host has.
+// The host reads expected experts that no memory has, and a device copies those that the host has.
 void RoutedExperts::expect(LayerId layer, std::span<const ExpertId> experts) {
   if (store_ == nullptr) return;
   std::vector<ExpertId> absent;
@@ -272,7 +271,7 @@ Result<void> RoutedExperts::run(const RoutedTokens& tokens, const kernels::Rows&
     }
     TRY(run_resident(tokens, y, stop));
   } else if (auto done = run_waves(tokens, y, stop); !done) {
-    target_.queue.synchronize();  // what was enqueued borrows the caller's memory
+    target_.queue.synchronize();  // enqueued work borrows the caller's memory
     return done;
   }
   for (RouteListener* listener : hearing_)
@@ -340,7 +339,7 @@ Result<void> RoutedExperts::run_waves(const RoutedTokens& tokens, const kernels:
   return {};
 }
 
-// The device writes them into the host's memory itself: a download could stand behind other copies.
+// The device itself writes the ids to host memory: a download could queue up after other copies.
 Result<std::vector<uint32_t>> RoutedExperts::chosen_experts(
     const RoutedTokens& tokens, const std::function<void(std::shared_ptr<kernels::Event>)>& meanwhile) {
   std::vector<uint32_t> chosen;
@@ -358,7 +357,7 @@ Result<std::vector<uint32_t>> RoutedExperts::chosen_experts(
     const auto* ids = reinterpret_cast<const uint32_t*>(kernels::host_bytes(*routes_).data());
     chosen.insert(chosen.end(), ids, ids + count);
   }
-  if (awaited_ && awaited_->layer == tokens.layer) awaited_.reset();  // it is known
+  if (awaited_ && awaited_->layer == tokens.layer) awaited_.reset();  // the routes are known
   for (const uint32_t expert : chosen)
     DSPACK_CHECK(expert < shape_.experts, fmt::format("layer {}: routed to no expert", tokens.layer.value));
   return chosen;
@@ -400,7 +399,7 @@ Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_
   settle();
   const std::vector<RoutedGroup> groups = group_by_expert(chosen, shape_.top_k, first_row);
   wave.groups = groups;
-  if (is_traced) {  // a trace gets one expert after the other, in their own order
+  if (is_traced) {  // a trace gets experts one by one, ascending
     for (const RoutedGroup& group : groups) {
       wave.groups = {&group, 1};
       TRY(compute(wave, {}, stop));
@@ -414,12 +413,12 @@ Result<void> RoutedExperts::run_wave(const RoutedTokens& tokens, uint32_t first_
   target_.queue.combine(y, wave.parts, tokens.weights, shape_.top_k);
   course.all.end = target_.queue.mark();
   advance();
-  if (!is_traced) courses_.push_back(std::move(course));  // tracing takes time of its own
+  if (!is_traced) courses_.push_back(std::move(course));  // tracing distorts times
   return {};
 }
 
-// What is missing begins to be read, and what is there goes to its backend; then comes the layer's other work, which
-// may look at its own results, and so must be enqueued before what waits for experts.
+// Starts reading the missing experts, and gives those in memory to their backends. Then comes the layer's other work,
+// which may look at its own results, and so must be enqueued before work that waits for experts.
 Result<void> RoutedExperts::compute(const ExpertWave& wave, const std::function<void()>& meanwhile,
                                     const std::stop_token& stop) {
   std::vector<size_t> missing(wave.groups.size());
@@ -458,8 +457,8 @@ Result<void> RoutedExperts::compute(const ExpertWave& wave, const std::function<
     if (!(has_more && request->is_ready())) {
       if (compute_next(wave)) continue;
       if (!has_more) break;
-      if (awaited_) continue;  // it comes before what the device waits for, and reading can begin with it
-      // Slots of the host's memory that copies hold may be what reading waits for.
+      if (awaited_) continue;  // poll: it comes before what the device waits for, and reading can start with it
+      // Reading may wait for host slots that copies hold.
       if (request->is_starved() &&
           std::ranges::any_of(backends_, [](const auto& backend) { return backend->release_oldest(); }))
         continue;

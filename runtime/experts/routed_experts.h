@@ -1,12 +1,12 @@
-// The routed experts of a run, and the executor of all their computing: routes are read back, while a device computes
-// those of its experts that it finds chosen; they are grouped by expert, each backend computes what it has, each
-// missing expert goes to the backend that would finish it first (schedule.h), and the results are added up in the
-// router's order. So place and time of computing an expert change no sum, except that the bits of the CPU beside a
-// device differ from the device's. Streamed: the CPU computes in slots of the host's memory. Tiered: one or several
-// devices have some experts, the host's memory others. Resident: the device has all; then nothing is read back, and a
-// pass can be recorded. Scratch memory is fixed when this is made: longer inputs go in waves of tokens, which changes
-// no result, since every row is computed by itself. Threads: single-thread. Lifetime: borrows devices, queue, tier or
-// store. Errors: those of the store; of loading (device_cache.h); of the recorder; budget; cancelled.
+// The executor of a run's routed experts. For each wave of tokens it reads back the routes, while a device already
+// computes the chosen experts that it holds; groups them by expert; lets each backend compute what it has; gives each
+// missing expert to the backend that would finish it first (schedule.h); and sums the results in the router's order. So
+// where and when an expert is computed changes no sum, except that the bits of the CPU beside a device differ from the
+// device's. Streamed: the CPU computes in slots of host memory. Tiered: one or more devices hold some experts, host
+// memory others. Resident: the device holds all; nothing is read back, and a pass can be recorded. Scratch memory is
+// fixed at construction: longer inputs run in waves of tokens, which changes no result, since every row is computed by
+// itself. Threads: single-thread. Lifetime: borrows devices, queue, tier or store. Errors: those of the store; of
+// loading (device_cache.h); of the recorder; budget; cancelled.
 #pragma once
 
 #include <deque>
@@ -27,10 +27,10 @@ namespace dspack::runtime {
 
 enum class ExpertPlacement { streamed, resident, tiered };
 
-/// Of experts in memory, which one lies where; one that is in both a device's and the host's is in both lists.
+/// Which experts are in which memory; one that is in both a device's and the host's is in both lists.
 struct ExpertResidence {
   std::vector<ExpertKey> device, host;
-  bool is_resident = false;  // all experts are in the device's memory, and listed nowhere
+  bool is_resident = false;  // all experts are in the device's memory; the lists are empty
 };
 
 class RoutedExperts final : public ExpertExecutor {
@@ -38,9 +38,9 @@ class RoutedExperts final : public ExpertExecutor {
   /// The devices that compute.
   struct Target {
     kernels::Device& device;
-    kernels::Queue& queue;            // of the device
-    kernels::Device* host = nullptr;  // the CPU's; for tiered experts
-    /// Devices that compute experts and nothing else, for tiered ones, with the slots of each.
+    kernels::Queue& queue;            // on `device`
+    kernels::Device* host = nullptr;  // the CPU; required for tiered experts
+    /// Tiered: devices that only compute experts, with the slots of each.
     struct Further {
       kernels::Device* device = nullptr;
       uint64_t vram_slots = 0;
@@ -49,21 +49,21 @@ class RoutedExperts final : public ExpertExecutor {
   };
   struct Options {
     ExpertPlacement placement = ExpertPlacement::streamed;
-    /// Resident experts have its shape and layers; none without a layer.
+    /// Resident experts use its shape and layers; without layers nothing is loaded.
     StreamedStoreOptions store;
     ExecutorShape shape;
-    uint64_t vram_slots = 0;               // of tiered ones, on the first device
-    MissOptions miss = {};                 // likewise
-    bool fills_devices = false;            // tiered ones have room for all, which are read and copied first
-    format::Progress* progress = nullptr;  // of loading all experts; nullptr: not wanted
+    uint64_t vram_slots = 0;               // tiered: on the first device
+    MissOptions miss = {};                 // tiered
+    bool fills_devices = false;            // tiered, with room for all experts: read and copy them all first
+    format::Progress* progress = nullptr;  // reports loading all experts; may be null
   };
-  /// With a store of its own over `tier`, or all experts loaded from there.
+  /// Makes its own store over `tier`, or loads all experts from there.
   [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> make(const Target& target, Tier& tier,
                                                                    const Options& options, const std::stop_token& stop);
-  /// Streamed from a store of the caller's.
+  /// Streamed, from the caller's store.
   [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> stream(const Target& target, ExpertStore& store,
                                                                      const ExecutorShape& shape);
-  /// Tiered over such a store, which is pinned for the device.
+  /// Tiered, over the caller's store, whose memory is pinned for the device.
   [[nodiscard]] static Result<std::unique_ptr<RoutedExperts>> make_tiered(
       const Target& target, const format::Checkpoint& checkpoint, ExpertStore& store, const ExecutorShape& shape,
       const DeviceCacheOptions& cache, const MissOptions& miss);
@@ -77,31 +77,31 @@ class RoutedExperts final : public ExpertExecutor {
   [[nodiscard]] Result<void> run(const RoutedTokens& tokens, const kernels::Rows& y,
                                  const std::stop_token& stop) override;
   [[nodiscard]] bool can_record() const override { return is_resident() && hearing_.empty(); }
-  // The host looks at what each of its stages takes, and has nothing to gain.
+  // The host times each stage by itself, and has nothing to gain.
   [[nodiscard]] bool takes_rest() const override { return is_resident() && !target_.device.is_host(); }
   [[nodiscard]] bool wants_forecast() const override;
   void announce(LayerId layer, std::span<const uint32_t> ids) override;
   void expect(LayerId layer, ExpertForecast forecast) override;
-  /// What is known already.
+  /// A forecast that the host already knows.
   void expect(LayerId layer, std::span<const ExpertId> experts);
 
-  /// Hears what the routers pick from the next pass on, when a layer has been enqueued; borrowed. `run` also fails
-  /// where a listener does.
+  /// Reports the routers' picks to a listener, which is borrowed, from the next pass on, after each layer is enqueued.
+  /// `run` also fails if a listener does.
   void add_listener(RouteListener& listener) { listeners_.push_back(&listener); }
-  /// The store of its own; nullptr: there is none.
+  /// The executor's own store; nullptr: it has none.
   [[nodiscard]] StreamedStore* store() { return own_store_.get(); }
   [[nodiscard]] std::span<const std::unique_ptr<ExpertBackend>> backends() const { return backends_; }
   [[nodiscard]] ExpertStoreStats stats() const;
   /// Which experts are in memory now.
   [[nodiscard]] ExpertResidence places() const;
-  /// Of all decode passes. Of resident experts nothing: no transfer bounds them.
+  /// Sums over all decode passes. Empty for resident experts: no transfer bounds them.
   [[nodiscard]] const DecodeBound& decode_bound() const;
   [[nodiscard]] uint64_t scratch_bytes() const;
 
-  /// Memory of the device for activations, without those of a trace.
+  /// Device memory for activations, without those of a trace.
   [[nodiscard]] static uint64_t scratch_bytes_for(const kernels::Device& device, const ExecutorShape& shape,
                                                   ExpertPlacement placement);
-  /// Memory of the host that tiered experts take beside the store's slots, with so many further devices.
+  /// Host memory that tiered experts need beyond the store's slots, with `further` further devices.
   [[nodiscard]] static uint64_t host_bytes_for(const kernels::Device& host, const ExecutorShape& shape,
                                                size_t further = 0);
 
@@ -115,18 +115,18 @@ class RoutedExperts final : public ExpertExecutor {
   [[nodiscard]] Result<void> run_waves(const RoutedTokens& tokens, const kernels::Rows& y, const std::stop_token& stop);
   [[nodiscard]] Result<void> run_wave(const RoutedTokens& tokens, uint32_t first_row, const kernels::Rows& y,
                                       const std::stop_token& stop);
-  /// Reads back what the router has picked: the one place where the host waits for the device. Once a wave. `meanwhile`
-  /// is called before it waits, with what is reached when the device knows it.
+  /// Reads back the router's picks, once per wave: the only place in a pass where the host waits for the device. Calls
+  /// `meanwhile` before waiting, with an event after which the picks can be read.
   [[nodiscard]] Result<std::vector<uint32_t>> chosen_experts(
       const RoutedTokens& tokens, const std::function<void(std::shared_ptr<kernels::Event>)>& meanwhile = {});
   [[nodiscard]] Result<void> compute(const ExpertWave& wave, const std::function<void()>& meanwhile,
                                      const std::stop_token& stop);
-  /// The next missing expert goes to a backend.
+  /// Gives the next missing expert that arrives to a backend.
   [[nodiscard]] Result<void> assign_next(const ExpertWave& wave, std::span<const size_t> missing,
                                          ExpertRequest& request, const std::stop_token& stop);
-  /// Takes up a forecast that has come true to the host.
+  /// Passes on the awaited forecast once the device has computed it.
   void take_forecast();
-  /// Lets backends move what nobody waits for; false: nothing is left to move.
+  /// Lets backends advance background copies; false: nothing is left to copy.
   bool advance();
   [[nodiscard]] bool compute_next(const ExpertWave& wave);
   /// Adds up the times of layers whose work has run.
@@ -136,27 +136,27 @@ class RoutedExperts final : public ExpertExecutor {
   ExecutorShape shape_;
   std::vector<RouteListener*> listeners_;
   std::vector<RouteListener*> hearing_;  // those that want the routes of this pass
-  std::vector<uint32_t> heard_;          // what is to be told of the present layer
+  std::vector<uint32_t> heard_;          // the present layer's routes, for the listeners
   ExpertPass pass_;
   std::array<uint64_t, kPhases> passes_{};  // by Phase
-  std::unique_ptr<SlotMemory> pinned_;      // of own_store_, where a device copies from it
+  std::unique_ptr<SlotMemory> pinned_;      // slots of own_store_, if a device copies from them
   std::unique_ptr<StreamedStore> own_store_;
   ExpertStore* store_ = nullptr;              // null: all experts are resident
-  std::unique_ptr<kernels::Buffer> scratch_;  // of the kernels, then parts
+  std::unique_ptr<kernels::Buffer> scratch_;  // kernel scratch, then parts
   uint64_t parts_at_ = 0;
-  std::unique_ptr<kernels::Buffer> routes_;  // of a wave, where the host sees what the device writes
+  std::unique_ptr<kernels::Buffer> routes_;  // a wave's routes: the device writes, the host reads
   struct Awaited {
     LayerId layer;
     ExpertForecast forecast;
   };
   std::optional<Awaited> awaited_;
   ExpertHomes homes_;
-  std::unique_ptr<DeviceCache> cache_;                    // of target_.device; null: the CPU computes alone
+  std::unique_ptr<DeviceCache> cache_;                    // on target_.device; null: the CPU computes alone
   std::vector<std::unique_ptr<ExpertBackend>> backends_;  // target_.device's, further devices', the CPU's beside them
-  std::unique_ptr<ExpertTracer> tracer_;                  // made for the first trace, as is the next
-  std::unique_ptr<kernels::Buffer> traced_parts_;         // where scratch_ has none
-  // Looking at times does not change what is computed.
-  mutable std::deque<LayerCourse> courses_;  // that have not been settled
+  std::unique_ptr<ExpertTracer> tracer_;                  // made for the first trace, like traced_parts_
+  std::unique_ptr<kernels::Buffer> traced_parts_;         // if scratch_ has no parts
+  // Mutable: reading times changes no result.
+  mutable std::deque<LayerCourse> courses_;  // not settled yet
   mutable DecodeBound decode_bound_;
   mutable std::array<double, kPhases> waiting_{};  // seconds, by Phase, that a device waited for experts
 };

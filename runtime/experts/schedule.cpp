@@ -7,7 +7,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// Of the newest measurement: a machine's rates change slowly, single measurements scatter.
+// Weight of the newest measurement: a machine's rates change slowly, single measurements scatter.
 constexpr double kNewest = 0.2;
 
 }  // namespace

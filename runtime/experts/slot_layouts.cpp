@@ -13,7 +13,7 @@ Result<std::vector<SlotLayout>> slot_layouts(const format::Checkpoint& checkpoin
   for (const auto& [key, tensors] : checkpoint.experts()) {
     if (!layers.empty() && !layers.contains(key.layer)) continue;
     auto plan = plan_slot(checkpoint, key, shape);
-    // A part of a model may lack experts, which matters when the router picks one; a whole model must not.
+    // A part of a model may lack experts, which is an error only when the router picks one; a whole model may not.
     if (!plan && plan.error().kind == ErrorKind::not_found && format::is_part(checkpoint)) continue;
     if (!plan) return explained(plan.error(), key);
     SlotLayout& layout = by_layer[key.layer];
@@ -46,7 +46,7 @@ std::vector<uint64_t> share_slots(const std::vector<SlotLayout>& layouts, std::o
   std::vector<uint64_t> shares;
   uint64_t left = std::min(slots.value_or(experts), experts);
   for (const SlotLayout& layout : layouts) {
-    const uint64_t share = experts == 0 ? 0 : left * layout.experts / experts;  // of what is left, by what is left
+    const uint64_t share = experts == 0 ? 0 : left * layout.experts / experts;  // in proportion to what is left of both
     shares.push_back(std::clamp<uint64_t>(share, std::min(least, layout.experts), layout.experts));
     left -= std::min(left, shares.back());
     experts -= layout.experts;

@@ -26,7 +26,7 @@ class SlotPlanner {
       plan_.stored_bytes += extent.range.size();
       end_ = at + extent.range.size();
     }
-    end_ = round_up(end_, grid_);  // what is made of them has pages of its own: theirs may be a file's
+    end_ = round_up(end_, grid_);  // derived planes get separate pages: the parts' may be mapped from a file
     for (const uint32_t index : checkpoint_.expert(key_)) {
       const format::TensorEntry& tensor = checkpoint_.tensors()[index];
       plan_.tensors.push_back({.tensor = &tensor, .at = place_of(tensor)});

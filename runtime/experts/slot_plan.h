@@ -1,5 +1,5 @@
-// Where the bytes of an expert lie in a slot of memory: read as they are stored, extent by extent, and used in place.
-// Every extent begins at the place in a page that it has in its file, so that a disk can write into the slot directly.
+// The layout of an expert in a slot of memory: read as it is stored, extent by extent, and used in place. Every extent
+// keeps the offset within a page that it has in its file, so that a disk can write directly into the slot.
 // Threads: thread-safe (pure functions). Lifetime: a plan borrows the catalogue. Errors: those of finding weights
 // (linear.h).
 #pragma once
@@ -18,39 +18,39 @@
 
 namespace dspack::runtime {
 
-/// What the experts of a model have in common.
+/// The properties common to a model's experts.
 struct ExpertShape {
   uint32_t hidden = 0;
   uint32_t expert_inner = 0;
-  format::Quantization quantization;  // as config.json says it
+  format::Quantization quantization;  // from config.json
   const TensorNames* names = &kTransformersNames;
   float limit = kernels::kNoLimit;  // kernels::ExpertMatrices
 };
 [[nodiscard]] ExpertShape expert_shape(const ModelConfig& config);
 
 struct SlotPlan {
-  /// Adjacent bytes of one file and where they go.
+  /// Adjacent bytes of one file, and their place in the slot.
   struct Part {
     format::Extent extent;
-    uint64_t at = 0;  // in the slot; equal to extent.range.begin modulo the plan's grid
+    uint64_t at = 0;  // offset in the slot; equal to extent.range.begin modulo the plan's grid
   };
-  /// A tensor as it is stored.
+  /// A tensor as stored, and its offset in the slot.
   struct Stored {
     const format::TensorEntry* tensor = nullptr;
     uint64_t at = 0;
   };
-  /// What has to be done before the weights can be used: a plane that kernels want otherwise than it is stored, whose
-  /// place in the file does not suit its elements, or whose values have to be looked at.
+  /// Work on a plane before the weights can be used: kernels need it in another form than stored, its place in the file
+  /// does not suit its elements, or its values must be checked.
   struct Step {
     format::StoredPlane plane;
-    std::vector<uint64_t> from;  // of each tensor of the plane
-    uint64_t to = 0;             // from[0]: it stays where it is
+    std::vector<uint64_t> from;  // the offset of each tensor of the plane
+    uint64_t to = 0;             // from[0]: the plane stays in place
   };
   struct Matrix {
     kernels::WeightForm form;
-    std::array<std::optional<uint64_t>, kernels::kPlanes> planes;  // where they are; nullopt: there is none
+    std::array<std::optional<uint64_t>, kernels::kPlanes> planes;  // offsets; nullopt: no such plane
 
-    /// The weight whose planes lie so far from `begin`.
+    /// The weight whose planes lie at these offsets from `begin`.
     [[nodiscard]] Linear at(kernels::Slice begin) const;
     [[nodiscard]] bool operator==(const Matrix&) const = default;
   };
@@ -59,20 +59,20 @@ struct SlotPlan {
   std::vector<Stored> tensors;  // all of the expert's, in Checkpoint::expert order
   std::vector<Step> steps;
   std::array<Matrix, 3> matrices;  // gate, up, down
-  uint64_t stored_bytes = 0;       // of all parts
+  uint64_t stored_bytes = 0;       // sum over all parts
   uint64_t slot_bytes = 0;
-  float limit = kernels::kNoLimit;  // of the gated values
+  float limit = kernels::kNoLimit;  // see kernels::ExpertMatrices
 };
 
-/// `grid`: what parts keep their place modulo: kPageBytes, or kMapGrid where files are mapped. Errors: not_found for an
-/// expert that the checkpoint lacks.
+/// `grid`: the modulus to which parts keep their offset: kPageBytes, or kMapGrid if files are mapped. Errors: not_found
+/// for an expert that the checkpoint lacks.
 [[nodiscard]] Result<SlotPlan> plan_slot(const format::Checkpoint& checkpoint, ExpertKey key, const ExpertShape& shape,
                                          uint64_t grid = kPageBytes);
 
-/// An error of getting an expert, with its layer and number and, where it is missing, the remedy.
+/// Adds layer and number of the expert to an error of getting it, and the remedy if the expert is missing.
 [[nodiscard]] Error explained(const Error& error, ExpertKey key);
 
-/// Does the plan's steps in a slot whose parts have arrived. Errors: those of StoredPlane::finish.
+/// Executes the plan's steps in a slot whose parts have arrived. Errors: those of StoredPlane::finish.
 [[nodiscard]] Result<void> finish_slot(const format::Checkpoint& checkpoint, const SlotPlan& plan,
                                        std::span<std::byte> slot);
 

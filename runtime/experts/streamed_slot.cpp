@@ -24,7 +24,7 @@ void StreamedStore::used_elsewhere(LayerId layer, const ExpertDemand& demand) {
   cache_->used_elsewhere(cache_->use_of(layer, demand));
 }
 
-// Its plan is known, since it was read here before. While it comes it is as one that is being read.
+// The plan is known, since the expert was read here before. While it comes it counts as being read.
 std::optional<ExpertLease> StreamedStore::take_back(ExpertKey key) {
   const std::lock_guard lock(mutex_);
   const auto plan = plans_.find(key);

@@ -16,12 +16,12 @@ namespace dspack::runtime {
 
 namespace {
 
-// One is read while the slot of the next is found; more would only delay what comes to be wanted.
+// One is read while the slot of the next is found; more would only delay demands.
 constexpr uint64_t kMaxPrefetches = 2;
 
 }  // namespace
 
-// Demands that have a slot are pinned until they are taken; those that have none wait for one.
+// Slots of demands are pinned until they are taken; demands without a slot wait for one.
 class StreamedStore::Request final : public ExpertRequest {
  public:
   Request(StreamedStore& store, LayerId layer, std::vector<ExpertDemand> demands)
@@ -55,7 +55,7 @@ class StreamedStore::Request final : public ExpertRequest {
     return start_missing();
   }
 
-  // With the lock held: as many of the missing as there are slots for, and in a prefill as the window allows.
+  // With the lock held: starts missing experts while slots are available and, in a prefill, the window allows.
   Result<void> start_missing() {
     while (!missing_.empty() && (store_.phase() == Phase::decode || ahead() < store_.window(layer_))) {
       auto slot = store_.start_miss(store_.cache_->use_of(layer_, demands_[missing_.front()]), Urgency::demand);
@@ -102,23 +102,24 @@ class StreamedStore::Request final : public ExpertRequest {
 
  private:
   struct Pinned {
-    size_t index = 0;  // of the demand
+    size_t index = 0;  // index of the demand
     Slot* slot = nullptr;
     bool was_missing = false;
   };
 
-  // What only a prompt's early tokens want comes first: it is the first to leave again, and makes room for the rest.
+  // Experts that only a prompt's early tokens want come first: they are evicted first again, and make room for the
+  // rest.
   void order_missing() {
     std::ranges::stable_sort(
         missing_, {}, [this](size_t index) { return std::pair(demands_[index].last_row, demands_[index].rows); });
   }
 
-  // Missing experts that are on their way or wait to be computed.
+  // Missing experts that are being read or wait to be computed.
   [[nodiscard]] size_t ahead() const {
     return coming_.size() + static_cast<size_t>(std::ranges::count_if(ready_, &Pinned::was_missing));
   }
 
-  // Moves what has arrived to `ready_`, and lets more come.
+  // Moves arrived experts to `ready_`, and starts reading more.
   Result<void> collect() {
     for (auto next = coming_.begin(); next != coming_.end();) {
       if (next->slot->error) return failure(next);
@@ -218,7 +219,7 @@ Result<std::unique_ptr<CacheSlot>> StreamedStore::make_slot(size_t index, uint64
 
 Result<void> StreamedStore::check_layer(ExpertKey key) {
   if (cache_->has_layer(key.layer)) return {};
-  // No expert of the layer can be used; what is wrong with this one?
+  // No expert of the layer is usable; finds out what is wrong with this one.
   const auto plan = plan_slot(tier_.checkpoint(), key, options_.shape);
   if (!plan) return explained(plan.error(), key);
   return explained({ErrorKind::invalid, "the layer is not one of the run's"}, key);
@@ -251,7 +252,7 @@ Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std
   std::unique_lock lock(mutex_);
   DSPACK_CHECK(request_ == nullptr, "one request at a time");
   cache_->begin_layer(layer, demands);
-  std::vector<uint64_t> stale;  // prefetches that no layer at work or next may want
+  std::vector<uint64_t> stale;  // prefetches of experts that are not near
   for (const auto& any : cache_->slots()) {
     const auto& slot = static_cast<const Slot&>(*any);
     if (slot.is_loading && slot.urgency == Urgency::prefetch && !cache_->is_near(slot.key))
@@ -259,7 +260,7 @@ Result<std::unique_ptr<ExpertRequest>> StreamedStore::request(LayerId layer, std
   }
   lock.unlock();
   for (const uint64_t slot : stale)
-    transfers_->drop(slot);  // without the lock: it ends in `loaded`
+    transfers_->drop(slot);  // without the lock: dropped jobs end in `loaded`
   auto made = std::make_unique<Request>(*this, layer, std::move(demands));
   lock.lock();
   request_ = made.get();
@@ -294,7 +295,7 @@ void StreamedStore::start_prefetches() {
   }
 }
 
-// False: nothing is left, enough is read ahead, or no slot may go. What fails is no error, as below.
+// False: nothing is left, enough is read ahead, or no slot may be evicted. Failures are no errors, as below.
 bool StreamedStore::start_announced() {
   const auto use = cache_->next_announced();
   if (!use || cache_->announced_ahead() >= window(use->key.layer)) return false;
@@ -302,10 +303,10 @@ bool StreamedStore::start_announced() {
   return slot && *slot != nullptr;
 }
 
-// False: no slot may go. What fails here is no error: the layer that wants the expert will meet it again.
+// False: no slot may be evicted. A failure is no error: the layer that wants the expert will meet it again.
 bool StreamedStore::start_prefetch(ExpertKey key) {
   if (!cache_->has_layer(key.layer) || find(key) != nullptr) return true;
-  // Bytes across a network are paid for: there only --dev prefetch=on reads guesses.
+  // Bytes across a network may cost money: only --dev prefetch=on reads guesses there.
   if (options_.prefetch == PrefetchMode::automatic && tier_.medium_of(key) == Medium::network) return true;
   const auto taken = cache_->insert_prefetch(key);
   if (!taken || *taken == nullptr) return false;
@@ -339,13 +340,13 @@ FetchOutlook StreamedStore::begin_prompt(const PromptShape& prompt) {
                                           .medium_of = [this](ExpertKey key) { return tier_.medium_of(key); }});
 }
 
-// How many experts a prefill's layer reads ahead of what is computed, and a pass ahead of its layers: enough for the
-// transfers never to pause, and an eighth of the slots, so that dear experts overlap with cheap ones. A prefill's layer
-// could use all slots at once, but then it would push out what decoding needs of other layers.
+// How many experts a prefill's layer reads ahead of computing, and a pass ahead of its layers: enough for the transfers
+// never to pause, and at least an eighth of the slots, so that expensive experts overlap with cheap ones. A prefill's
+// layer could use all slots, but would then evict what decoding needs of other layers.
 size_t StreamedStore::window(LayerId layer) const {
   const ExpertCache::Pool& pool = cache_->pool_of(layer);
   const auto& experts = tier_.checkpoint().experts();
-  // How one of the layer's experts is read; where they lie in two places, others may be read otherwise.
+  // Judges by one of the layer's experts; if a layer's files are in two places, others may be read differently.
   const auto first = experts.lower_bound({layer, ExpertId(0)});
   const uint32_t file = first == experts.end() ? 0 : tier_.checkpoint().tensors()[first->second.front()].file;
   const uint64_t in_flight = ceil_div(tier_.depth() * tier_.block_bytes(file), pool.layout.slot_bytes);
@@ -379,7 +380,7 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
     plan = plans_.emplace(slot.key, std::move(made)).first;
   }
   slot.plan = &plan->second;
-  // Of mapped files only the place in memory is of the slot's own.
+  // In place, the slot's own memory is only a range of addresses, to which files are mapped.
   if (options_.in_place) {
     TRY_ASSIGN(slot.memory, kernels::make_mapped_memory(slot.plan->slot_bytes));
   }
@@ -422,16 +423,16 @@ void StreamedStore::loaded(Slot& slot, const LoadOutcome& outcome) {
   changed_.notify_all();
 }
 
-// What a network spoils on the way is often whole the second time, and what failed as a prefetch may not have been due.
+// Data that a network corrupts is often intact the second time, and a failed prefetch may not have been due.
 bool StreamedStore::read_again(Slot& slot, const LoadOutcome& outcome) {
   if (outcome.result) return false;
-  // A cache gives up what it has spoilt, whether the expert is wanted yet or not.
+  // A cache drops the bytes that it has corrupted, whether the expert is wanted yet or not.
   const bool is_spoilt = outcome.result.error().kind == ErrorKind::corrupt && !slot.is_second_try &&
                          (slot.medium == Medium::network || tier_.distrust(slot.key));
   if (slot.urgency != Urgency::demand) return false;
   if (!is_spoilt && !slot.may_fail) return false;
   if (is_spoilt) slot.is_second_try = true;
-  if (slot.is_guess) {  // it counted as useful when it was wanted, and was not
+  if (slot.is_guess) {  // it counted as useful when it was wanted, but was not
     CacheCounts& prefetch = cache_->prefetch_counts();
     --prefetch.useful_prefetches;
     prefetch.useful_bytes -= slot.bytes;
@@ -453,7 +454,7 @@ void StreamedStore::settle(Slot& slot, const LoadOutcome& outcome) {
   }
   slot.error = outcome.result.error();
   if (slot.is_prefetch) cache_->prefetch_counts().wasted_bytes += outcome.bytes_read;
-  if (slot.pins == 0) cache_->clear(slot);  // nobody asks for it any more
+  if (slot.pins == 0) cache_->clear(slot);  // no request needs it any more
 }
 
 void StreamedStore::start_keeping(Slot& slot) {
@@ -480,7 +481,7 @@ void StreamedStore::release(uint64_t slot) {
   last_release_ = std::chrono::steady_clock::now();
   unpin(static_cast<Slot&>(*cache_->slots()[slot]));
   if (request_ == nullptr) return;
-  // What cannot be started now is tried again, and reported, by the next call of `next`.
+  // A read that cannot start now is tried again, and its error reported, by the next call of `next`.
   if (const auto started = request_->start_missing(); !started) has_changed_ = true;
 }
 

@@ -1,9 +1,9 @@
-// The host's cache of experts: a fixed number of slots, into which all misses of a layer are read at once by the
-// threads of a pool, each straight to its place. What later layers of the pass are known to want is read after that of
-// the layer at work. What the next layer is expected to want is read while nothing is wanted at once. Both take no slot
-// whose expert is near (expert_cache.h), and a guess that turns out wrong is given up: of its blocks, those that have
-// not begun are not read. Threads: one thread asks and takes; the pool's threads read. Lifetime: borrows device and
-// tier. Errors: see expert_store.h.
+// The host's cache of experts: a fixed number of slots. All misses of a layer are read at once by a pool of threads,
+// each straight into its slot. Experts that later layers of the pass are known to want are read after those of the
+// current layer; experts that the next layer is expected to want are read while no demand is. Neither evicts an expert
+// that is near (expert_cache.h), and a guess that turns out wrong is given up: its blocks that have not begun are not
+// read. Threads: one thread requests and takes; the pool's threads read. Lifetime: borrows device and tier. Errors: see
+// expert_store.h.
 #pragma once
 
 #include <algorithm>
@@ -24,25 +24,26 @@ namespace dspack::runtime {
 
 struct StreamedStoreOptions {
   ExpertShape shape;
-  std::set<LayerId> layers = {};  // whose experts will be asked for; empty: all
-  std::optional<uint64_t> slots;  // absent: one for each expert
-  uint64_t least_slots = 1;       // of each layout
+  std::set<LayerId> layers = {};  // whose experts will be requested; empty: all
+  std::optional<uint64_t> slots;  // absent: one per expert
+  uint64_t least_slots = 1;       // per layout
   PolicyFactory policy;
   uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;
-  std::optional<uint64_t> max_fetch = {};  // bytes of experts that are read for a prompt and its answer
-  SlotMemory* memory = nullptr;            // of slots, borrowed; nullptr: the device's
-  /// Files are mapped into the slots instead of read, so that no expert lies in memory twice. The device is the CPU's.
+  std::optional<uint64_t> max_fetch = {};  // limit on experts read for a prompt and its answer
+  SlotMemory* memory = nullptr;            // source of slot memory, borrowed; nullptr: the device
+  /// Map files into the slots instead of reading them, so that no expert is in memory twice. The device must be the
+  /// CPU's.
   bool in_place = false;
 };
 
-/// What a store has read so far, and what is on its way that the model wants.
+/// A store's reads so far, and the reads that the model waits for.
 struct ExpertReading {
   uint64_t experts = 0;
   std::array<uint64_t, 2> bytes{};  // by Medium
-  uint64_t awaited = 0;             // experts
-  Medium awaited_from{};            // of the last one of them
-  FetchOutlook prompt;              // what the last prompt was expected to read
+  uint64_t awaited = 0;             // experts that are being read on demand
+  Medium awaited_from{};            // where the last of these comes from
+  FetchOutlook prompt;              // the expected reads of the last prompt
 
   void add(Medium medium, uint64_t read) {
     ++experts;
@@ -52,10 +53,10 @@ struct ExpertReading {
 
 class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
  public:
-  /// Looks at the layout of every expert. Errors: those of plan_slot.
+  /// Checks the layout of every expert. Errors: those of plan_slot.
   [[nodiscard]] static Result<std::unique_ptr<StreamedStore>> make(kernels::Device& device, Tier& tier,
                                                                    const StreamedStoreOptions& options);
-  /// Waits until what is to be kept in a cache on disk is there.
+  /// Waits until experts to be kept in a cache on disk are written.
   ~StreamedStore() override;
 
   void begin_pass(const ExpertPass& pass) override;
@@ -79,7 +80,7 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
     const std::lock_guard lock(mutex_);
     return cache_->held();
   }
-  /// By any thread.
+  /// Callable from any thread.
   [[nodiscard]] ExpertReading reading() const {
     const std::lock_guard lock(mutex_);
     ExpertReading reading = reading_;
@@ -87,10 +88,10 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
     return reading;
   }
 
-  /// A prompt begins, from which on --max-fetch counts. What reading its experts is expected to take.
+  /// Begins a prompt, from which on --max-fetch counts. Returns the expected reads of its experts.
   [[nodiscard]] FetchOutlook begin_prompt(const PromptShape& prompt);
   [[nodiscard]] std::optional<uint64_t> max_fetch() const { return options_.max_fetch; }
-  /// At which experts were read so far, in this run; nullopt: too few to tell.
+  /// The rate at which experts were read in this run; nullopt: too few were to tell.
   [[nodiscard]] std::optional<double> bytes_per_second() const {
     const std::lock_guard lock(mutex_);
     return meter_.bytes_per_second();
@@ -106,19 +107,19 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
   Result<void> make_cache();
   [[nodiscard]] Result<std::unique_ptr<CacheSlot>> make_slot(size_t index, uint64_t place);
 
-  // All of these with the lock held.
+  // Called with the lock held.
   [[nodiscard]] Result<void> check_layer(ExpertKey key);
   [[nodiscard]] Slot* find(ExpertKey key) const;
   [[nodiscard]] Phase phase() const { return cache_->pass().phase; }
   [[nodiscard]] PhaseStats& counts() { return stats_.phases[static_cast<size_t>(phase())]; }
   [[nodiscard]] uint64_t& loading(Urgency urgency) { return loading_[static_cast<size_t>(urgency)]; }
   void count_hit(Slot& slot, const ExpertUse& use);
-  /// With Urgency::prefetch: of an expert that a later layer of this pass will want.
+  /// nullptr: no slot is available. Urgency::prefetch: a later layer of this pass will want the expert.
   Result<Slot*> start_miss(const ExpertUse& use, Urgency urgency);
   [[nodiscard]] size_t window(LayerId layer) const;
   Result<void> begin_reading(Slot& slot, Urgency urgency);
   void unpin(Slot& slot);
-  /// Nothing is read or kept: no slot becomes free by waiting.
+  /// Nothing is being read or kept, so that waiting frees no slot.
   [[nodiscard]] bool is_idle() const { return keeping_ == 0 && std::ranges::count(loading_, 0U) == kUrgencies; }
   void start_prefetches();
   bool start_announced();
@@ -136,17 +137,17 @@ class StreamedStore final : public ExpertStore, private ExpertLease::Pin {
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;  // a slot has become ready, failed or free
-  bool has_changed_ = false;             // guarded by mutex_, as all that follows: since the request last looked
+  bool has_changed_ = false;             // since the request last looked; guarded by mutex_, as is all that follows
   std::optional<ExpertCache> cache_;
-  std::map<ExpertKey, SlotPlan> plans_;  // of experts that were read
-  uint64_t keeping_ = 0;                 // experts on their way to the cache on disk
+  std::map<ExpertKey, SlotPlan> plans_;  // plans of the experts read so far
+  uint64_t keeping_ = 0;                 // experts being written to the cache on disk
   std::optional<Error> keep_error_;
-  Request* request_ = nullptr;  // the present one
+  Request* request_ = nullptr;  // the present one; null: none
   ExpertStoreStats stats_;
-  std::array<uint64_t, kUrgencies> loading_{};  // experts, by the urgency of reading them
+  std::array<uint64_t, kUrgencies> loading_{};  // experts being read, by urgency
   FetchMeter meter_;
-  ExpertReading reading_;                               // without what is awaited
-  std::chrono::steady_clock::time_point last_release_;  // of a lease in this pass, or its beginning
+  ExpertReading reading_;                               // without `awaited`
+  std::chrono::steady_clock::time_point last_release_;  // last release of a lease in this pass, or its start
   std::unique_ptr<TransferPool> transfers_;             // last: its threads use all of the above
 };
 

@@ -45,7 +45,7 @@ void TransferPool::hurry(uint64_t group) {
     if (waiting.group == group) now.push_back(std::move(waiting));
   }
   std::erase_if(later, [&](const Waiting& waiting) { return waiting.group == group; });
-  changed_.notify_all();  // threads that may not prefetch
+  changed_.notify_all();  // also threads that may not prefetch
 }
 
 void TransferPool::drop(uint64_t group) {
@@ -83,7 +83,7 @@ void TransferPool::work(const std::stop_token& stop) {
     ++running;
     lock.unlock();
     job(stop);
-    job = nullptr;  // what it holds may be the last of it
+    job = nullptr;  // without the lock: it may hold the last reference to what it captured
     lock.lock();
     --running;
   }

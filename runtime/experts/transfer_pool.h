@@ -1,6 +1,6 @@
 // Threads that read and write while the model computes. Demand work goes first.
-// Threads: thread-safe. Lifetime: what a job refers to must outlive the pool, whose destructor lets the jobs in
-// progress end and drops the others. Errors: jobs report their own.
+// Threads: thread-safe. Lifetime: objects that a job refers to must outlive the pool, whose destructor lets running
+// jobs end and drops the others. Errors: jobs report their own.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace dspack::runtime {
 
-/// Demand: the model waits for it. Prefetch: it may come to be needed. Keep: writing to a cache.
+/// Demand: the model waits for it. Prefetch: it may be needed later. Keep: writing to a cache.
 enum class Urgency { demand, prefetch, keep };
 inline constexpr size_t kUrgencies = 3;
 
@@ -23,17 +23,17 @@ class TransferPool {
  public:
   using Job = std::function<void(const std::stop_token& stop)>;
 
-  /// At most half of the threads prefetch, so that what is wanted now begins at once.
+  /// At most half of the threads prefetch, so that demands start at once.
   explicit TransferPool(unsigned threads);
   ~TransferPool();
   TransferPool(const TransferPool&) = delete;
   TransferPool& operator=(const TransferPool&) = delete;
 
-  /// `group`: jobs of one group can be made more urgent together.
+  /// `group`: jobs of one group can be hurried or dropped together.
   void submit(Urgency urgency, uint64_t group, Job job);
-  /// Waiting prefetches of the group are now for `demand`.
+  /// Turns the group's waiting prefetches into demands.
   void hurry(uint64_t group);
-  /// Waiting prefetches of the group are called at once, on this thread and with a stop requested.
+  /// Calls the group's waiting prefetches at once, on this thread and with a stop requested.
   void drop(uint64_t group);
 
  private:

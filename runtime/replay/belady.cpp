@@ -23,7 +23,7 @@ uint64_t BeladyPolicy::Future::next() const {
   return past < uses.size() ? uses[past].first : kNever;
 }
 
-// A draft that has stood is told of once more, in the same pass: that is no use of its own.
+// An accepted draft is reported a second time, in the same pass, which is not a separate use.
 BeladyPolicy::Future& BeladyPolicy::advance(const ExpertUse& use) {
   Future& future = futures_.at(packed(use.key));
   if (future.past < future.uses.size() && future.uses[future.past].second == use.pass) ++future.past;

@@ -1,6 +1,7 @@
-// The optimal policy, which knows the future: it evicts the expert whose next use is furthest away, and so misses least
-// (Belady 1966). For replay only. Like every policy it must load what is asked for into a slot (no bypass), and cannot
-// evict what the current layer holds. O(log n) a use. Threads, lifetime, errors: see eviction_policy.h.
+// The optimal policy, which knows the future: it evicts the expert whose next use is furthest away, and so has the
+// fewest misses (Belady 1966). For replay only. Like every policy it must load each demanded expert into a slot (no
+// bypass), and cannot evict experts that the current layer holds. O(log n) per use. Threads, lifetime, errors: see
+// eviction_policy.h.
 #pragma once
 
 #include <unordered_map>
@@ -29,14 +30,14 @@ class BeladyPolicy final : public EvictionPolicy {
  private:
   struct Future {
     std::vector<std::pair<uint64_t, uint64_t>> uses;  // step and pass, ascending
-    size_t past = 0;                                  // of uses
+    size_t past = 0;                                  // number of uses that have passed
     [[nodiscard]] uint64_t next() const;
   };
   Future& advance(const ExpertUse& use);
 
   std::unordered_map<uint64_t, Future> futures_;
-  using NextUse = std::pair<uint64_t, ExpertKey>;         // its step
-  VictimOrder<NextUse, std::greater<NextUse>> in_slots_;  // the furthest first
+  using NextUse = std::pair<uint64_t, ExpertKey>;         // step of the next use
+  VictimOrder<NextUse, std::greater<NextUse>> in_slots_;  // furthest first
 };
 
 }  // namespace dspack::runtime

@@ -11,7 +11,7 @@
 namespace dspack::runtime {
 namespace {
 
-// Passes. Published ageing is of this order: hot experts of a text change over hundreds of tokens.
+// In passes. Published ageing has this order of magnitude: hot experts of a text change over hundreds of tokens.
 constexpr double kHalfLife = 64;
 
 // 2^a + 2^b, as a power of 2.
@@ -78,7 +78,7 @@ std::optional<ExpertKey> RandomOldPolicy::victim(const std::function<bool(Expert
     const auto chosen = order.at(std::min<uint64_t>(skip, others - 1));
     if (may_go(chosen->key)) return chosen->key;
   }
-  // The walk is of 600 steps on average for all of V3's experts, and of microseconds; the read that follows takes
+  // For all of V3's experts the walk takes 600 steps on average, which is microseconds; the read that follows takes
   // milliseconds.
   std::optional<ExpertKey> last;
   for (const RecencyOrder::Entry& entry : order) {
@@ -91,7 +91,7 @@ std::optional<ExpertKey> RandomOldPolicy::victim(const std::function<bool(Expert
 
 namespace {
 
-constexpr uint64_t kSmallShare = 10;  // of the slots: a tenth
+constexpr uint64_t kSmallShare = 10;  // one tenth of the slots
 constexpr uint8_t kMostUses = 3;
 
 }  // namespace
@@ -168,9 +168,9 @@ std::optional<ExpertKey> S3FifoPolicy::small_victim(const std::function<bool(Exp
 }
 
 std::optional<ExpertKey> S3FifoPolicy::main_victim(const std::function<bool(ExpertKey)>& may_go) {
-  // Each round takes a use from all that may go, so the last round finds one, if there is any.
+  // Each round takes a use from every expert that may go, so the last round finds a victim if there is one.
   for (uint32_t round = 0; round <= kMostUses; ++round) {
-    const uint64_t first_moved = arrivals_;  // moved to the end in this round: not to be passed again in it
+    const uint64_t first_moved = arrivals_;  // experts moved to the end in this round are not visited again
     for (auto at = main_.begin(); at != main_.end() && at->first < first_moved;) {
       const Arrival present = *at;
       ++at;

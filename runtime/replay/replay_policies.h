@@ -1,6 +1,6 @@
 // The eviction policies that a replay compares: those of a run, and others that measured worse than the default
 // (docs/performance.md) and are kept for comparison.
-// Threads, lifetime, errors: see eviction_policy.h. O(log n) a use.
+// Threads, lifetime, errors: see eviction_policy.h. O(log n) per use.
 #pragma once
 
 #include <list>
@@ -13,9 +13,9 @@
 
 namespace dspack::runtime {
 
-/// Gives up the expert that was used least, where a use counts half after 64 passes and remains known while the expert
-/// is not in a slot (LFU with ageing; with a half-life of one pass it would be LRU). A prefill counts an expert's rows,
-/// but not more than a decode of that length could leave. Drafts do not count until they have stood.
+/// Evicts the expert that was used least, where a use counts half after 64 passes and is remembered while the expert is
+/// in no slot (LFU with ageing; with a half-life of one pass it would be LRU). A prefill counts an expert's rows, but
+/// no more than a decode of that length could leave. Drafts count only once accepted.
 class LfuPolicy final : public EvictionPolicy {
  public:
   [[nodiscard]] std::string_view name() const override { return "lfu"; }
@@ -31,15 +31,15 @@ class LfuPolicy final : public EvictionPolicy {
   double& count_of(ExpertKey key);
   void count(const ExpertUse& use);
 
-  // log2 of the sum over uses of 2^(pass / half-life): all counts age alike, so their order does not change with time.
+  // log2 of the sum over uses of 2^(pass / half-life): all counts age alike, so their order does not change over time.
   std::unordered_map<uint64_t, double> counts_;
   VictimOrder<std::pair<double, ExpertKey>> in_slots_;  // least first
 };
 
-/// Gives up one of the experts that were used longest ago, at random: the oldest 8 % of the slots take part, which was
-/// best of several shares in a published replay of an expert cache (atlas #1148). Chance breaks LRU's cliff: below one
-/// token's experts some survive until they are needed again. A victim takes up to 8 % of n steps, or O(log n) where it
-/// is told which experts are held.
+/// Evicts one of the least recently used experts at random: the oldest 8 % of the slots take part, which was the best
+/// of several shares in a published replay of an expert cache (atlas #1148). Chance breaks LRU's cliff: with fewer
+/// slots than one token's experts, some survive until they are needed again. A victim takes up to 8 % of n steps, or
+/// O(log n) if the policy is told which experts are held.
 class RandomOldPolicy final : public EvictionPolicy {
  public:
   RandomOldPolicy(uint64_t slots, uint64_t seed);
@@ -58,15 +58,15 @@ class RandomOldPolicy final : public EvictionPolicy {
 
  private:
   RecencyOrder recency_;
-  bool is_told_ = false;  // which experts are held: all others may go
+  bool is_told_ = false;  // told which experts are held: all others may go
   uint64_t candidates_;
   std::mt19937_64 random_;
 };
 
-/// S3-FIFO (Yang et al., SOSP 2023): what arrives waits in a small queue of a tenth of the slots and leaves by its end
-/// unless it was used again; then it moves to the main queue, where each use, up to three, spares it once. What left
-/// the small queue is remembered for as many arrivals as there are slots, and goes to the main queue at once when it
-/// comes again. Drafts do not count as uses.
+/// S3-FIFO (Yang et al., SOSP 2023): an arrival enters a small queue of a tenth of the slots, and is evicted at its end
+/// unless it was used again; then it moves to the main queue, where each use, up to three, spares it once. The last
+/// `slots` experts evicted from the small queue are remembered, and go directly to the main queue if they come again.
+/// Drafts do not count as uses.
 class S3FifoPolicy final : public EvictionPolicy {
  public:
   explicit S3FifoPolicy(uint64_t slots);
@@ -81,13 +81,13 @@ class S3FifoPolicy final : public EvictionPolicy {
   [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
 
  private:
-  using Arrival = std::pair<uint64_t, ExpertKey>;  // by its number
+  using Arrival = std::pair<uint64_t, ExpertKey>;  // number and expert
   using Queue = VictimOrder<Arrival>;              // oldest first
   using Ghosts = std::list<ExpertKey>;             // oldest first
   struct Place {
     bool is_small = true;
-    uint8_t uses = 0;      // since it came, or since it was last spared
-    uint64_t arrival = 0;  // to its queue, or since then to its end
+    uint8_t uses = 0;      // since it arrived or was last spared
+    uint64_t arrival = 0;  // number of the arrival in its queue, or of the last move to the queue's end
   };
   void arrive(ExpertKey key);
   std::optional<ExpertKey> small_victim(const std::function<bool(ExpertKey)>& may_go);
@@ -102,7 +102,7 @@ class S3FifoPolicy final : public EvictionPolicy {
   std::unordered_map<uint64_t, Ghosts::iterator> remembered_;  // in ghosts_
 };
 
-/// LRU first.
+/// All of them, LRU first.
 [[nodiscard]] std::span<const NamedPolicy> replay_policies();
 
 }  // namespace dspack::runtime

@@ -21,7 +21,7 @@ double hit_rate(const ReplayCounts& counts) {
   return ratio(counts.hits, counts.hits + counts.misses);
 }
 
-// Experts that one decoded token goes to, in all layers that the trace has.
+// Experts that one decoded token is routed to, over all layers of the trace.
 uint64_t token_experts(const Workload& workload) {
   return uint64_t{workload.header().top_k} * workload.layers();
 }

@@ -16,22 +16,23 @@ namespace dspack::runtime {
 struct PolicyOutcome {
   std::string name;
   ReplayResult result;
-  /// Of the misses that LRU has more than the optimum, the share that this policy avoids: 0 is LRU, 1 the optimum,
-  /// below 0 is worse than LRU. Of all misses, prompts' included. Absent: LRU is the optimum.
+  /// The share of LRU's excess misses over the optimum that this policy avoids: 0 is LRU, 1 the optimum, below 0 is
+  /// worse than LRU. Over all misses, including prompts'. Absent: LRU is the optimum.
   std::optional<double> gap_closed;
 };
 
-/// One number of slots.
+/// The outcomes for one number of slots.
 struct ReplayReport {
   uint64_t slots = 0;
-  std::vector<PolicyOutcome> outcomes;  // the policies in the order asked for, then "optimum"
+  std::vector<PolicyOutcome> outcomes;  // the policies in the order requested, then "optimum"
 };
 
-/// `policies` need not contain LRU. Precondition: slots >= 1. Time: a second for some 100,000 uses and policy.
+/// `policies` need not contain LRU. Precondition: slots >= 1. Takes a second per policy and some 100,000 uses.
 [[nodiscard]] ReplayReport replay(const Workload& workload, uint64_t slots, std::span<const NamedPolicy> policies,
                                   uint64_t seed);
 
-/// What the trace holds, in one line without its end. The text is the trace's own: not fit for a terminal as it is.
+/// Describes the trace in one line, without a line end. It contains the trace's own text: not safe for a terminal as it
+/// is.
 [[nodiscard]] std::string describe(const Workload& workload);
 [[nodiscard]] std::string to_table(const Workload& workload, const ReplayReport& report);
 /// All reports: docs/traces.md lists the fields.

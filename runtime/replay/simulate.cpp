@@ -6,7 +6,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// What is in slots, and what is held there.
+// The experts in slots, and which of them are held.
 class Slots {
  public:
   Slots(const RouteHeader& header, uint64_t slots, EvictionPolicy& policy) : free_(slots), policy_(policy) {
@@ -48,7 +48,7 @@ class Slots {
     const auto may_go = [this](ExpertKey key) { return held_by_[index(key)] != wave_; };
     auto key = policy_.victim(may_go);
     if (!key) {
-      begin_wave();  // all slots are of this wave: it is computed, and lets go
+      begin_wave();  // this wave holds all slots: it is computed, and releases them
       key = policy_.victim(may_go);
     }
     DSPACK_CHECK(key && has(*key) && may_go(*key), "the policy names no expert that may go");
@@ -56,7 +56,7 @@ class Slots {
   }
   [[nodiscard]] size_t index(ExpertKey key) const { return first_.at(key.layer.value) + key.expert.value; }
 
-  std::unordered_map<uint32_t, size_t> first_;  // of a layer, in held_by_
+  std::unordered_map<uint32_t, size_t> first_;  // index in held_by_, by layer
   std::vector<uint64_t> held_by_;               // the last wave to use it; 0: not in a slot
   uint64_t wave_ = 1;
   uint64_t free_;

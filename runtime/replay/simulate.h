@@ -1,7 +1,7 @@
-// Drives a policy over recorded routes as the expert store would, without data, and counts what it would read. A layer
-// asks for all of its experts at once and holds them until it is done; if there are more than slots, the work runs in
-// waves, and experts of a finished wave may leave. A loaded expert always takes a slot (no bypass), but may be the next
-// to leave. Prefetch is off.
+// Drives a policy over recorded routes as the expert store would, without data, and counts the reads. A layer requests
+// all of its experts at once and holds them until it is done; if there are more than slots, the work runs in waves, and
+// experts of a finished wave may be evicted. A loaded expert always takes a slot (no bypass), but may be the next to be
+// evicted. Prefetch is off.
 // Threads: thread-safe (each call by itself). Errors: none.
 #pragma once
 
@@ -16,9 +16,8 @@ namespace dspack::runtime {
 struct ReplayCounts {
   uint64_t hits = 0;
   uint64_t misses = 0;
-  uint64_t bytes = 0;  // read for the misses
-  uint64_t known_misses =
-      0;  // of the misses, those of layers that find their experts by token: read ahead of the layer
+  uint64_t bytes = 0;         // read for the misses
+  uint64_t known_misses = 0;  // part of `misses`: in layers that select experts by token, and so read ahead
 };
 
 struct ReplayResult {
@@ -27,7 +26,7 @@ struct ReplayResult {
   [[nodiscard]] uint64_t misses() const { return phases[0].misses + phases[1].misses; }
 };
 
-/// `policy` is fresh, made for so many slots. Precondition: slots >= 1.
+/// `policy` is new, made for `slots` slots. Precondition: slots >= 1.
 [[nodiscard]] ReplayResult simulate(const Workload& workload, uint64_t slots, EvictionPolicy& policy);
 
 }  // namespace dspack::runtime

@@ -12,7 +12,7 @@
 namespace dspack::runtime {
 namespace {
 
-/// The layers that the trace tells of; its header may know more.
+/// The layers that occur in the trace; its header may list more.
 std::vector<RoutedLayerShape> seen_layers(const Workload& workload) {
   std::set<LayerId> seen;
   for (const Workload::Step& step : workload.steps())
@@ -22,17 +22,17 @@ std::vector<RoutedLayerShape> seen_layers(const Workload& workload) {
   return layers;
 }
 
-/// Puts passes together to frames of so many.
+/// Groups passes into frames of `passes` passes.
 class FrameMaker {
  public:
   FrameMaker(const std::vector<RoutedLayerShape>& layers, uint64_t passes, const TracePageLimits& limits)
       : map_(layers), passes_(passes), limits_(limits) {}
 
-  /// nullopt: they would be more than the limits allow.
+  /// nullopt: the frames exceed the limits.
   std::optional<format::Json> make(const Workload& workload) {
     std::optional<uint64_t> pass;
     for (const Workload::Step& step : workload.steps()) {
-      if (step.accepted) continue;  // its experts have been seen with the pass
+      if (step.accepted) continue;  // its experts were counted with the pass
       if (pass != step.pass) {
         if (held_ == passes_ && !finish()) return std::nullopt;
         if (held_ == 0) frame_ = {{"pass", step.pass}, {"prompt", step.phase == Phase::prefill}};
@@ -80,7 +80,7 @@ Result<format::Json> trace_page_data(const Workload& workload, std::span<const R
   format::Json rows = format::Json::array();
   for (const RoutedLayerShape& shape : layers)
     rows.push_back({shape.layer.value, shape.experts});
-  // One frame of all passes has an entry for each expert at most, so that this ends.
+  // One frame of all passes has at most one entry per expert, so this ends.
   std::optional<format::Json> frames;
   for (uint64_t passes = 1; !frames; passes *= 2)
     frames = FrameMaker(layers, passes, limits).make(workload);

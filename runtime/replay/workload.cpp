@@ -71,7 +71,7 @@ Workload::Step& Workload::append(const RoutedLayer& routed, std::span<const Expe
   return steps_.back();
 }
 
-// Those experts of the rows that stood which only drafted rows had asked for.
+// Appends the experts of the accepted rows that only drafted rows had requested.
 void Workload::accept(uint32_t rows) {
   if (drafted_.empty()) return;
   tokens_[static_cast<size_t>(drafted_.front().phase)] += rows;

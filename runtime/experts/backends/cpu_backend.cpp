@@ -11,9 +11,10 @@ namespace dspack::runtime {
 
 namespace {
 
-// Rows of a pass whose experts the CPU computes beside a device: a decode pass has no more.
+// The most rows of a pass whose experts the CPU computes beside a device: a decode pass has no more.
 constexpr uint32_t kMaxHostRows = 16;
-// Experts that were in memory and are computed together: as many as a decoded token has. They hold their slots so long.
+// The most experts found in memory that are computed together: as many as a decoded token has. They hold their slots
+// until then.
 constexpr size_t kMostTogether = 8;
 
 uint32_t host_rows(const ExecutorShape& shape) {
@@ -72,7 +73,7 @@ void CpuBackend::before_routes(const kernels::Rows& x) {
 }
 
 void CpuBackend::begin_wave(const ExpertWave& /*wave*/, std::vector<size_t>& /*missing*/) {
-  waiting_.clear();  // of a wave that has failed
+  waiting_.clear();  // left by a failed wave
   backlog_ = 0;
 }
 
@@ -88,7 +89,7 @@ void CpuBackend::take(const ExpertWave& wave, size_t group, ExpertLease lease) {
     waiting_.push_back({.group = group, .lease = std::move(lease)});
     return;
   }
-  // What has just been read is computed at once: the next ones may need its slot.
+  // Experts that were just read are computed at once: the next ones may need their slots.
   const bool is_alone = wave.tracer != nullptr || lease.was_missing();
   if (!is_alone) {
     waiting_.push_back({.group = group, .lease = std::move(lease)});

@@ -1,7 +1,7 @@
-// The CPU computes experts in the slots of the host's memory: all of them if it computes the model, or, beside a
-// device, those that it would finish before the device. Then the wave's input comes with the routes, and the device
-// fetches results row by row. It sums in another order than the device.
-// Threads: single-thread. Lifetime: borrows host and queue; what was handed to the queue is borrowed until it is
+// Computes experts on the CPU, in the slots of host memory: all of them if the CPU runs the model, or, beside a device,
+// those that it would finish before the device. Then the wave's input is copied along with the routes, and the device
+// fetches results row by row. The CPU sums in another order than the device.
+// Threads: single-thread. Lifetime: borrows host and queue; work given to the queue is borrowed until that is
 // synchronised for the next layer. Errors: budget.
 #pragma once
 
@@ -15,13 +15,13 @@ namespace dspack::runtime {
 
 class CpuBackend final : public ExpertBackend {
  public:
-  /// Computes all experts: `queue` is the host's, and so is `scratch` (kernels::ExpertPartsArgs).
+  /// Computes all experts: `queue` and `scratch` (kernels::ExpertPartsArgs) are the host's.
   CpuBackend(kernels::Queue& queue, kernels::Slice scratch) : queue_(queue), scratch_(scratch) {}
-  /// Beside a device, whose queue it is.
+  /// Beside `device`, whose queue is `queue`.
   [[nodiscard]] static Result<std::unique_ptr<CpuBackend>> beside(kernels::Device& device, kernels::Queue& queue,
                                                                   kernels::Device& host, const ExecutorShape& shape,
                                                                   const MissOptions& miss);
-  /// Memory of the host that it takes beside a device.
+  /// Host memory needed beside a device.
   [[nodiscard]] static uint64_t bytes_beside(const kernels::Device& host, const ExecutorShape& shape);
 
   void begin_pass(const ExpertPass& pass) override { pass_ = pass; }
@@ -38,24 +38,24 @@ class CpuBackend final : public ExpertBackend {
   /// Whether experts of this pass may be computed beside the device.
   [[nodiscard]] bool may_share() const;
   [[nodiscard]] kernels::Rows staged_rows(uint64_t offset, uint32_t rows) const;
-  /// Computes one expert beside a device, or where single experts are traced.
+  /// Computes one expert by itself.
   void compute(const ExpertWave& wave, const RoutedGroup& group, const ExpertWeights& weights);
-  /// Computes what waits, all of it at once.
+  /// Computes all waiting experts in one call.
   void compute_waiting(const ExpertWave& wave);
 
-  kernels::Queue& queue_;   // of the executor
-  kernels::Slice scratch_;  // of the CPU
+  kernels::Queue& queue_;   // the executor's
+  kernels::Slice scratch_;  // the CPU's
   ExpertPass pass_;
   // Beside a device:
   MissOptions miss_;
   uint32_t hidden_ = 0, top_k_ = 0, max_rows_ = 0;
-  std::unique_ptr<kernels::Queue> own_queue_;  // of the CPU; null: queue_ is
+  std::unique_ptr<kernels::Queue> own_queue_;  // the CPU's; null: queue_ is
   std::unique_ptr<kernels::Buffer> staging_;   // pinned: input, then parts
   std::unique_ptr<kernels::Buffer> own_scratch_;
-  uint32_t input_rows_ = 0;  // of the present wave
+  uint32_t input_rows_ = 0;  // rows of the present wave
   WorkRate rate_;
-  std::deque<Computed> waiting_;  // without a device: experts that were in memory, to be computed together
-  double backlog_ = 0;            // seconds that those are expected to take
+  std::deque<Computed> waiting_;  // taken, not computed yet; without a device: found in memory, computed together
+  double backlog_ = 0;            // seconds that these are expected to take
 };
 
 }  // namespace dspack::runtime

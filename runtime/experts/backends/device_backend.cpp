@@ -15,7 +15,7 @@ DeviceCacheOptions DeviceBackend::Share::own(const DeviceCacheOptions& of_all, u
 }
 
 void DeviceBackend::begin_pass(const ExpertPass& pass) {
-  held_.reset();  // of a wave that has failed
+  held_.reset();  // left by a failed wave
   cache_.let_go();
   cache_.begin_pass(pass);
   cache_.reap();
@@ -39,7 +39,7 @@ void DeviceBackend::compute_held(const ExpertWave& wave, const RouteIds& ids) {
 
 void DeviceBackend::begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) {
   cache_.reap();
-  under_way_.clear();  // of a wave that has failed
+  under_way_.clear();  // left by a failed wave
   std::vector<ExpertDemand> demands;
   for (const RoutedGroup& group : wave.groups)
     if (is_home(wave.layer, group.demand.expert)) demands.push_back(group.demand);
@@ -116,13 +116,13 @@ void DeviceBackend::take(const ExpertWave& wave, size_t group, ExpertLease lease
   wave.course->last_on_host = 0;
   if (slot.is_used) {
     under_way_.emplace_back(group, &slot);
-  } else {  // of the window, which soon gets the next expert: what reads it comes before
+  } else {  // the window reuses the slot soon: its reader must be enqueued before the next copy
     const Placed only(group, &slot);
     enqueue_copied(wave, {&only, 1});
   }
 }
 
-// Each that is still on its way by itself: the first is computed while the next is copied.
+// Experts still being copied are launched one by one: the first is computed while the next is copied.
 void DeviceBackend::enqueue_taken(const ExpertWave& wave) {
   std::vector<Placed> taken = std::exchange(under_way_, {});
   const auto waited_for = std::stable_partition(taken.begin(), taken.end(), [](const Placed& placed) {
@@ -134,7 +134,7 @@ void DeviceBackend::enqueue_taken(const ExpertWave& wave) {
 }
 
 void DeviceBackend::enqueue_copied(const ExpertWave& wave, std::span<const Placed> together) {
-  LayerCourse::Miss miss{.arrival = together.back().second->arrival, .computing = {}};  // in the order of copies
+  LayerCourse::Miss miss{.arrival = together.back().second->arrival, .computing = {}};  // copies arrive in order
   for (const auto& [group, slot] : together)
     if (slot->arrival != nullptr) queue_.wait(*slot->arrival);
   miss.computing.begin = queue_.mark();
@@ -142,7 +142,8 @@ void DeviceBackend::enqueue_copied(const ExpertWave& wave, std::span<const Place
   wave.course->misses.push_back(std::move(miss));
 }
 
-// Copied afterwards, the cache follows what is wanted also where the CPU is the faster, as far as that costs nothing.
+// Promotes experts that the CPU computed, so that the cache follows the demands even if the CPU is faster, as long as
+// that costs nothing.
 void DeviceBackend::offer(const ExpertWave& wave, Computed computed) {
   cache_.computed_by_host(wave.layer, wave.groups[computed.group].demand, std::move(computed.lease),
                           miss_.mode == MissMode::automatic);

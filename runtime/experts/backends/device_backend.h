@@ -1,7 +1,6 @@
-// A device computes experts in the slots of its own memory: those that are present at once, in one launch, which finds
-// them by itself where tokens are few, so that the device does not wait until the host knows the routes; missing ones
-// after their copies from the host's memory, those together that have arrived when the host comes to them. The host
-// enqueues and does not wait.
+// Computes experts on a device, in the slots of its memory. Present experts go into one launch; for few tokens the
+// device selects them itself, before the host knows the routes. Missing experts are launched in groups as their copies
+// from host memory arrive. The host enqueues and does not wait.
 // Threads: single-thread. Lifetime: borrows queue and cache. Errors: none.
 #pragma once
 
@@ -16,15 +15,15 @@ namespace dspack::runtime {
 
 class DeviceBackend final : public ExpertBackend {
  public:
-  /// Which experts belong to the device, where there are several.
+  /// The experts that belong to the device, if there are several devices.
   struct Share {
-    const ExpertHomes* homes = nullptr;  // borrowed; null: all do
-    size_t number = 0;                   // of the device
+    const ExpertHomes* homes = nullptr;  // borrowed; null: all belong to it
+    size_t number = 0;                   // the device's index
 
-    /// Options of its cache with so many slots: one with room for all that belongs to it sends nothing back.
+    /// Options for its cache with `slots` slots: one with room for all of its experts sends nothing back.
     [[nodiscard]] DeviceCacheOptions own(const DeviceCacheOptions& of_all, uint64_t slots) const;
   };
-  /// `queue` computes; `scratch` as kernels::ExpertPartsArgs wants it.
+  /// `queue` computes; `scratch`: see kernels::ExpertPartsArgs.
   DeviceBackend(kernels::Queue& queue, kernels::Slice scratch, DeviceCache& cache, const MissOptions& miss,
                 const Share& share)
       : queue_(queue), scratch_(scratch), cache_(cache), miss_(miss), share_(share) {}
@@ -32,13 +31,13 @@ class DeviceBackend final : public ExpertBackend {
   void begin_pass(const ExpertPass& pass) override;
   void accept_drafts(uint32_t rows) override { cache_.accept_drafts(rows); }
   void compute_held(const ExpertWave& wave, const RouteIds& ids) override;
-  /// Whether compute_held has enqueued anything that begin_wave has not seen yet.
+  /// Whether compute_held has enqueued work that begin_wave has not taken into account yet.
   [[nodiscard]] bool has_held() const { return held_.has_value(); }
   void begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) override;
-  /// What is traced goes to the first device.
+  /// Traced experts go to the first device.
   [[nodiscard]] bool may_take(const ExpertWave& wave, size_t group) const override;
-  /// Empty slots are filled in any case, by experts in their own order, whichever arrives first: with `--dev
-  /// miss=compute` which backend computes what must not depend on a disk.
+  /// Empty slots are filled in any case, in the order of the experts and not of their arrival: with `--dev
+  /// miss=compute` the choice of the backend must not depend on a disk.
   [[nodiscard]] Eta eta(const ExpertWave& wave, size_t group) override;
   void take(const ExpertWave& wave, size_t group, ExpertLease lease) override;
   void enqueue_taken(const ExpertWave& wave) override;
@@ -58,11 +57,11 @@ class DeviceBackend final : public ExpertBackend {
     return share_.homes == nullptr || share_.homes->of(layer, expert) == share_.number;
   }
   [[nodiscard]] bool fills_slot(size_t group) const;
-  /// One of the wave's groups, and the slot that its expert is in or comes to.
+  /// A group of the wave, and the slot that its expert is in or is being copied to.
   using Placed = std::pair<size_t, DeviceSlot*>;
-  /// Enqueues the computing of some groups, in one launch. Returns what is reached when they have been computed.
+  /// Enqueues computing groups in one launch. Returns an event that is reached when they are computed.
   std::shared_ptr<kernels::Event> enqueue(const ExpertWave& wave, std::span<const Placed> together);
-  /// The same after their copies.
+  /// The same, after their copies.
   void enqueue_copied(const ExpertWave& wave, std::span<const Placed> together);
 
   kernels::Queue& queue_;
@@ -70,16 +69,16 @@ class DeviceBackend final : public ExpertBackend {
   DeviceCache& cache_;
   MissOptions miss_;
   Share share_;
-  /// What compute_held has enqueued.
+  /// The work that compute_held has enqueued.
   struct Held {
-    std::span<const uint32_t> entries;  // DeviceCache::hold
+    std::span<const uint32_t> entries;  // from DeviceCache::hold
     std::shared_ptr<kernels::Event> computed;
 
     [[nodiscard]] bool has(ExpertId expert) const { return entries[expert.value] != kernels::kNoEntry; }
   };
   std::optional<Held> held_;
-  std::vector<size_t> fills_;      // of the wave's groups, those for which there are empty slots
-  std::vector<Placed> under_way_;  // to the cache's slots, and not enqueued to be computed
+  std::vector<size_t> fills_;      // groups of the wave that get empty slots
+  std::vector<Placed> under_way_;  // being copied to the cache's slots; computing is not enqueued
 };
 
 }  // namespace dspack::runtime

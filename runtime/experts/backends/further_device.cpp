@@ -33,7 +33,7 @@ Result<std::unique_ptr<FurtherDevice>> FurtherDevice::make(const RowExchange::En
   return made;
 }
 
-// What the first queue reads of the exchange has run: whoever owns this has synchronised it.
+// Reads of the exchange on the first queue have run: this object's owner has synchronised that queue.
 FurtherDevice::~FurtherDevice() {
   queue_->synchronize();
 }
@@ -50,7 +50,7 @@ ExpertWave FurtherDevice::seen(const ExpertWave& wave) {
   return own;
 }
 
-// The first device has ended the pass before, and so has this one, unless that has failed.
+// Waits only after a failed pass: otherwise the first device has ended the previous pass, and so has this one.
 void FurtherDevice::begin_pass(const ExpertPass& pass) {
   queue_->synchronize();
   inner_->begin_pass(pass);
@@ -71,7 +71,7 @@ void FurtherDevice::compute_held(const ExpertWave& wave, const RouteIds& ids) {
 void FurtherDevice::begin_wave(const ExpertWave& wave, std::vector<size_t>& missing) {
   has_held_ = inner_->has_held();
   if (!has_held_) begin_course(wave.phase);
-  if (wave.tracer != nullptr) return;  // which computes on the first device
+  if (wave.tracer != nullptr) return;  // traced experts are computed on the first device
   const std::vector<size_t> before = missing;
   inner_->begin_wave(seen(wave), missing);
   std::ranges::set_difference(before, missing, std::back_inserter(computed_));
@@ -95,7 +95,7 @@ void FurtherDevice::end_wave(const ExpertWave& wave) {
   std::vector<uint32_t> which;
   for (const size_t group : computed_)
     which.insert(which.end(), wave.groups[group].parts.begin(), wave.groups[group].parts.end());
-  course_.all.end = queue_->mark();  // reached before the first queue has what it is brought
+  course_.all.end = queue_->mark();  // reached before the first queue has the results
   exchange_->bring(wave.parts, which);
   wave.course->others.push_back(std::move(course_));
 }

@@ -1,6 +1,6 @@
-// A further device, beside the one that has the layers: it computes experts that belong to it, in slots of its own
-// memory, as DeviceBackend does. A wave's input and its routes come there without the host's knowing them; results come
-// back when the first device has enqueued its own.
+// A further device, beside the one that runs the layers: it computes the experts that belong to it, in slots of its own
+// memory, as DeviceBackend does. A wave's input and routes reach it before the host knows the routes; results come
+// back once the first device has enqueued its own.
 // Threads: single-thread. Lifetime: borrows the devices, the first one's queue, the store and the homes. Errors: those
 // of DeviceCache::make; budget.
 #pragma once
@@ -15,12 +15,12 @@ namespace dspack::runtime {
 
 class FurtherDevice final : public ExpertBackend {
  public:
-  /// `options`: of its own slots.
+  /// `options`: for its own slots.
   [[nodiscard]] static Result<std::unique_ptr<FurtherDevice>> make(
       const RowExchange::End& first, kernels::Device& device, const DeviceBackend::Share& share,
       const format::Checkpoint& checkpoint, ExpertStore& store, const ExecutorShape& shape,
       const DeviceCacheOptions& options, const MissOptions& miss);
-  /// Memory that it takes beside slots: of the device, and of the host.
+  /// Memory needed beside slots: of the device, and of the host.
   [[nodiscard]] static uint64_t scratch_bytes_for(const kernels::Device& device, const ExecutorShape& shape);
   [[nodiscard]] static uint64_t host_bytes_for(const ExecutorShape& shape) { return RowExchange::host_bytes(shape); }
   ~FurtherDevice() override;
@@ -55,7 +55,7 @@ class FurtherDevice final : public ExpertBackend {
  private:
   FurtherDevice() = default;
   void begin_course(Phase phase);
-  /// The wave as this device sees it.
+  /// The wave with this device's rows and timeline.
   [[nodiscard]] ExpertWave seen(const ExpertWave& wave);
 
   std::unique_ptr<kernels::Queue> queue_;
@@ -63,9 +63,9 @@ class FurtherDevice final : public ExpertBackend {
   std::unique_ptr<RowExchange> exchange_;
   std::unique_ptr<DeviceCache> cache_;
   std::unique_ptr<DeviceBackend> inner_;
-  LayerCourse course_;            // of the present wave, by this device's clock
-  std::vector<size_t> computed_;  // of the wave's groups, those that it computes
-  bool has_held_ = false;         // it has looked for them by itself
+  LayerCourse course_;            // the present wave, by this device's clock
+  std::vector<size_t> computed_;  // the wave's groups that it computes
+  bool has_held_ = false;         // it has selected experts itself
 };
 
 }  // namespace dspack::runtime

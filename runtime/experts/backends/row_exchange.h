@@ -1,6 +1,6 @@
-// Rows of a wave on their way between the first device, which has the layers, and a further one, which computes some
-// experts: the input there, results back. They pass through pinned memory of the host that kernels of both read and
-// write themselves, so that they stand behind no copy of an expert; the host waits for nothing.
+// Passes rows of a wave between the first device, which runs the layers, and a further one, which computes some
+// experts: input there, results back. They go through pinned host memory that kernels of both devices read and write
+// directly, so rows never wait for an expert's copy, and the host never blocks.
 // Threads: single-thread. Lifetime: borrows both queues; owns memory of the further device and of the host. Errors:
 // budget.
 #pragma once
@@ -15,7 +15,7 @@ namespace dspack::runtime {
 
 class RowExchange {
  public:
-  /// A device with a queue of it.
+  /// A device and one of its queues.
   struct End {
     kernels::Device& device;
     kernels::Queue& queue;
@@ -27,38 +27,38 @@ class RowExchange {
   /// Memory of the host.
   [[nodiscard]] static uint64_t host_bytes(const ExecutorShape& shape);
 
-  /// What the further queue does from now on finds these rows of the first device in `x`.
+  /// Later work on the further queue finds these rows of the first device in `x()`.
   void send(const kernels::Rows& x);
-  /// What the first queue does from now on finds the rows `which` of `parts` in the same rows of `to`.
+  /// Later work on the first queue finds the rows `which` of `parts()` in the same rows of `to`.
   void bring(const kernels::Rows& to, std::span<const uint32_t> which);
 
-  /// What the first queue does from now on comes after all that the further one has been given.
+  /// Later work on the first queue runs after all work given to the further one so far.
   void meet() { first_.wait(*further_.mark()); }
 
-  /// Of the last rows sent. [rows, hidden]
+  /// The last rows sent, [rows, hidden].
   [[nodiscard]] kernels::Rows x() const { return own_rows(0, rows_); }
-  /// [rows * top_k, hidden]
+  /// The results for these rows, [rows * top_k, hidden].
   [[nodiscard]] kernels::Rows parts() const { return own_rows(shape_.wave_tokens, rows_ * shape_.top_k); }
 
  private:
-  /// Rows that pass together, and memory of the host for them: one piece is written while the other one is read.
+  /// Host memory for rows that are passed together: one piece is written while the other one is read.
   struct Piece {
     uint64_t offset_bytes = 0;
-    std::shared_ptr<kernels::Event> read;  // what was there last; null: nothing was
+    std::shared_ptr<kernels::Event> read;  // last read of the piece; null: none
   };
   RowExchange(kernels::Queue& first, kernels::Queue& further, const ExecutorShape& shape)
       : first_(first), further_(further), shape_(shape) {}
   [[nodiscard]] kernels::Rows own_rows(uint64_t first, uint32_t rows) const;
   [[nodiscard]] kernels::Rows rows_of_piece(const Piece& piece, uint32_t rows) const;
-  /// The next piece, which `writer` may write from now on.
+  /// The next piece; makes `writer` wait until it has been read.
   [[nodiscard]] Piece& next_piece(kernels::Queue& writer);
 
   kernels::Queue& first_;
   kernels::Queue& further_;
   ExecutorShape shape_;
   uint32_t rows_ = 0;
-  std::unique_ptr<kernels::Buffer> own_;     // of the further device
-  std::unique_ptr<kernels::Buffer> pinned_;  // of the host
+  std::unique_ptr<kernels::Buffer> own_;     // further device's memory
+  std::unique_ptr<kernels::Buffer> pinned_;  // host memory
   std::array<Piece, 2> pieces_;
   size_t turn_ = 0;
 };

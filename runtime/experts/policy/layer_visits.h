@@ -1,5 +1,5 @@
-// Collects the single uses that a policy receives into visits: the experts that one layer used in one pass. An accepted
-// draft is reported after its pass, so it is a visit of its own, as the token would have been. Threads: single-thread.
+// Groups the single uses that a policy receives into visits: the experts that one layer used in one pass. An accepted
+// draft is reported after its pass, so it makes a separate visit, as the token would have. Threads: single-thread.
 // Errors: none.
 #pragma once
 
@@ -16,13 +16,14 @@ struct LayerVisit {
   LayerId layer;
   uint64_t pass = 0;
   Phase phase = Phase::decode;
-  uint32_t tokens = 1;  // of a prefill: 1 + the oldest row that any layer has told of; all of them after one layer
+  /// In a prefill: 1 + the oldest row that any layer has reported so far, so all tokens after one layer.
+  uint32_t tokens = 1;
   std::vector<ExpertUse> uses;  // without drafts
 };
 
 class LayerVisits {
  public:
-  /// The visit that has ended because this use is of another one.
+  /// Adds a use. Returns the visit that this use ends by belonging to another one.
   [[nodiscard]] std::optional<LayerVisit> add(const ExpertUse& use) {
     std::optional<LayerVisit> ended;
     if (!present_ || present_->layer != use.key.layer || present_->pass != use.pass) {
@@ -34,7 +35,7 @@ class LayerVisits {
     if (!use.is_draft) present_->uses.push_back(use);
     return ended;
   }
-  /// The layer at work; nullopt: none has begun.
+  /// The current layer; nullopt: none has begun.
   [[nodiscard]] std::optional<LayerId> present() const {
     return present_ ? std::optional(present_->layer) : std::nullopt;
   }

@@ -1,6 +1,6 @@
-// Evicts the least recently used expert. Below one token's experts it never hits: each layer takes the slots of the
-// layers that are needed next. See RecencyOrder for prefills and drafts.
-// Threads, lifetime, errors: see eviction_policy.h. O(log n) a use.
+// Evicts the least recently used expert. With fewer slots than one token's experts it never hits: each layer takes the
+// slots of the layers that are needed next. See RecencyOrder for prefills and drafts.
+// Threads, lifetime, errors: see eviction_policy.h. O(log n) per use.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@
 
 namespace dspack::runtime {
 
-/// The experts in slots, from the one used longest ago to the one used last. Uses are ordered by pass, then by the last
-/// token of the pass that used the expert, so that a prefill leaves the order that its tokens would have left one by
-/// one: what only its first tokens used is old at once, whichever layer it is of. O(log n) a change.
+/// The experts in slots, from the least to the most recently used. Uses are ordered by pass, then by the last token of
+/// the pass that used the expert, so that a prefill leaves the order that its tokens would have left one by one: an
+/// expert that only its first tokens used is old at once, whatever its layer. O(log n) per change.
 class RecencyOrder {
  public:
   struct Entry {
-    uint64_t pass = 0;      // + 1; 0: nothing speaks for the expert
-    uint32_t row = 0;       // of the last token, from the pass's end, negated
+    uint64_t pass = 0;      // pass + 1; 0: only drafts wanted the expert
+    uint32_t row = 0;       // UINT32_MAX - last_row, so that newer tokens come later
     uint64_t sequence = 0;  // orders the uses of one token
     ExpertKey key;
     auto operator<=>(const Entry&) const = default;
   };
 
-  /// An expert that is in a slot is used. A draft changes nothing.
+  /// An expert in a slot was used. A draft changes nothing.
   void hit(const ExpertUse& use);
-  /// An expert comes. One for a draft is the first to go, until a hit says that the draft was accepted.
+  /// An expert got a slot. One for a draft is the first to go, until a hit reports that the draft was accepted.
   void insert(const ExpertUse& use);
-  /// An expert comes that is likely to be used in this pass.
+  /// An expert got a slot because it is likely to be used in this pass.
   void insert_prefetched(ExpertKey key, uint64_t pass);
   void remove(ExpertKey key);
-  /// As EvictionPolicy has them.
+  /// See EvictionPolicy.
   void hold(ExpertKey key);
   void let_go() { order_.let_go(); }
   /// Oldest first.

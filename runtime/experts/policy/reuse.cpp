@@ -53,7 +53,7 @@ void ReusePolicy::let_go() {
   held_.clear();
 }
 
-// What arrives is in no ranking before its layer's visit ends.
+// An arrival is in no ranking before its layer's visit ends.
 void ReusePolicy::arrive(ExpertKey key, float value) {
   Expert& expert = expert_of(key);
   expert.value = value;
@@ -84,7 +84,7 @@ std::optional<ExpertKey> ReusePolicy::victim(const std::function<bool(ExpertKey)
       offer({layer.id, ExpertId(*expert)}, layer.experts[*expert].value * discounts_[ahead]);
     }
   }
-  // Of equals that have arrived since, the one that came first.
+  // Among equal arrivals, the earliest one goes.
   uint64_t first = 0;
   for (size_t ahead = 1; ahead <= layers_.size(); ++ahead) {
     const Layer& layer = layers_[(at + ahead) % layers_.size()];
@@ -151,7 +151,7 @@ void ReusePolicy::learn_token(Layer& layer, const LayerVisit& visit) {
   }
 }
 
-// The uses of a prefill are taken to be spread evenly between its first row and the expert's last.
+// Assumes that a prefill's uses are spread evenly between its first row and the expert's last.
 void ReusePolicy::take_prefill(Layer& layer, const LayerVisit& visit) {
   layer.tokens += visit.tokens;
   const float kept = std::exp(-kFrequencyStep * static_cast<float>(visit.tokens));

@@ -1,10 +1,17 @@
-// Evicts the expert of the lowest value: see reuse_value.h. Layers come in turn, so an expert of the layer that was
-// just passed is not needed before the next token and is worth less than an equal one of a layer ahead: this holds
-// below one token's experts, where recency alone always misses. A prefill counts as if its tokens had run one by one,
-// as far as rows and the last row show; nothing is learned from it. Drafts neither count nor teach until accepted; an
-// expert that only drafts have used has no value. Threads, lifetime, errors: see eviction_policy.h. A visit of a layer
-// takes O(e log e) for its e experts, an arrival O(log e), a victim as many steps as there are layers: for V3 below a
-// millisecond a token.
+// Evicts the expert of the lowest value (reuse_value.h). Layers run in turn, so an expert of the layer that has just
+// passed is not needed before the next token, and is worth less than an equal one of a layer ahead: this holds with
+// fewer slots than one token's experts, where recency alone always misses. A prefill counts as if its tokens had run
+// one by one, as far as rows and the last row show; nothing is learned from it. Drafts neither count nor teach until
+// accepted; an expert that only drafts have used has no value.
+//
+//   hit, inserted, used_elsewhere   -> visits_: the uses of one layer in one pass; the next layer's first use ends it:
+//                                        learn_token or take_prefill, then rank: its experts in slots by value
+//   inserted, prefetched, returned  -> arrivals: experts that got a slot after their layer was ranked
+//   victim                          <- the least value * g^(layers ahead / layers) of all layers, each of which offers
+//                                        the first of its ranking and of its arrivals that may go
+//
+// Threads, lifetime, errors: see eviction_policy.h. Cost: O(e log e) per visit of a layer with e experts, O(log e) per
+// arrival, one step per layer for a victim; V3: below a millisecond per token.
 #pragma once
 
 #include <tuple>
@@ -34,12 +41,12 @@ class ReusePolicy final : public EvictionPolicy {
     UseHistory history;
     ReuseValue::State state = 0;
     float value = 0;       // 0: never used
-    uint64_t arrival = 0;  // in a slot; of all, counted from 1
+    uint64_t arrival = 0;  // number of its last arrival in a slot, from 1
     bool in_slot = false;
     bool is_ranked = false;  // in its layer's ranking
     bool is_held = false;
   };
-  /// In a slot since its layer was ranked.
+  /// An expert that got a slot after its layer was ranked.
   struct Arrival {
     float value = 0;
     uint64_t arrival = 0;
@@ -53,15 +60,15 @@ class ReusePolicy final : public EvictionPolicy {
     LayerId id;
     uint64_t tokens = 0;            // seen so far
     std::vector<Expert> experts;    // by number
-    std::vector<uint32_t> ranking;  // in slots at the last visit's end, least value first
-    size_t gone = 0;                // of the ranking's front: no more in slots
-    size_t passed = 0;              // of the ranking's front: gone or held
+    std::vector<uint32_t> ranking;  // experts in slots when the last visit ended, least value first
+    size_t gone = 0;                // leading entries of the ranking that have left their slots
+    size_t passed = 0;              // leading entries that are gone or held
     VictimOrder<Arrival> arrivals;  // in slots, not in the ranking yet
   };
 
   Layer& layer_of(LayerId id);
-  size_t place_of(LayerId id);  // in layers_
-  // The least valuable of its ranking that may go.
+  size_t place_of(LayerId id);  // index in layers_
+  // The least valuable expert of the layer's ranking that may go.
   static std::optional<uint32_t> layer_victim(Layer& layer, const std::function<bool(ExpertKey)>& may_go);
   Expert& expert_of(ExpertKey key);
   [[nodiscard]] static Arrival arrival_of(const Layer& layer, uint32_t expert);

@@ -7,11 +7,11 @@ namespace dspack::runtime {
 
 namespace {
 
-// Ages 1 to 6 have a step each, later ones are 1.5 to a doubling; frequencies 1.5 to a halving.
+// Ages 1 to 6 have one step each, later ones 1.5 per doubling; frequencies have 1.5 per halving.
 constexpr uint64_t kSingleAges = 6;
 constexpr double kStepsPerDoubling = 1.5;
-// What the first guess weighs, in examples; and the share of a new example in the long run, so that the table follows a
-// text that changes.
+// The weight of the first guess, in examples, and the least weight of a new example, so that the table follows a text
+// that changes.
 constexpr uint32_t kGuessExamples = 20;
 constexpr float kLeastStep = 0.002F;
 
@@ -28,7 +28,7 @@ uint32_t frequency_step(float frequency) {
 
 }  // namespace
 
-// Before anything is known: the more recent the better, and then the more frequent.
+// The first guess: the more recent the better, and then the more frequent.
 ReuseValue::ReuseValue() {
   for (uint32_t age = 0; age < kAges; ++age) {
     for (uint32_t frequency = 0; frequency < kFrequencies; ++frequency) {

@@ -1,6 +1,6 @@
-// Experts in slots in the order in which they would leave. Held experts are set aside, so that a search for a victim
-// does not pass them repeatedly; they keep their place.
-// Threads: single-thread. Errors: none. O(log n) each; let_go O(log n) for each that was held.
+// Experts in slots, in the order of eviction. Held experts are set aside, so that a search for a victim does not pass
+// them repeatedly; they keep their place.
+// Threads: single-thread. Errors: none. O(log n) each; let_go O(log n) per held expert.
 #pragma once
 
 #include <cstddef>
@@ -29,13 +29,13 @@ class VictimOrder {
     held_.clear();
   }
 
-  /// With those that are held.
+  /// Includes the held entries.
   [[nodiscard]] size_t size() const { return order_.size() + held_.size(); }
   [[nodiscard]] bool empty() const { return size() == 0; }
 
   [[nodiscard]] size_t held() const { return held_.size(); }
 
-  // The others.
+  // The entries that are not held.
   [[nodiscard]] auto begin() const { return order_.begin(); }
   [[nodiscard]] auto end() const { return order_.end(); }
   /// From the entry that has `before` others before it.

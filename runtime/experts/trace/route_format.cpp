@@ -12,11 +12,11 @@ namespace {
 
 constexpr char kFormat[] = "dspack-routes";
 constexpr uint64_t kVersion = 1;
-// Far beyond any model; bounds what a replay keeps for each expert.
+// Far beyond any model; bounds the memory that a replay needs per expert.
 constexpr size_t kMaxLayers = 1024;
-constexpr uint64_t kMaxExperts = 1U << 22U;  // of all layers
+constexpr uint64_t kMaxExperts = 1U << 22U;  // sum over all layers
 constexpr uint64_t kMaxTopK = 256;
-constexpr uint64_t kMaxPass = 1ULL << 53U;  // what every JSON reader can hold
+constexpr uint64_t kMaxPass = 1ULL << 53U;  // the largest integer that every JSON reader can hold
 constexpr uint64_t kMaxExpertBytes = 1ULL << 40U;
 
 Result<format::Json> parse_object(std::string_view line) {

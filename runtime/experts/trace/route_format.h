@@ -1,4 +1,5 @@
-// Recorded routes: which experts the router picked for every token, as JSON Lines. docs/traces.md specifies the format.
+// Recorded routes: the experts that the router picked for every token, as JSON Lines. docs/traces.md specifies the
+// format.
 // Threads: thread-safe (pure functions on plain values). Errors: invalid, in one line, naming the field; unsupported
 // for another version.
 #pragma once
@@ -20,7 +21,7 @@ namespace dspack::runtime {
 struct RoutedLayerShape {
   LayerId layer;
   uint32_t experts = 0;
-  uint64_t expert_bytes = 0;  // what a miss reads
+  uint64_t expert_bytes = 0;  // bytes read per miss
   bool is_by_token = false;   // its experts are known before the pass
   bool operator==(const RoutedLayerShape&) const = default;
 };
@@ -28,7 +29,7 @@ struct RoutedLayerShape {
 /// The first line of a trace.
 struct RouteHeader {
   std::string model_type;                // as in config.json
-  uint32_t top_k = 0;                    // experts that each token goes to
+  uint32_t top_k = 0;                    // experts per token
   std::vector<RoutedLayerShape> layers;  // ascending
   bool operator==(const RouteHeader&) const = default;
 
@@ -36,7 +37,7 @@ struct RouteHeader {
   [[nodiscard]] const RoutedLayerShape* find(LayerId layer) const;
 };
 
-/// What the router of one layer picked in one pass.
+/// The routes of one layer in one pass.
 struct RoutedLayer {
   uint64_t pass = 0;  // counted from 0
   Phase phase = Phase::decode;
@@ -46,7 +47,7 @@ struct RoutedLayer {
   bool operator==(const RoutedLayer&) const = default;
 };
 
-/// So many of the drafted rows of a pass were accepted.
+/// The first `rows` drafted rows of a pass were accepted.
 struct AcceptedDrafts {
   uint64_t pass = 0;
   uint32_t rows = 0;
@@ -55,17 +56,17 @@ struct AcceptedDrafts {
 
 using RouteLine = std::variant<RoutedLayer, AcceptedDrafts>;
 
-/// Rows of a pass at most, and bytes of a line: what is beyond is no trace.
+/// Limits on the rows of a pass and the bytes of a line, beyond which a trace is rejected.
 inline constexpr uint32_t kMaxRouteRows = 1U << 16U;
 inline constexpr uint64_t kMaxRouteLineBytes = 8ULL << 20U;
 
-// A line each, without the line feed.
+// One line each, without the line feed.
 [[nodiscard]] std::string to_line(const RouteHeader& header);
 [[nodiscard]] std::string to_line(const RoutedLayer& routed, uint32_t top_k);
 [[nodiscard]] std::string to_line(const AcceptedDrafts& accepted);
 
 [[nodiscard]] Result<RouteHeader> parse_route_header(std::string_view line);
-/// Also checks the line against the header: the layer is there, every row has top_k different experts of it.
+/// Also checks the line against the header: the layer exists, and every row has top_k different experts of it.
 [[nodiscard]] Result<RouteLine> parse_route_line(std::string_view line, const RouteHeader& header);
 
 }  // namespace dspack::runtime

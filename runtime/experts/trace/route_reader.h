@@ -1,4 +1,4 @@
-// Reads recorded routes line by line, in memory of one line. Nothing in the file is trusted.
+// Reads recorded routes line by line, with about one line in memory. The file is not trusted.
 // Threads: single-thread. Errors: those of the file; invalid and unsupported with file and line number.
 #pragma once
 
@@ -17,7 +17,7 @@ class RouteReader {
   [[nodiscard]] static Result<RouteReader> open(format::FileSystem& files, const format::Path& path);
 
   [[nodiscard]] const RouteHeader& header() const { return header_; }
-  /// nullopt: the trace has ended. Passes ascend, and the lines of one agree on its phase and drafts.
+  /// nullopt: the trace has ended. Passes ascend, and all lines of a pass agree on its phase and drafts.
   [[nodiscard]] Result<std::optional<RouteLine>> next();
 
  private:
@@ -31,7 +31,7 @@ class RouteReader {
   std::string path_;
   RouteHeader header_;
   std::string buffer_;
-  size_t consumed_ = 0;  // of buffer_
+  size_t consumed_ = 0;  // bytes of buffer_
   uint64_t read_bytes_ = 0;
   uint64_t line_number_ = 0;
   struct LastPass {

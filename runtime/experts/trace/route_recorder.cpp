@@ -6,7 +6,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// Some hundred tokens of V3 a megabyte: a write now and then.
+// A megabyte holds some hundred tokens of V3, so this writes now and then.
 constexpr size_t kPendingBytes = 256U << 10U;
 
 }  // namespace

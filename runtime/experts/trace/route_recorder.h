@@ -1,6 +1,6 @@
-// Writes the routes of a run to a file, a line for each layer of each pass: docs/traces.md.
-// Threads: single-thread. Lifetime: borrows the file system. Errors: those of the file; the next flush tries
-// again what could not be written. A run that is killed leaves whole lines but for the last.
+// Writes the routes of a run to a file, one line per layer of each pass: docs/traces.md.
+// Threads: single-thread. Lifetime: borrows the file system. Errors: those of the file; the next flush retries what
+// could not be written. A killed run leaves whole lines except for the last.
 #pragma once
 
 #include <memory>
@@ -20,11 +20,11 @@ namespace dspack::runtime {
 
 class RouteRecorder final : public RouteListener {
  public:
-  /// Replaces what is at `path`.
+  /// Replaces the file at `path`.
   [[nodiscard]] static Result<std::unique_ptr<RouteRecorder>> create(format::FileSystem& files,
                                                                      const format::Path& path, RouteHeader header);
 
-  /// Writes what a run that failed has left in memory, if that is possible; see `flush`.
+  /// Writes the pending lines of a failed run, if possible; see `flush`.
   ~RouteRecorder() override;
   RouteRecorder(const RouteRecorder&) = delete;
   RouteRecorder& operator=(const RouteRecorder&) = delete;
@@ -32,7 +32,7 @@ class RouteRecorder final : public RouteListener {
   void begin_pass(const ExpertPass& pass) override;
   [[nodiscard]] Result<void> record(LayerId layer, std::span<const uint32_t> ids) override;
   void accept_drafts(uint32_t rows) override;
-  /// Writes what is still in memory. What comes later is written, too.
+  /// Writes all pending lines. Recording may go on.
   [[nodiscard]] Result<void> flush();
 
  private:
