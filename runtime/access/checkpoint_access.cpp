@@ -13,7 +13,7 @@
 namespace dspack::runtime {
 namespace {
 
-// Headers of an ordinary checkpoint that are read at the same time.
+// Headers of an ordinary checkpoint that are read in parallel.
 constexpr unsigned kHeaderJobs = 8;
 
 Result<std::string> address_of_rest(const std::string& rest, const format::Repository& part,
@@ -26,7 +26,7 @@ Result<std::string> address_of_rest(const std::string& rest, const format::Repos
                   part.description())};
 }
 
-/// Whether the place is the commit that the part's manifest names: then it needs no proof beyond its shape.
+/// Whether the place is the commit that the part's manifest names; if so, its bytes need no comparison.
 bool is_origin(const format::Repository& place, const format::Origin& origin) {
   const auto hub = place.hub_origin();
   return hub && !origin.revision.empty() && hub->commit == origin.revision;
@@ -41,8 +41,8 @@ Result<format::Digest> digest_at(Tier& tier, const format::TensorEntry& tensor, 
   return hash.finish();
 }
 
-/// The files that a packed folder's manifest names must be there: an ordinary checkpoint's are looked at for their
-/// headers, these for nothing before their weights are used. Errors: not_found, with the remedy.
+/// Checks that the files that a packed folder's manifest names exist. Opening does not touch them, unlike an ordinary
+/// checkpoint's files, whose headers are read. Errors: not_found, with the remedy.
 Result<void> require_files(const format::Repository& packed, const format::Checkpoint& catalogue) {
   if (!catalogue.manifest() || !packed.is_local()) return {};
   uint64_t lost = 0;
@@ -64,7 +64,7 @@ Result<void> require_files(const format::Repository& packed, const format::Check
 }  // namespace
 
 CheckpointAccess::CheckpointAccess(Place place) {
-  places_.reserve(2);  // tiers borrow the catalogues in it
+  places_.reserve(2);  // tiers borrow its catalogues, so it must not reallocate
   places_.push_back({.place = std::move(place)});
 }
 

@@ -1,5 +1,5 @@
-// The weight files of a distant repository, each opened once: its link is resolved once and used until it expires. And
-// what was fetched from it, in numbers.
+// The weight files of a distant repository, each opened once: its link is resolved once and used until it expires. Also
+// counts the bytes fetched from it.
 // Threads: thread-safe. Lifetime: borrows repository and catalogue. Memory: an address and a link for each file that
 // was read; no descriptor. Errors: those of the repository.
 #pragma once
@@ -22,15 +22,15 @@ class DistantFiles {
       : repository_(repository), catalogue_(catalogue) {}
 
   [[nodiscard]] const format::Checkpoint& catalogue() const { return catalogue_; }
-  /// A file of the catalogue. No request is made yet.
+  /// A file of the catalogue, opened at the first call.
   [[nodiscard]] Result<format::ByteSource*> file(uint32_t file, const std::stop_token& stop);
-  /// `corrupt`: a tensor, or a block of its rows, arrived with a wrong digest as often as it was tried.
+  /// `corrupt`: every try to fetch a tensor, or a block of its rows, brought a wrong digest.
   [[nodiscard]] Error always_wrong(uint32_t tensor, std::optional<uint64_t> block = {}) const;
 
   void count(WeightPurpose purpose, uint64_t bytes) { fetched_[static_cast<size_t>(purpose)] += bytes; }
   void count_refetch() { ++refetches_; }
   [[nodiscard]] uint64_t fetched_bytes(WeightPurpose purpose) const { return fetched_[static_cast<size_t>(purpose)]; }
-  /// Times that something was fetched again because its digest did not fit.
+  /// Number of fetches that were repeated after a digest mismatch.
   [[nodiscard]] uint64_t refetches() const { return refetches_; }
 
  private:

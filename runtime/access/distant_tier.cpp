@@ -16,7 +16,7 @@ using format::Digest;
 // Large enough that a read is not dominated by its call.
 constexpr uint64_t kPieceBytes = 1ULL << 20;
 
-/// What a cache must have room for: all that is neither an expert's nor read by rows.
+/// Bytes that a cache must have room for: all tensors that are neither an expert's nor read by rows.
 uint64_t always_needed_bytes(const format::Checkpoint& catalogue,
                              const std::optional<std::span<const uint32_t>>& wanted) {
   const auto bytes_of = [&](uint32_t i) -> uint64_t {
@@ -114,7 +114,7 @@ Result<void> DistantTier::read(uint32_t file, uint64_t offset, std::span<std::by
     Piece piece = pieces[i];
     if (const auto expert = expert_of(piece)) {
       const bool is_kept = cache_->has_expert(*expert);
-      // What of the same expert follows without a gap comes with the same request.
+      // Adjacent pieces of the same expert are fetched with one request.
       const auto joins = [&](const Piece& other) {
         return !is_kept && expert_of(other) == expert && piece.into.data() + piece.into.size() == other.into.data();
       };
@@ -138,9 +138,9 @@ Result<void> DistantTier::read_expert(ExpertKey expert, const Piece& piece, cons
       count_cache(WeightPurpose::experts, piece.into.size());
       return {};
     }
-    // Whatever has become of the file: distrust() takes it away, and the network has it.
+    // The file in the cache is damaged: distrust() drops the expert, and the caller fetches it from the network.
     if (cache_->has_expert(expert)) return Error{ErrorKind::corrupt, read.error().message};
-    // With a bound it has left the cache meanwhile.
+    // Otherwise the cache evicted it meanwhile, to stay within its bound.
   }
   const format::TensorEntry& tensor = checkpoint().tensors()[piece.tensor];
   TRY_ASSIGN(format::ByteSource * source, origin_.file(tensor.file, stop));
@@ -203,7 +203,7 @@ Result<void> DistantTier::ensure(std::vector<uint32_t> tensors, format::Progress
           is_checked_[tensors[i]] = true;
           return {};
         }
-        TRY(cache_->drop_tensor(tensors[i]));  // the disk has spoilt it; the network has it
+        TRY(cache_->drop_tensor(tensors[i]));  // damaged on disk; it is fetched instead
         const std::lock_guard lock(mutex);
         wanted.push_back(tensors[i]);
         return {};
@@ -245,14 +245,14 @@ Medium DistantTier::medium_of(ExpertKey expert) const {
   return cache_->has_expert(expert) ? Medium::disk : Medium::network;
 }
 
-// With a bound an expert may leave the cache between this question and its reading.
+// A bounded cache may evict the expert between this call and its reading.
 bool DistantTier::must_verify(ExpertKey expert) const {
   if (options_.disk_bytes != 0 || !cache_->has_expert(expert)) return true;
   const std::lock_guard lock(expert_mutex_);
   return !verified_.contains(expert);
 }
 
-// What came across the network and is not kept yet is marked by `keep`.
+// Only for experts that were read from the cache: `keep` marks those that came from the network.
 void DistantTier::trust(ExpertKey expert) {
   if (!cache_->has_expert(expert)) return;
   const std::lock_guard lock(expert_mutex_);

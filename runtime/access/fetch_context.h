@@ -1,6 +1,6 @@
-// What the two fetchers of a distant tier share: where tensors come from, the cache that they go into, and whether that
-// still takes anything. On a full disk a run goes on without the cache, and says so once.
-// Threads: thread-safe. Lifetime: borrows what it names. Errors: none.
+// The context of a distant tier's two fetchers: where tensors come from, the cache that they go into, and whether that
+// is full. On a full disk a run continues without the cache, and notes so once.
+// Threads: thread-safe. Lifetime: borrows its parts. Errors: none.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@ class CacheSpace {
 
   [[nodiscard]] bool is_full() const { return is_full_.load(); }
 
-  /// The outcome of writing to the cache: no space becomes success and a note, any other failure stays one.
+  /// Converts the outcome of a write to the cache: no space becomes success and a note; other failures are returned.
   [[nodiscard]] Result<void> judge(const Result<void>& written) {
     if (written || written.error().kind != ErrorKind::budget) return written;
     say(written.error().message + "; what is fetched from here on is not kept");
     return {};
   }
-  /// Nothing more is kept, for this reason.
+  /// Marks the cache as full, and notes `reason` the first time.
   void say(std::string_view reason) {
     if (!is_full_.exchange(true)) note_(reason);
   }
@@ -41,10 +41,10 @@ struct FetchContext {
   DistantFiles& origin;
   format::WeightCache& cache;
   CacheSpace& space;
-  unsigned connections = 1;  // at a time
+  unsigned connections = 1;  // in parallel
 };
 
-/// Tries to fetch bytes that have a digest: what a network spoils on the way is often whole the second time.
+/// Attempts to fetch bytes that have a digest: bytes damaged by a network often arrive intact the second time.
 inline constexpr unsigned kFetchTries = 2;
 
 }  // namespace dspack::runtime

@@ -11,21 +11,21 @@
 
 namespace dspack::runtime {
 
-// What reads are cut into and how many go on at once: published engines keep a disk busy with 4 to 16 reads of a
-// megabyte or more; more than this only lets the first expert of a layer wait for the last.
+// Size of reads, and how many run in parallel: published engines keep a disk busy with 4 to 16 reads of a megabyte or
+// more. With more, the first expert of a layer only waits for the last.
 inline constexpr uint64_t kLocalBlockBytes = 4ULL << 20;
 inline constexpr unsigned kLocalDepth = 8;
 // Through the page cache an expert is one read: the system reads ahead by itself, and threads that read neighbouring
-// pieces of one file wait for each other in it (half the speed, twice the processor time; docs/performance.md).
+// pieces of one file block each other (half the speed, twice the processor time; docs/performance.md).
 inline constexpr uint64_t kBufferedBlockBytes = 1ULL << 40;
 
-/// Files to have open at most: 512, or half of what the system allows where that is less than 1,024.
+/// Limit on open files: 512, or half of the system's limit if that is less than 1,024.
 [[nodiscard]] unsigned default_open_files();
 
 struct FolderTierOptions {
   format::ReadMode mode = format::ReadMode::buffered;
-  bool is_mode_required = false;  // false: a file that cannot be read in this way is read through the page cache
-  bool verify = false;            // experts against their digests, whenever they are read
+  bool is_mode_required = false;  // false: falls back to the page cache for a file that cannot be read in this mode
+  bool verify = false;            // check experts' digests whenever they are read
   unsigned max_open = default_open_files();
 };
 

@@ -32,11 +32,11 @@ constexpr std::array<std::pair<IoMethod, std::string_view>, 5> kMethods = {{{IoM
                                                                             {IoMethod::mapped, "mmap"},
                                                                             {IoMethod::in_place, "in-place"}}};
 
-// A direct read costs the processor 0.02 s a GB and a buffered one 0.6 s (2026-11), and the processor is wanted for the
-// experts that have arrived: it may be a little slower.
+// Direct reads may be this much slower: they cost the processor 0.02 s per GB and buffered ones 0.6 s (2026-11), and
+// the processor is needed for the experts that have arrived.
 constexpr double kDirectAdvantage = 1.1;
-// Through pages of 4 KiB rows are walked a fifth more slowly than through huge pages; where the system keeps files in
-// large pages there is no difference, and this is the noise. What is not copied saves 0.8 s a GB (2026-11).
+// Rows in pages of 4 KiB are read a fifth more slowly than in huge pages. If the system keeps files in large pages,
+// there is no difference, and this allows for noise. Not copying saves 0.8 s per GB (2026-11).
 constexpr double kLeastMappedRate = 0.93;
 
 std::string_view name_of(ReadMode mode) {
@@ -62,7 +62,7 @@ struct Block {
   ByteRange range;
 };
 
-/// Bytes read in some way, and how long it took.
+/// Bytes read by one method, and the time taken.
 struct Meter {
   uint64_t bytes = 0;
   double seconds = 0;
@@ -77,7 +77,7 @@ class Measurement {
   Measurement(format::Repository& repository, const format::Checkpoint& checkpoint, const IoProbe& probe)
       : repository_(repository), checkpoint_(checkpoint), probe_(probe) {}
 
-  /// Memory of the device may lie in huge pages, into which a direct read is twice as fast.
+  /// A device's memory may have huge pages, into which a direct read is twice as fast.
   Result<void> allocate() {
     const uint64_t bytes = probe_.block_bytes * probe_.depth;
     if (probe_.device == nullptr || !probe_.device->is_host()) {
@@ -87,11 +87,11 @@ class Measurement {
       TRY_ASSIGN(buffer_, probe_.device->allocate(bytes));
       into_ = kernels::host_bytes(*buffer_);
     }
-    std::ranges::fill(into_, std::byte{0});  // fresh memory costs more than reading into it
+    std::ranges::fill(into_, std::byte{0});  // else page faults cost more than the reads
     return {};
   }
 
-  /// Looks at random experts: which of their blocks the page cache holds.
+  /// Asks which blocks of random experts are in the page cache.
   Result<void> look(const std::stop_token& stop) {
     std::vector<ExpertKey> keys;
     for (const auto& [key, tensors] : checkpoint_.experts())
@@ -108,7 +108,7 @@ class Measurement {
     return {};
   }
 
-  /// Rounds of each way in turn, on other blocks each, so that none finds what another has brought in.
+  /// Alternates rounds of both methods, each on new blocks, so that none finds blocks that another brought in.
   Result<void> measure(const std::stop_token& stop) {
     const Clock::time_point start = Clock::now();
     while (cold_.size() >= 2 * size_t{probe_.depth} && seconds_since(start) < probe_.seconds) {
@@ -123,8 +123,7 @@ class Measurement {
     return {};
   }
 
-  /// How fast a thread goes through mapped files, and through the device's memory. Where files cannot be mapped:
-  /// nothing.
+  /// Measures how fast a thread reads mapped files and the device's memory. If files cannot be mapped: no rates.
   Result<void> compare_walks(const std::stop_token& stop) {
     const uint64_t room = round_up(probe_.block_bytes, kMapGrid) + kMapGrid;
     TRY_ASSIGN(const PageRange pages, PageRange::make(room * some_.size()));
@@ -184,7 +183,7 @@ class Measurement {
     return {};
   }
 
-  /// Each file once for each way, and before the clock runs: a real run has its files open, too.
+  /// Opens each file once per method, before the clock starts: a real run has its files open, too.
   Result<const format::ReadFile*> open(uint32_t file, ReadMode mode) {
     auto& known = (mode == ReadMode::direct ? direct_files_ : files_)[file];
     if (known == nullptr) {
@@ -220,10 +219,10 @@ class Measurement {
   IoProbe probe_;
   std::unique_ptr<PageBuffer> ordinary_;
   std::unique_ptr<kernels::Buffer> buffer_;
-  std::span<std::byte> into_;  // of one of the two
+  std::span<std::byte> into_;  // memory of ordinary_ or buffer_
   std::unordered_map<uint32_t, std::unique_ptr<format::ReadFile>> files_, direct_files_;
   std::vector<Block> cold_, cached_;
-  std::vector<Block> some_;  // on kMapGrid, whatever the page cache has of them
+  std::vector<Block> some_;  // aligned to kMapGrid, in the page cache or not
   uint64_t seen_bytes_ = 0, cached_bytes_ = 0;
   bool has_direct_ = true;
   Meter direct_, buffered_, cached_meter_;
@@ -234,7 +233,7 @@ std::string megabytes(double rate) {
   return fmt::format("{:.0f} MB/s", rate / 1e6);
 }
 
-/// Bytes a second of buffered reads over all experts: some come from the page cache, the others from the disk.
+/// Bytes per second of buffered reads over all experts: some come from the page cache, the others from the disk.
 double mixed_rate(const IoChoice& measured) {
   const double share = measured.cached_share.value_or(0);
   const double cold = share < 1 ? (1 - share) / *measured.buffered_rate : 0;

@@ -1,6 +1,5 @@
-// Several tiers of which each has some files of a catalogue: every read goes to the one that has the file. An expert
-// lies in one of them. Threads: thread-safe. Lifetime: owns the tiers; borrows the catalogue. Errors: those of the
-// tiers.
+// Several tiers that each hold some files of a catalogue: a read goes to the tier that has the file. An expert is in
+// one tier. Threads: thread-safe. Lifetime: owns the tiers; borrows the catalogue. Errors: those of the tiers.
 #pragma once
 
 #include <memory>
@@ -12,8 +11,8 @@ namespace dspack::runtime {
 
 class OverlayTier final : public Tier {
  public:
-  /// The catalogue's files are those of the tiers' catalogues, one tier's after the other's. `own`: for each tensor of
-  /// the catalogue its number in its tier's.
+  /// The catalogue's files are those of the tiers' catalogues, tier by tier. `own`: for each tensor of the catalogue,
+  /// its index in its tier's catalogue.
   OverlayTier(const format::Checkpoint& catalogue, std::vector<uint32_t> own, std::vector<std::unique_ptr<Tier>> tiers);
 
   [[nodiscard]] const format::Checkpoint& checkpoint() const override { return catalogue_; }
@@ -39,7 +38,7 @@ class OverlayTier final : public Tier {
   };
   [[nodiscard]] const Layer& layer_of(uint32_t file) const;
   [[nodiscard]] Tier& tier_of(ExpertKey expert) const;
-  /// The tensor as its tier's catalogue has it.
+  /// The tensor's entry in its tier's catalogue.
   [[nodiscard]] const format::TensorEntry& own_entry(const format::TensorEntry& tensor) const;
 
   const format::Checkpoint& catalogue_;

@@ -9,7 +9,7 @@
 namespace dspack::runtime {
 
 std::string origin_of(const format::Repository& repository) {
-  // The commit, not the name: what is kept of one is of no use for another.
+  // The commit, not the name: files of one commit must not be used for another.
   if (const auto hub = repository.hub_origin()) return fmt::format("hf://{}@{}", hub->repository, hub->commit);
   return repository.locate("");
 }

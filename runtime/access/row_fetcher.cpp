@@ -10,7 +10,7 @@ namespace {
 
 using format::Digest;
 
-// Of 1 MiB each; a prompt seldom has tokens from more places at once.
+// Blocks have 1 MiB; a prompt's tokens are seldom in more blocks than this.
 constexpr size_t kMaxBlocksInMemory = 64;
 
 Digest digest_of(std::span<const std::byte> bytes) {
@@ -112,7 +112,7 @@ Result<void> RowFetcher::fetch(uint32_t tensor, std::span<const ByteRange> range
       blocks.insert(block);
   }
   const std::lock_guard lock(mutex_);
-  while (!blocks.empty()) {  // a bounded number at a time is held in memory
+  while (!blocks.empty()) {  // in batches, to bound the memory
     std::set<uint64_t> some;
     while (!blocks.empty() && some.size() < kMaxBlocksInMemory)
       some.insert(blocks.extract(blocks.begin()));

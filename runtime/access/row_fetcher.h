@@ -1,7 +1,7 @@
-// Tensors that are read by rows (the embedding): blocks of rows, each fetched when a row of it is first wanted, checked
-// against its digest, and kept.
-// Threads: thread-safe. Lifetime: borrows everything. Memory: some blocks, where the disk is full. Errors: those of the
-// origin and the disk; corrupt (a block that has not the bytes of its digest, twice), naming file and tensor.
+// Tensors that are read by rows (the embedding): each block of rows is fetched when one of its rows is first read,
+// checked against its digest, and kept in the cache.
+// Threads: thread-safe. Lifetime: borrows everything. Memory: some blocks, if the disk is full. Errors: those of the
+// origin and the disk; corrupt (a block had a wrong digest twice), naming file and tensor.
 #pragma once
 
 #include <map>
@@ -20,10 +20,10 @@ class RowFetcher {
 
   /// Whether the tensor is read by rows.
   [[nodiscard]] bool has_blocks(uint32_t tensor) const { return rows_[tensor] != 0; }
-  /// Bytes of the tensor, from `offset` relative to its first.
+  /// Fills `into` with bytes of the tensor, from `offset` relative to its first.
   [[nodiscard]] Result<void> read(uint32_t tensor, uint64_t offset, std::span<std::byte> into,
                                   const std::stop_token& stop);
-  /// Fetches all blocks of these ranges (relative to the tensor) that are missing, several at a time.
+  /// Fetches all missing blocks of these ranges (relative to the tensor), several in parallel.
   [[nodiscard]] Result<void> fetch(uint32_t tensor, std::span<const ByteRange> ranges, const std::stop_token& stop);
   [[nodiscard]] uint64_t cache_bytes() const { return cache_bytes_; }
 
@@ -34,17 +34,17 @@ class RowFetcher {
     format::Digest digest;
   };
   [[nodiscard]] ByteRange range_of(uint32_t tensor, uint64_t block) const;
-  /// Of earlier runs: whether the block still reads as it was.
+  /// Whether a block that an earlier run kept still has its digest.
   [[nodiscard]] bool check_kept(uint32_t tensor, uint64_t block);
   [[nodiscard]] Result<Fetched> fetch_block(uint32_t tensor, uint64_t block, const std::stop_token& stop);
   [[nodiscard]] Result<void> ensure(uint32_t tensor, const std::set<uint64_t>& blocks, const std::stop_token& stop);
   [[nodiscard]] Result<void> keep(uint32_t tensor, std::map<uint64_t, Fetched>&& fetched);
 
   FetchContext context_;
-  std::vector<uint64_t> rows_;  // of a block, by tensor
+  std::vector<uint64_t> rows_;  // per block, by tensor; 0: not read by rows
   std::mutex mutex_;
-  std::set<BlockKey> checked_;                            // guarded by mutex_: they are kept, and read well in this run
-  std::map<BlockKey, std::vector<std::byte>> in_memory_;  // guarded by mutex_: the cache has no space for them
+  std::set<BlockKey> checked_;                            // guarded by mutex_: in the cache, and verified in this run
+  std::map<BlockKey, std::vector<std::byte>> in_memory_;  // guarded by mutex_: blocks that the cache has no space for
   std::atomic<uint64_t> cache_bytes_{0};
 };
 

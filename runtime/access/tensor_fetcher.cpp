@@ -10,7 +10,8 @@ namespace {
 
 using format::Digest;
 
-// Adjacent tensors share a request up to here: what a kill may cost, and what one connection does at a time.
+// Adjacent tensors share a request up to this size, which bounds the loss if the process is killed, and the work of one
+// connection.
 constexpr uint64_t kRunBytes = 16ULL << 20;
 
 }  // namespace
@@ -85,7 +86,7 @@ Result<void> TensorFetcher::fetch_checked(const Run& run, unsigned lanes, format
   TRY_ASSIGN(const Run bad, fetch_run(run, lanes, progress, stop));
   format::SilentProgress silent;
   for (const uint32_t tensor : bad) {
-    context_.origin.count_refetch();  // what a network spoils on the way is often whole the second time
+    context_.origin.count_refetch();  // bytes damaged by a network often arrive intact the second time
     TRY_ASSIGN(const Run again, fetch_run({tensor}, lanes, silent, stop));
     if (again.empty()) continue;
     return context_.origin.always_wrong(tensor);

@@ -1,5 +1,5 @@
-// The tier of a catalogue whose weights nobody has: for plans of models of which only config.json was read.
-// Threads: thread-safe. Lifetime: borrows the catalogue. Errors: not_found, whatever is read.
+// The tier of a catalogue without weights: for plans of models of which only config.json was read.
+// Threads: thread-safe. Lifetime: borrows the catalogue. Errors: not_found for every read.
 #pragma once
 
 #include "runtime/access/folder_tier.h"
@@ -8,7 +8,7 @@ namespace dspack::runtime {
 
 class UnreadTier final : public Tier {
  public:
-  /// `medium`: where the weights are supposed to lie.
+  /// `medium`: where the weights are assumed to be.
   UnreadTier(const format::Checkpoint& checkpoint, Medium medium) : checkpoint_(checkpoint), medium_(medium) {}
 
   [[nodiscard]] const format::Checkpoint& checkpoint() const override { return checkpoint_; }
@@ -23,7 +23,7 @@ class UnreadTier final : public Tier {
     return {};
   }
   [[nodiscard]] bool is_distant() const override { return medium_ == Medium::network; }
-  // As a folder's, so that a plan has the threads and buffers of a run.
+  // A folder's values, so that a plan has the threads and buffers of a run.
   [[nodiscard]] uint64_t block_bytes(uint32_t /*file*/) const override { return kLocalBlockBytes; }
   [[nodiscard]] unsigned depth() const override { return kLocalDepth; }
 

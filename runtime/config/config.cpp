@@ -23,15 +23,15 @@ using kernels::ScoreFunction;
 constexpr std::string_view kFile = "config.json";
 constexpr std::string_view kTied = "tie_word_embeddings";
 constexpr std::string_view kQuantization = "quantization_config";
-// The architectures whose computation is the one graph of this folder.
+// Architectures that this program runs.
 constexpr std::string_view kMistral = "mistral4";
 constexpr std::array<std::string_view, 8> kModelTypes = {"deepseek_v4", "deepseek_v3",   "deepseek_v2", "deepseek_v32",
                                                          "kimi_k2",     "glm4_moe_lite", "glm_moe_dsa", kMistral};
-// Another graph than DeepSeek-V4's.
+// Not run: its graph differs from DeepSeek-V4's.
 constexpr std::string_view kNextWindowType = "deepseek_v41";
-// Keys that DeepSeek-V4 gives another meaning.
+// Keys that mean something else in DeepSeek-V4.
 constexpr std::array<std::string_view, 2> kWindowKeys = {"sliding_window", "partial_rotary_factor"};
-// Models with pictures whose language model is one of those.
+// Multimodal models whose language model is one of kModelTypes.
 constexpr std::array<std::string_view, 4> kWrapperTypes = {"kimi_k25", "kimi_vl", "kimi_k2", "mistral3"};
 
 void read_sizes(format::ConfigFields& fields, ModelConfig& config) {
@@ -58,7 +58,7 @@ void read_attention(format::ConfigFields& fields, ModelConfig& config) {
   }
 }
 
-// Other names of what is given elsewhere, as transformers writes them: they must not say something else.
+// Keys under which transformers repeats values given elsewhere: they must agree.
 void check_other_names(format::ConfigFields& fields, const ModelConfig& config) {
   const auto same = [&](std::string_view key, uint32_t value, std::string_view of) {
     const format::Json* found = fields.find(key);
@@ -73,15 +73,15 @@ void check_other_names(format::ConfigFields& fields, const ModelConfig& config) 
   same("num_local_experts", config.experts, "n_routed_experts");
   same("num_experts", config.experts, "n_routed_experts");
   same("num_mtp_layers", config.mtp_layers, "num_nextn_predict_layers");
-  // transformers sets it to the rotary part, GLM-5.2 to the other one, other programs to the whole of a head.
+  // transformers sets head_dim to the rotary part, GLM-5.2 to the other part, other programs to the whole head.
   const format::Json* found = fields.find("head_dim");
   if (found != nullptr && *found != config.query_dim() && *found != config.nope_dim) {
     same("head_dim", config.rope_dim, "qk_rope_head_dim");
   }
 }
 
-// Of Mistral-Small-4 there is one implementation: scores by softmax, groups by the sum of their two best, without a
-// bias (transformers' Mistral4TopkRouter).
+// Mistral-Small-4 has one implementation: softmax scores, groups ranked by the sum of their two best, no bias
+// (transformers' Mistral4TopkRouter).
 void read_mistral_routing(format::ConfigFields& fields, ModelConfig& config) {
   config.score = ScoreFunction::softmax;
   config.group_score = GroupScore::top2_sum;
@@ -90,7 +90,7 @@ void read_mistral_routing(format::ConfigFields& fields, ModelConfig& config) {
   config.groups_kept = fields.integer("topk_group", 1, kMaxExperts);
 }
 
-// The three combinations for which there is a published implementation.
+// Accepts the three combinations that have a published implementation.
 void read_routing(format::ConfigFields& fields, ModelConfig& config) {
   if (config.model_type == kMistral) return read_mistral_routing(fields, config);
   const bool v2 = config.model_type == "deepseek_v2";
@@ -117,7 +117,7 @@ void read_routing(format::ConfigFields& fields, ModelConfig& config) {
   }
   if (method == "greedy") {
     for (const std::string_view key : {"n_group", "topk_group"})
-      (void)fields.find(key);  // a choice among all experts knows no groups
+      (void)fields.find(key);  // greedy choice is among all experts, without groups
     return;
   }
   config.groups = fields.integer("n_group", 1, kMaxExperts);
@@ -142,7 +142,7 @@ void check_routing(format::ConfigFields& fields, const ModelConfig& config) {
   }
 }
 
-// Which layers have experts: all from first_k_dense_replace on, or as a list says. Where both are given they must
+// Reads which layers have experts: all from first_k_dense_replace on, or those in a list. If both are given, they must
 // agree.
 void read_layer_kinds(format::ConfigFields& fields, ModelConfig& config) {
   const format::Json* types = fields.find("mlp_layer_types");
@@ -173,7 +173,7 @@ void read_moe(format::ConfigFields& fields, ModelConfig& config) {
   config.dense_inner = fields.integer("intermediate_size", 1, kMaxWidth);
   read_layer_kinds(fields, config);
   config.experts = fields.integer("n_routed_experts", 1, kMaxExperts);
-  // Null says that there is none; left out it would mean another number to each implementation.
+  // null means no shared experts. An absent key is an error, because implementations have different defaults.
   config.shared_experts = fields.integer("n_shared_experts", 0, 1024,
                                          fields.is_null("n_shared_experts") ? std::optional(0U) : std::nullopt);
   config.expert_inner = fields.integer("moe_intermediate_size", 1, kMaxWidth);
@@ -220,8 +220,7 @@ Result<void> read_latent_model(format::ConfigFields& fields, ModelConfig& config
   read_attention(fields, config);
   if (is_sparse_type(config.model_type)) read_sparse_attention(fields, config);
   if (fields.error()) return *fields.error();
-  // transformers counts what is rotated as a share of a head; of Mistral's that is the part with position and the
-  // other.
+  // Mistral's partial_rotary_factor is relative to a whole query head: the part without position and the rotated part.
   const bool counts_head = config.model_type == kMistral;
   const double rotated_share = counts_head ? static_cast<double>(config.rope_dim) / config.query_dim() : 1.0;
   TRY_ASSIGN(config.rope, read_rope(fields, config.max_positions, rotated_share));
@@ -232,7 +231,7 @@ Result<void> read_latent_model(format::ConfigFields& fields, ModelConfig& config
   return {};
 }
 
-// What says how weights are stored, and where it stands; no object: nothing does.
+// The JSON object that describes how weights are stored, and its place for error texts. A null object: there is none.
 struct Described {
   const format::Json* object = nullptr;
   std::string place;
@@ -267,7 +266,7 @@ Result<ModelConfig> parse_language_model(const format::Json& json, const std::st
   return config;
 }
 
-// The configuration of a model with pictures: its language model is run, its pictures are not.
+// The configuration of a multimodal model: only its language model is run.
 Result<ModelConfig> parse_wrapper(const format::Json& json, Described quantization) {
   format::ConfigFields fields(json, std::string(kFile));
   const std::string type = fields.text("model_type", "");

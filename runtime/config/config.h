@@ -38,8 +38,8 @@ struct RopeConfig {
     bool operator==(const Yarn&) const = default;
   };
   std::optional<Yarn> yarn;
-  /// Queries at position p are multiplied with 1 + beta ln(1 + floor(p / yarn's original_positions))
-  /// (llama_4_scaling_beta of Mistral-Small-4); 0: they are not.
+  /// Queries at position p are multiplied by 1 + beta ln(1 + floor(p / yarn's original_positions))
+  /// (llama_4_scaling_beta of Mistral-Small-4); 0: not scaled.
   double query_beta = 0;
   bool operator==(const RopeConfig&) const = default;
 };
@@ -47,31 +47,32 @@ struct RopeConfig {
 /// Sparse attention: an indexer chooses the positions that a row attends to (runtime/model/indexer.h).
 struct IndexerConfig {
   uint32_t heads = 0;
-  uint32_t dim = 0;   // of a head and of a key; the first rope_dim are rotated
-  uint32_t most = 0;  // positions of a row (index_topk)
+  uint32_t dim = 0;   // per head and key; the first rope_dim are rotated (DeepSeek-V4: the last)
+  uint32_t most = 0;  // positions chosen for a row, at most (index_topk)
   kernels::RopePairs pairs = kernels::RopePairs::halves;
-  /// [layers]: layers without an indexer, which attend to what the last one before has chosen. Empty: none.
+  /// [layers]: whether a layer has no indexer and reuses the choice of the last layer before it that has one. Empty:
+  /// every layer has one.
   std::vector<bool> shared = {};
-  /// Further drafts of the MTP module attend to what the first has chosen (index_share_for_mtp_iteration).
+  /// After the first draft, the MTP module reuses the first draft's choice (index_share_for_mtp_iteration).
   bool drafts_share = false;
   bool operator==(const IndexerConfig&) const = default;
 };
 
-/// DeepSeek-V4's attention: to a window of positions, and to entries that positions are compressed to
+/// DeepSeek-V4's attention: to a sliding window of positions, and to compressed entries, each made of several positions
 /// (runtime/model/window_attention.h).
 struct WindowConfig {
-  uint32_t positions = 0;       // of the window, a row's own among them (sliding_window)
-  std::vector<uint32_t> every;  // [layers]: positions that an entry stands for; 0: the layer has none (compress_ratios)
-  RopeConfig rope;              // of layers with entries; ModelConfig::rope is of the others
-  uint32_t out_groups = 0;      // of heads, whose outputs are projected together (o_groups)
-  uint32_t out_rank = 0;        // values that a group's are projected to (o_lora_rank)
+  uint32_t positions = 0;       // window size, the row's own position included (sliding_window)
+  std::vector<uint32_t> every;  // [layers]: positions per compressed entry; 0: no entries (compress_ratios)
+  RopeConfig rope;              // for layers with entries; ModelConfig::rope is for the others
+  uint32_t out_groups = 0;      // groups of heads whose outputs are projected together (o_groups)
+  uint32_t out_rank = 0;        // width that each group is projected to (o_lora_rank)
   bool operator==(const WindowConfig&) const = default;
 };
 
 /// Residual streams that are mixed before and after each block (manifold-constrained hyper-connections).
 struct StreamsConfig {
   uint32_t count = 0;   // hc_mult
-  uint32_t rounds = 0;  // of Sinkhorn's algorithm (hc_sinkhorn_iters)
+  uint32_t rounds = 0;  // iterations of Sinkhorn's algorithm (hc_sinkhorn_iters)
   float epsilon = 0;    // hc_eps
   bool operator==(const StreamsConfig&) const = default;
 };
@@ -96,12 +97,12 @@ struct ModelConfig {
   RopeConfig rope;
   std::optional<IndexerConfig> indexer;  // absent: attention is to all positions
   std::optional<WindowConfig> window;    // absent: attention is latent attention
-  std::optional<StreamsConfig> streams;  // absent: there is one, to which outputs are added
+  std::optional<StreamsConfig> streams;  // absent: one stream, to which outputs are added
 
   uint32_t dense_inner = 0;  // width of a dense layer's MLP
   uint32_t first_moe_layer = 0;
   uint32_t moe_layer_step = 1;
-  std::vector<bool> moe_layers;  // where only a list says which they are (mlp_layer_types); else empty
+  std::vector<bool> moe_layers;  // [layers], if only a list gives them (mlp_layer_types); else empty
   uint32_t experts = 0;
   uint32_t shared_experts = 0;
   uint32_t expert_inner = 0;
@@ -113,50 +114,50 @@ struct ModelConfig {
   bool selection_bias = true;  // e_score_correction_bias
   bool normalise = true;
   float routed_scale = 1;
-  uint32_t layers_by_token = 0;          // first layers, whose experts a table gives for each token (num_hash_layers)
-  float gate_limit = kernels::kNoLimit;  // of routed and shared experts (swiglu_limit)
+  uint32_t layers_by_token = 0;          // leading layers that look experts up by token id (num_hash_layers)
+  float gate_limit = kernels::kNoLimit;  // clamp in routed and shared experts (swiglu_limit)
 
-  bool is_quantised = false;  // it has a "quantization_config", or hf_quant_config.json stands beside it
+  bool is_quantised = false;  // a "quantization_config" or hf_quant_config.json describes its weights
   format::Quantization quantization;
-  format::ExpectedForm expected;   // where nobody has seen the tensors, as the next one
-  bool expects_fp4 = false;        // of routed experts (expert_dtype); what they are is said by their tensors
-  std::vector<std::string> notes;  // for people: what was passed over, a sentence each
+  format::ExpectedForm expected;   // stored form to plan with while the tensors are unread
+  bool expects_fp4 = false;        // the same for routed experts (expert_dtype)
+  std::vector<std::string> notes;  // for people: a sentence for each thing that was passed over
   std::vector<uint32_t> eos_tokens;
 
   [[nodiscard]] bool is_moe(LayerId layer) const {
     if (layer.value < moe_layers.size()) return moe_layers[layer.value];
     return layer.value >= first_moe_layer && layer.value % moe_layer_step == 0;
   }
-  /// Positions that one of the layer's compressed entries stands for; 0: it has none, as a draft module's layer.
+  /// Positions per compressed entry of the layer; 0: it has no entries, as a draft module's layer.
   [[nodiscard]] uint32_t entry_positions(LayerId layer) const {
     return window && layer.value < window->every.size() ? window->every[layer.value] : 0;
   }
-  /// Whether the layer chooses positions itself, or entries; a layer after the last, the MTP module's, does.
+  /// Whether the layer has its own indexer, for positions or entries. With latent attention, so has the layer after the
+  /// last: the MTP module's.
   [[nodiscard]] bool has_indexer(LayerId layer) const {
     if (window) return entry_positions(layer) == kChosenEntryPositions;
     return indexer && (layer.value >= indexer->shared.size() || !indexer->shared[layer.value]);
   }
-  /// The tensor of the output head.
+  /// Name of the output head's tensor.
   [[nodiscard]] std::string_view head_name() const { return ties_head ? names->embedding : names->head; }
-  /// Entries of so many positions overlap and are chosen by an indexer; others are not, and all of them are seen
-  /// (DeepSeek-V4 inference/model.py, class Attention).
+  /// Entries of this many positions overlap, and an indexer chooses among them. Other entries do not overlap, and rows
+  /// attend to all of them (DeepSeek-V4 inference/model.py, class Attention).
   static constexpr uint32_t kChosenEntryPositions = 4;
   [[nodiscard]] bool is_by_token(LayerId layer) const { return layer.value < layers_by_token; }
   [[nodiscard]] uint32_t query_dim() const { return nope_dim + rope_dim; }
-  /// Numbers that the cache holds for a token and layer: latent, then rotary key.
+  /// Values that the cache holds per token and layer: latent, then rotary key.
   [[nodiscard]] uint32_t cache_dim() const { return kv_rank + rope_dim; }
   [[nodiscard]] kernels::LatentShape cache_shape() const { return {.latent_dim = kv_rank, .rope_dim = rope_dim}; }
   bool operator==(const ModelConfig&) const = default;
 };
 
-/// Parses the text of config.json. Where it wraps a language model ("text_config"), that model is read.
-/// `hf_quant_config`: the text of that file, which says how weights are stored where config.json does not; may be
+/// Parses the text of config.json. If it wraps a language model ("text_config"), reads that model.
+/// `hf_quant_config`: text of hf_quant_config.json, which describes the stored weights if config.json does not; may be
 /// empty.
 [[nodiscard]] Result<ModelConfig> parse_model_config(std::string_view text, std::string_view hf_quant_config = {});
 
-/// The token ids under "eos_token_id" (a number, a list, or absent) of config.json (its text_config, where it has one
-/// that says so) or generation_config.json.
-/// `file` is for the error text.
+/// Token ids under "eos_token_id" (a number, a list, or absent) in config.json or generation_config.json. Those in a
+/// "text_config", if any, take precedence. `file` is for the error text.
 [[nodiscard]] Result<std::vector<uint32_t>> parse_eos_tokens(std::string_view text, std::string_view file);
 
 }  // namespace dspack::runtime

@@ -11,11 +11,11 @@ namespace {
 
 struct OnlyValue {
   std::string_view key;
-  std::string_view json;  // the value that can be run
+  std::string_view json;  // the only runnable value
   std::string_view reason;
 };
 
-// Absent and null mean this value in DeepSeek's and transformers' code alike.
+// An absent or null key means this value in both DeepSeek's and transformers' code.
 constexpr std::array<OnlyValue, 12> kOnlyValues = {{
     {"attention_bias", "false", "only attention without bias can be run"},
     {"mlp_bias", "false", "only MLPs without bias can be run"},
@@ -31,7 +31,7 @@ constexpr std::array<OnlyValue, 12> kOnlyValues = {{
     {"use_mla", "true", "only latent attention can be run"},
 }};
 
-// Training, storage, provenance, the shape of a program's answer, defaults of sampling, and token ids.
+// Keys for training, storage, provenance, the form of a program's output, sampling defaults, and token ids.
 constexpr std::string_view kWithoutEffect[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",

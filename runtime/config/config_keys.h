@@ -1,6 +1,6 @@
-// Bounds of the sizes in config.json, and its other keys: those with only one value that can run, and those without
-// effect on the result. Any other key that is not read is refused (ConfigFields::refuse_others). Threads: thread-safe
-// (pure functions). Source: DeepSeek's and transformers' configuration classes, and the released config.json files.
+// Bounds on the sizes in config.json, and its other keys: those with only one runnable value, and those without effect
+// on the result. Any other key that is not read is refused (ConfigFields::refuse_others). Threads: thread-safe (pure
+// functions). Source: DeepSeek's and transformers' configuration classes, and the released config.json files.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ inline constexpr uint32_t kMaxChosen = 1U << 20;
 // kernels::Rows counts in 32 bits.
 inline constexpr uint64_t kMaxRowValues = 1ULL << 31;
 
-/// Fails (unsupported) where a key changes the computation into one that this program does not do. `elsewhere`: keys
-/// that the model has a use for.
+/// Fails (unsupported) if a key asks for a computation that this program does not do. `elsewhere`: keys to skip, which
+/// the model reads itself.
 void refuse_other_values(format::ConfigFields& fields, std::span<const std::string_view> elsewhere);
 
 /// Keys of a language model's configuration that do not change its logits.
 [[nodiscard]] std::span<const std::string_view> keys_without_effect();
 
-/// Keys of a configuration whose language model is described in its "text_config": the rest is about images.
+/// Keys without effect beside a "text_config", which holds the language model; most describe images.
 [[nodiscard]] std::span<const std::string_view> wrapper_keys_without_effect();
 
 }  // namespace dspack::runtime

@@ -45,7 +45,7 @@ std::string read_type(format::ConfigFields& fields) {
   return type;
 }
 
-// Keys that Mistral4Config of transformers puts beside YaRN's.
+// Keys that transformers' Mistral4Config adds to YaRN's.
 void read_mistral_keys(format::ConfigFields& fields, uint32_t max_positions, RopeConfig& rope) {
   rope.query_beta = fields.number("llama_4_scaling_beta", 0, 1e3, 0);
   if (rope.query_beta != 0 && !rope.yarn) {

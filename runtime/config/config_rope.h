@@ -8,8 +8,9 @@
 namespace dspack::runtime {
 
 /// Reads rope_theta and rope_scaling {type} of released files, or rope_parameters {rope_type, rope_theta} as
-/// transformers 5 writes them. `max_positions` (max_position_embeddings) gives the factor where it is left out.
-/// `rotated_share`: what partial_rotary_factor must be, 1, or of Mistral-Small-4 the rotated part of a query's head.
+/// transformers 5 writes them. `max_positions` (max_position_embeddings) gives YaRN's factor if it is left out.
+/// `rotated_share`: the required partial_rotary_factor: 1, or the rotated share of a query head (Mistral-Small-4;
+/// DeepSeek-V4 in transformers).
 [[nodiscard]] Result<RopeConfig> read_rope(format::ConfigFields& fields, uint32_t max_positions, double rotated_share);
 
 }  // namespace dspack::runtime

@@ -19,9 +19,9 @@ constexpr std::string_view kGlm = "glm_moe_dsa";
 
 constexpr uint32_t kMaxFrequency = 1U << 20;
 
-using Shared = std::optional<std::vector<bool>>;  // [layers]; nullopt: that key says nothing, or is wrong
+using Shared = std::optional<std::vector<bool>>;  // [layers]; nullopt: the key is absent or invalid
 
-// "FSS.." or a list of "full" and "shared".
+// Reads "FSS..", or a list of "full" and "shared".
 Shared read_list(format::ConfigFields& fields, std::string_view key, const ModelConfig& config) {
   const format::Json* found = fields.find(key);
   if (found == nullptr) return std::nullopt;
@@ -49,8 +49,8 @@ Shared read_list(format::ConfigFields& fields, std::string_view key, const Model
   return shared;
 }
 
-// Every `index_topk_freq`-th layer from `index_skip_topk_offset` on, and those before, have an indexer (GLM-5.2;
-// transformers GlmMoeDsaConfig).
+// The first `index_skip_topk_offset` layers have an indexer, then every `index_topk_freq`-th one (GLM-5.2; transformers
+// GlmMoeDsaConfig).
 Shared read_frequency(format::ConfigFields& fields, const ModelConfig& config) {
   const uint32_t frequency = fields.integer("index_topk_freq", 1, kMaxFrequency, 1);
   const uint32_t offset = fields.integer("index_skip_topk_offset", 0, kMaxFrequency, 2);
@@ -61,7 +61,8 @@ Shared read_frequency(format::ConfigFields& fields, const ModelConfig& config) {
   return shared;
 }
 
-// Three keys may say it, and programs read different ones first: those that are there must agree.
+// Three keys may list these layers, and programs differ in which they read first, so indexer_types must agree with the
+// others.
 std::vector<bool> read_shared(format::ConfigFields& fields, const ModelConfig& config) {
   const Shared types = read_list(fields, "indexer_types", config);
   const Shared pattern = read_list(fields, "index_topk_pattern", config);
@@ -73,7 +74,7 @@ std::vector<bool> read_shared(format::ConfigFields& fields, const ModelConfig& c
     }
   };
   check(pattern, "index_topk_pattern");
-  // A pattern goes before the frequency, which then says nothing.
+  // A pattern overrides the frequency.
   if (!pattern) check(frequency, "index_topk_freq");
   std::vector<bool> shared = types.value_or(pattern.value_or(frequency.value_or(std::vector<bool>())));
   if (!shared.empty() && shared.front()) {
@@ -120,7 +121,7 @@ void read_sparse_attention(format::ConfigFields& fields, ModelConfig& config) {
     fields.fail(ErrorKind::unsupported, "q_lora_rank",
                 "the indexer reads the latent of the queries; there must be one");
   }
-  // transformers does not read it, others do.
+  // transformers ignores this key; other programs read it.
   if (fields.flag("indexer_rope_interleave", is_glm) != is_glm) {
     fields.fail(ErrorKind::unsupported, "indexer_rope_interleave",
                 fmt::format("only {} can be run for {}", is_glm, config.model_type));

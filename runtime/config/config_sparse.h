@@ -1,4 +1,4 @@
-// The part of config.json that says how attention is sparse: DeepSeek-V3.2 (deepseek_v32) and GLM-5 (glm_moe_dsa).
+// The part of config.json that describes sparse attention: DeepSeek-V3.2 (deepseek_v32) and GLM-5 (glm_moe_dsa).
 // Threads: pure functions. Errors: kept by the fields.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace dspack::runtime {
 
 [[nodiscard]] bool is_sparse_type(std::string_view model_type);
 
-/// Of a model of such a type, whose sizes and attention have been read.
+/// Reads `config.indexer`. Precondition: is_sparse_type, and `config` has the sizes and the latent attention.
 void read_sparse_attention(format::ConfigFields& fields, ModelConfig& config);
 
 }  // namespace dspack::runtime

@@ -18,12 +18,12 @@ namespace {
 
 constexpr std::string_view kType = "deepseek_v4";
 
-// Far above every released model; products of two stay below kMaxRowValues.
+// Far above every released model.
 constexpr uint32_t kMaxHeadDim = 1U << 16;
 constexpr uint32_t kMaxWindow = 1U << 20;
 constexpr uint32_t kMaxRounds = 1000;
 
-// Positions to an entry, and what transformers calls a layer of that kind.
+// Positions per entry (0: no entries), and transformers' name for such a layer.
 struct LayerKind {
   uint32_t every;
   std::string_view type;
@@ -34,7 +34,7 @@ constexpr std::array<LayerKind, 3> kLayerKinds = {{{0, "sliding_attention"},
 
 using Ratios = std::optional<std::vector<uint32_t>>;
 
-// DeepSeek's list: a number for each layer, and after them one for each draft module.
+// DeepSeek's list: a number for each layer, then one for each draft module.
 Ratios read_ratios(format::ConfigFields& fields, const ModelConfig& config) {
   const format::Json* list = fields.find("compress_ratios");
   if (list == nullptr) return std::nullopt;
@@ -70,7 +70,7 @@ Ratios read_layer_types(format::ConfigFields& fields, const ModelConfig& config)
   return std::nullopt;
 }
 
-// How many positions an entry stands for, by kind of layer; only the released numbers can be run.
+// compress_rates: positions per entry, by kind of layer. Only the released numbers can be run.
 void check_rates(format::ConfigFields& fields) {
   const format::Json* rates = fields.object("compress_rates");
   if (rates == nullptr) return;
@@ -109,8 +109,8 @@ uint32_t read_rotated(format::ConfigFields& fields, uint32_t head_dim) {
   return dim;
 }
 
-// Neither cosines nor scores are multiplied by what YaRN computes from its factor (DeepSeek-V4 inference/model.py,
-// precompute_freqs_cis and Attention.softmax_scale).
+// YaRN's magnitude factor scales neither cosines nor scores (DeepSeek-V4 inference/model.py, precompute_freqs_cis and
+// Attention.softmax_scale).
 Result<void> check_magnitude(RopeConfig& rope, const std::string& place) {
   if (!rope.yarn) return {};
   const bool has_other = rope.yarn->mscale != 0 || rope.yarn->attention_factor.value_or(1) != 1;
@@ -123,7 +123,7 @@ Result<void> check_magnitude(RopeConfig& rope, const std::string& place) {
   return {};
 }
 
-// As transformers writes both: "rope_parameters": {"main": {..}, "compress": {..}}.
+// Both rotary embeddings as transformers writes them: "rope_parameters": {"main": {..}, "compress": {..}}.
 Result<void> read_two_ropes(const format::Json& parameters, const std::string& place, ModelConfig& config) {
   format::ConfigFields both(parameters, place);
   const double share = static_cast<double>(config.rope_dim) / config.query_dim();
@@ -211,7 +211,7 @@ void read_streams(format::ConfigFields& fields, ModelConfig& config) {
   config.streams = streams;
 }
 
-// The first layers find their experts by token: as DeepSeek counts them, or as transformers lists them.
+// Reads how many leading layers look their experts up by token id: DeepSeek gives the number, transformers a list.
 void read_layers_by_token(format::ConfigFields& fields, ModelConfig& config) {
   std::optional<uint32_t> listed;
   if (const format::Json* types = fields.find("mlp_layer_types"); types != nullptr) {
@@ -250,15 +250,15 @@ void read_clamped_experts(format::ConfigFields& fields, ModelConfig& config) {
   if (uint64_t{config.shared_experts} * config.expert_inner > kMaxRowValues)
     fields.fail(ErrorKind::invalid, "n_shared_experts", "times moe_intermediate_size exceeds 2^31");
   read_layers_by_token(fields, config);
-  // The type of the experts is that of their tensors; this is what to expect where nobody has seen them.
+  // Only for plans without tensors: otherwise the tensors give the experts' type.
   config.expects_fp4 = fields.text("expert_dtype", "") == "fp4";
-  // What transformers writes besides.
+  // Further keys that transformers writes.
   for (const std::string_view key : {"num_local_experts", "intermediate_size"})
     (void)fields.find(key);
 }
 
-// Draft modules are counted by these keys and their tensors: num_nextn_predict_layers says 1 of three. They are not
-// run.
+// Draft modules are not run. num_nextn_predict_layers is 1 in a model that has three; these keys and the tensors
+// describe them.
 void read_drafts(format::ConfigFields& fields, ModelConfig& config) {
   for (const std::string_view key : {"dspark_block_size", "dspark_noise_token_id", "dspark_target_layer_ids",
                                      "dspark_markov_rank", "router_jitter_noise"})

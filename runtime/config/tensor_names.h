@@ -1,4 +1,4 @@
-// Names of the tensors that the model asks for, as a family of checkpoints writes them.
+// Names of the tensors that the model reads, by family of checkpoints.
 // Threads: plain values. Source: the released indexes of DeepSeek-V3 and DeepSeek-V4.
 #pragma once
 
@@ -16,13 +16,13 @@ struct TensorNames {
   std::string_view embedding;
   std::string_view final_norm;
   std::string_view head;
-  std::string_view layers;          // what stands before a layer's number
-  std::string_view attention_norm;  // of a layer, as the next ones
+  std::string_view layers;          // prefix of a layer's number
+  std::string_view attention_norm;  // below a layer, as the next three
   std::string_view mlp_norm;
   std::string_view attention;
-  std::string_view mlp;                         // dense or of experts
-  std::string_view router_bias;                 // of the mlp
-  std::array<std::string_view, 3> projections;  // of an MLP: gate, up, down
+  std::string_view mlp;                         // dense or MoE
+  std::string_view router_bias;                 // below the mlp
+  std::array<std::string_view, 3> projections;  // below an MLP: gate, up, down
 
   /// "model.layers.3"
   [[nodiscard]] std::string layer(LayerId layer) const { return fmt::format("{}{}", layers, layer.value); }
@@ -32,12 +32,12 @@ struct TensorNames {
   }
 };
 
-/// The module of a layer in transformers, by which traces are named: "model.layers.3".
+/// A layer's module name in transformers, which traces use: "model.layers.3".
 [[nodiscard]] inline std::string layer_module(LayerId layer) {
   return fmt::format("model.layers.{}", layer.value);
 }
 
-/// DeepSeek-V3's, as transformers writes them.
+/// DeepSeek-V3's names, as transformers writes them.
 inline constexpr TensorNames kTransformersNames{.embedding = "model.embed_tokens.weight",
                                                 .final_norm = "model.norm.weight",
                                                 .head = "lm_head.weight",
@@ -49,7 +49,7 @@ inline constexpr TensorNames kTransformersNames{.embedding = "model.embed_tokens
                                                 .router_bias = "gate.e_score_correction_bias",
                                                 .projections = {"gate_proj", "up_proj", "down_proj"}};
 
-/// DeepSeek-V4's, which are those of DeepSeek's own code.
+/// DeepSeek-V4's names, as in DeepSeek's own code.
 inline constexpr TensorNames kDeepseekNames{.embedding = "embed.weight",
                                             .final_norm = "norm.weight",
                                             .head = "head.weight",

@@ -5,7 +5,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr double kKept = 0.98;  // of what was measured, from pass to pass
+constexpr double kKept = 0.98;  // factor by which older passes decay in each pass
 
 }  // namespace
 

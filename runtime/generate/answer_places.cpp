@@ -21,7 +21,7 @@ AnswerPlace& AnswerPlaces::choose(const Generation& generation) {
   for (const AnswerPlace& place : places_)
     states.push_back({.is_free = !place.generation, .tokens = place.sequence.tokens(), .use = place.use});
   std::span<const uint32_t> prompt = generation.prompt;
-  if (generation.scores_prompt) prompt = {};  // it goes on with nothing
+  if (generation.scores_prompt) prompt = {};  // it continues no conversation
   const size_t index = choose_place(states, prompt);
   const bool is_other = !goes_on(states[index], prompt);
   if (is_other) {
@@ -58,7 +58,7 @@ uint32_t AnswerPlaces::take_from_others(AnswerPlace& place, std::span<const uint
 }
 
 bool AnswerPlaces::is_being_read_elsewhere(const AnswerPlace& place) const {
-  if (place.generation->scores_prompt) return false;  // it takes nothing
+  if (place.generation->scores_prompt) return false;  // it reuses no rows
   return std::ranges::any_of(places_, [&place](const AnswerPlace& other) {
     if (&other == &place || !other.answer || !other.answer->is_reading() || other.arrived > place.arrived) return false;
     const uint32_t common = kept_tokens(other.answer->tokens(), place.answer->tokens());
@@ -70,7 +70,7 @@ void AnswerPlaces::keep(const Sequence& sequence) {
   try {
     cache_->keep(sequence);
   } catch (const std::bad_alloc&) {
-    // The caches that compute come first.
+    // The memory is needed more for running answers.
   }
 }
 

@@ -1,7 +1,6 @@
-// The places of a scheduler's answers, each with a KV cache: which one a generation gets, and what its prompt has in
-// common with what all of them hold, or the prefix cache.
-// Threads: single-thread. Lifetime: borrows the prefix cache. Errors: none of its own; it throws where there is no
-// memory.
+// The places of a scheduler's answers, each with a KV cache: chooses the place of a generation, and reuses the rows
+// that places or the prefix cache already have of its prompt.
+// Threads: single-thread. Lifetime: borrows the prefix cache. Errors: none of its own; throws if memory is short.
 #pragma once
 
 #include <cstdint>
@@ -19,40 +18,42 @@ struct AnswerPlace {
   Sequence sequence;
   std::optional<Speculator> speculator = {};
   std::optional<Generation> generation = {};
-  std::optional<Continuation> answer = {};  // of the generation
-  uint64_t arrived = 0;                     // when its generation came
-  PlaceUse use = {};                        // by conversations so far
+  std::optional<Continuation> answer = {};  // the generation's
+  uint64_t arrived = 0;                     // when its generation arrived
+  PlaceUse use = {};                        // by the conversation in it
 };
 
 class AnswerPlaces {
  public:
-  /// `cache`: of what places held that others took; nullptr: that is lost.
+  /// `cache`: keeps the rows of conversations whose place is reused; nullptr: they are dropped.
   explicit AnswerPlaces(PrefixCache* cache) : cache_(cache) {}
   [[nodiscard]] std::deque<AnswerPlace>& all() { return places_; }
   [[nodiscard]] const std::deque<AnswerPlace>& all() const { return places_; }
 
-  /// Those that have a generation; those that have one of this client.
+  /// Number of places that have a generation; that have one of this client.
   [[nodiscard]] uint32_t busy() const;
   [[nodiscard]] uint32_t busy(const std::string& client) const;
 
-  /// A free one, of which there must be one (place_choice.h); it counts as used from now on.
+  /// Chooses a free place (place_choice.h), and counts it as used. Precondition: one is free.
   [[nodiscard]] AnswerPlace& choose(const Generation& generation);
-  /// Leaves in the place what its generation's prompt begins with, as much as there is anywhere; nothing of one that is
-  /// scored, since a cache has no logits. Returns how much came from other places.
+  /// Makes the place's sequence the longest prefix of its generation's prompt that any place or the cache has; empty if
+  /// the prompt is scored, since no cache has logits. Returns the number of tokens copied from other places.
   uint32_t begin_with_common(AnswerPlace& place);
-  /// What any other place holds of `prompt`, with which the place's sequence begins; returns how much that is.
+  /// Extends the place's sequence, a prefix of `prompt`, by what other places hold of `prompt`; returns by how many
+  /// tokens.
   uint32_t take_from_others(AnswerPlace& place, std::span<const uint32_t> prompt);
-  /// Whether an earlier prompt that is being read has at least half of what this one lacks.
+  /// Whether an earlier prompt that is being read shares at least half of the tokens that this one lacks.
   [[nodiscard]] bool is_being_read_elsewhere(const AnswerPlace& place) const;
-  /// In the cache, which there must be. What cannot be kept for want of memory is computed again.
+  /// Keeps the sequence in the cache. Precondition: there is a cache. If memory is short, it is not kept, and is
+  /// computed again.
   void keep(const Sequence& sequence);
-  /// Of a sequence that ends with its prompt. Where its cache has rings, nothing goes on from there any more once the
-  /// answer is long.
+  /// Keeps a sequence that ends with its prompt, if its cache has rings: after a long answer nothing could continue
+  /// from the prompt's end.
   void keep_prompt(const Sequence& sequence) {
     if (cache_ != nullptr && sequence.cache().shape().has_rings()) keep(sequence);
   }
-  /// Rows that gave no probabilities, wherever they have come from, are not kept, nor gone on from: not by this place,
-  /// and not by others that may have them from it or from the same file.
+  /// Drops rows that gave no probabilities: from the cache, this place, and free places that may have them from here or
+  /// from the same file.
   void forget(Sequence& sequence);
 
  private:

@@ -1,10 +1,9 @@
-// Constraints on tokens out of descriptions of a text's form: JSON schemas, constants, and what is made of these
-// (xgrammar's structural tags: https://xgrammar.mlc.ai/docs/). Clients send the same form with every request, so those
-// used lately are kept.
-// Threads: thread-safe. Forms are compiled by two threads of its own, one for most of them and one for those that turn
-// out to take long, and clients come in turn in both. Lifetime: owns all it needs. Errors: make: unsupported (a build
-// without the library); compile: invalid or unsupported (the form, in the library's words; one that takes too long),
-// budget (too many wait).
+// Compiles descriptions of a text's form into constraints on tokens: JSON schemas, constants, and combinations of these
+// (xgrammar's structural tags: https://xgrammar.mlc.ai/docs/). Recently used forms are kept, since clients send the
+// same form with every request.
+// Threads: thread-safe. Two threads of its own compile: one for most forms, one for those that turn out to take long;
+// clients take turns in both. Lifetime: owns all it needs. Errors: make: unsupported (a build without the library);
+// compile: invalid or unsupported (the form, in the library's words; one that takes too long), budget (too many wait).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@
 
 namespace dspack::runtime {
 
-/// Bytes of a form's description; more takes the library too long.
+/// Most bytes of a form's description; the library takes too long for more.
 inline constexpr size_t kMostFormBytes = 512U << 10U;
 
 class ConstraintCompiler {
@@ -32,11 +31,11 @@ class ConstraintCompiler {
   /// Whether this build has the library.
   [[nodiscard]] static bool is_available();
 
-  /// Called once, by a compiling thread, or at once with an error. Never, if the compiler is gone before, or what it
-  /// is for.
+  /// Called once, by a compiling thread, or at once with an error. Not called if the compiler is destroyed first, or
+  /// the caller is gone.
   using Done = std::function<void(Result<std::unique_ptr<TokenConstraint>> made)>;
-  /// `form`: the "format" of a structural tag, as JSON. `client`: who wants it. `gone`: nobody waits for it any more;
-  /// it makes room for others at once, also while it is compiled.
+  /// `form`: the "format" of a structural tag, as JSON. `client`: who wants it. `gone`: requested once the result is
+  /// not needed any more; the form then makes room for others at once, even while it is compiled.
   virtual void compile(std::string form, std::string client, Done done, std::stop_token gone) = 0;
 };
 

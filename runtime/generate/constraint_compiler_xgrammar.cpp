@@ -21,32 +21,32 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// There is no other way out of the library, and into it.
-thread_local std::string last_warning;                                // NOLINT: what the library said it would ignore
-thread_local Clock::time_point work_ends = Clock::time_point::max();  // NOLINT: when its work is ended
-thread_local uint64_t most_allocated = UINT64_MAX;                    // NOLINT: bytes, of the program, at which it is
-thread_local std::stop_token work_is_over;                            // NOLINT: nobody waits for it, or all ends
+// The only way to pass state into the library's callbacks, and out of them.
+thread_local std::string last_warning;                                // NOLINT: what the library says it ignores
+thread_local Clock::time_point work_ends = Clock::time_point::max();  // NOLINT: deadline of its work
+thread_local uint64_t most_allocated = UINT64_MAX;                    // NOLINT: bytes of the program at which work ends
+thread_local std::stop_token work_is_over;                            // NOLINT: the result is not needed any more
 
-/// Bytes that the program has from malloc; a call takes some microseconds.
+/// Bytes that the program has allocated with malloc; a call takes some microseconds.
 uint64_t allocated_bytes() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
 }
 
-/// Why work was ended.
+/// Ends work at its deadline.
 struct TookTooLong final : std::runtime_error {
   TookTooLong() : std::runtime_error("it takes too long") {}
 };
 
 }  // namespace
 
-// The library calls these three, as scripts/xgrammar builds it.
+// The library, as scripts/xgrammar builds it, calls these three.
 
-/// Called for every step of its work; hostile forms need endlessly many, and most steps allocate memory.
+/// Called in every step of its work; hostile forms need endlessly many steps, and most steps allocate memory.
 void dspack_count_work();
 void dspack_count_work() {
-  constexpr auto kLookAgain = std::chrono::milliseconds(5);  // at memory: the call must cost little, and a step may ask
-                                                             // for half a megabyte
+  constexpr auto kLookAgain = std::chrono::milliseconds(5);  // between looks at memory, to keep calls cheap; a step may
+                                                             // allocate half a megabyte
   thread_local uint32_t steps = 0;                           // NOLINT
   thread_local Clock::time_point next_look;                  // NOLINT
   if ((++steps & 0x3fU) != 0) return;
@@ -79,30 +79,30 @@ namespace {
 
 constexpr size_t kMostKept = 64;
 constexpr uint64_t kMostKeptBytes = 256U << 20U;
-/// Of what the library keeps of rules, of which the forms of many schemas have the same (schema_grammar.h).
+/// Limit on the rules that the library keeps; the forms of many schemas share rules (schema_grammar.h).
 constexpr int64_t kMostRuleBytes = 128 << 20;
-/// Of the grammar that a form becomes, as text: what the library does next takes time and memory in proportion.
+/// Limit on a form's grammar, as text: the library's further work takes time and memory in proportion.
 constexpr size_t kMostGrammarBytes = 1U << 20U;
-// Most forms take 0.05 s of a vocabulary of 129,000 tokens, the first bounded string of a server 1.3 s. What is not
-// done in a quarter of a second goes to the other thread, so that short ones do not wait for it.
+// Most forms take 0.05 s with a vocabulary of 129,000 tokens, a server's first bounded string 1.3 s. Forms that take
+// longer than a quarter of a second go to the other thread, so that short ones do not wait for them.
 constexpr double kMostQuickSeconds = 0.25;
 constexpr double kMostCompileSeconds = 10;
-/// By which the program may grow meanwhile. Most forms take less than 10 MB of a vocabulary of 129,000 tokens; what
-/// others allocate at the same time counts, for lack of a way to tell.
+/// By which the program may grow during a compilation. Most forms take less than 10 MB with a vocabulary of 129,000
+/// tokens; allocations of other threads count too, since they cannot be told apart.
 constexpr uint64_t kMostCompileBytes = 128U << 20U;
-/// All answers wait for the mask of one, which takes 0.1 ms in most forms.
+/// All answers wait for one answer's mask, which takes 0.1 ms in most forms.
 constexpr double kMostMaskSeconds = 0.5;
 
-/// What the library may take for a piece of work.
+/// Limits on a piece of the library's work.
 struct WorkBounds {
   double seconds;
-  uint64_t bytes = UINT64_MAX;  // of memory; the default: as much as there is
+  uint64_t bytes = UINT64_MAX;  // growth of the program; default: no limit
 };
 constexpr WorkBounds kCompiling{.seconds = kMostCompileSeconds, .bytes = kMostCompileBytes};
 constexpr WorkBounds kCompilingQuickly{.seconds = kMostQuickSeconds, .bytes = kMostCompileBytes};
 constexpr WorkBounds kMasking{.seconds = kMostMaskSeconds};
 
-/// The library's work on this thread ends at these bounds.
+/// While it lives, the library's work on this thread ends at these bounds.
 class BoundedWork {
  public:
   explicit BoundedWork(const WorkBounds& bounds) {
@@ -118,7 +118,7 @@ class BoundedWork {
   BoundedWork& operator=(const BoundedWork&) = delete;
 };
 
-/// What a call of the library returns, or why it was ended.
+/// The result of a call of the library, or why it failed.
 template <class Call>
 auto guarded(const WorkBounds& bounds, const Call& call, bool* is_too_long = nullptr) -> Result<decltype(call())> {
   const BoundedWork bounded(bounds);
@@ -147,7 +147,7 @@ class GrammarConstraint final : public TokenConstraint {
       return true;
     });
     if (filled) return std::span<const uint32_t>(bits_);
-    failure_ = filled.error();  // the library stopped somewhere within its work
+    failure_ = filled.error();  // the library stopped within its work: its state is unusable
     return filled.error();
   }
 
@@ -214,13 +214,13 @@ class GrammarConstraint final : public TokenConstraint {
   xgrammar::GrammarMatcher matcher_;
   uint32_t vocab_;
   std::vector<uint32_t> bits_;
-  bool is_filled_ = false;  // bits_, after read_
+  bool is_filled_ = false;  // bits_ are those after read_
   std::vector<uint32_t> read_;
-  size_t accepted_ = 0;  // of read_: those up to the end token
+  size_t accepted_ = 0;  // tokens of read_ that the matcher has accepted: up to the end token
   std::optional<Error> failure_;
 };
 
-/// Added tokens get bytes that no text has: a form names them as tokens, and never has them within a string.
+/// Added tokens get bytes that no text has: a form refers to them as tokens, and never matches them within a string.
 std::vector<std::string> vocabulary(const Tokenizer& tokenizer, uint32_t vocab) {
   std::vector<std::string> bytes(vocab);
   for (uint32_t id = 0; id < std::min(vocab, tokenizer.vocab_size()); ++id) {
@@ -262,7 +262,7 @@ class GrammarLibrary final : public ConstraintCompiler {
     wanted.done(Error{ErrorKind::budget, "the forms of too many answers are waiting already"});
   }
 
-  /// `longer`: for forms that take longer than the bounds allow; null: they are refused.
+  /// `longer`: queue for forms that exceed the time bound; null: they are refused.
   void work(const std::stop_token& stop, FormQueue& queue, const WorkBounds& bounds, FormQueue* longer) {
     while (auto wanted = queue.take(stop)) {
       if (wanted->gone.stop_requested()) continue;
@@ -325,7 +325,7 @@ class GrammarLibrary final : public ConstraintCompiler {
           fmt::format("it is too large: its grammar has {} bytes, more than {}", bytes, kMostGrammarBytes));
     }
     xgrammar::CompiledGrammar compiled = compiler_.CompileGrammar(grammar);
-    if (!last_warning.empty()) throw std::runtime_error(last_warning);  // of what it has ignored
+    if (!last_warning.empty()) throw std::runtime_error(last_warning);  // it has ignored a part of the form
     return compiled;
   }
 
@@ -344,9 +344,9 @@ class GrammarLibrary final : public ConstraintCompiler {
   xgrammar::TokenizerInfo tokens_;
   xgrammar::GrammarCompiler compiler_;
   std::mutex mutex_;
-  std::list<Kept> kept_;  // the last used first
+  std::list<Kept> kept_;  // most recently used first
   FormQueue waiting_, long_ones_;
-  std::jthread slow_, quick_;  // last: they use all the others
+  std::jthread slow_, quick_;  // last: they use all other members
 };
 
 }  // namespace

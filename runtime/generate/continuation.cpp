@@ -99,7 +99,7 @@ Result<void> Continuation::choose(std::span<const float> logits) {
 }
 
 Result<void> Continuation::take(Result<std::vector<uint32_t>> certain) {
-  TRY(engine_.model.check_device());  // first: what a failed device has computed may be no logits at all
+  TRY(engine_.model.check_device());  // first: a failed device's results may not be logits at all
   TRY_ASSIGN(certain_, std::move(certain));
   is_reading_ = false;
   sequence_.truncate(static_cast<uint32_t>(tokens_.size() + certain_.size() - 1));
@@ -113,7 +113,7 @@ std::optional<StopReason> Continuation::deliver(const OnToken& on_token, const s
     if (std::ranges::find(limits_.end_tokens, token) != limits_.end_tokens.end()) return StopReason::end_token;
     tokens_.push_back(token);
     if (!on_token(token, row)) return StopReason::stopped;
-    // An error of the constraint comes back with the next choice.
+    // The next choice reports an error of the constraint.
     if (const auto complete = sampler_.is_complete(tokens_); complete && *complete) return StopReason::end_token;
     if (answer().size() >= limits_.max_tokens) return StopReason::max_tokens;
   }

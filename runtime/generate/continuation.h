@@ -1,9 +1,10 @@
-// An answer on its way over a sequence: which tokens the next pass appends (of the prompt, then the last token and
-// drafts of what may follow), and which tokens follow for certain once the pass has been made. Its owner makes the
-// passes, for this answer alone (Session) or for several (Scheduler):
-//   next, a pass of these rows, passed; where needs_choice: choose, deliver; and again, until deliver names an end.
+// An answer in progress over a sequence: determines the tokens that the next pass appends (of the prompt, then the last
+// token and drafts of the next ones), and the tokens that certainly follow after the pass. Its owner runs the passes,
+// for this answer alone (Session) or for several (Scheduler):
+//   loop: next(); a pass over these rows; passed(); if needs_choice(): choose(), deliver(), until that returns an end
+//   at the end: finish()
 // Threads: single-thread. Lifetime: borrows the engine's parts, sequence, speculator, sampler and end tokens. Errors:
-// those of drafting, of the sampler and of the device; the answer cannot continue after one of `choose`.
+// those of drafting, of the sampler and of the device; after one of `choose` the answer cannot continue.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,9 @@
 namespace dspack::runtime {
 
 enum class StopReason {
-  end_token,     // the model ended its answer, or its form lets nothing follow
-  stopped,       // the token callback wanted no more
-  max_tokens,    // as many as were asked for
+  end_token,     // the model ended its answer, or its form allows no more
+  stopped,       // the token callback returned false
+  max_tokens,    // the requested number
   context_full,  // no position is left
   interrupted,
 };
@@ -29,8 +30,8 @@ enum class StopReason {
 [[nodiscard]] Result<void> check_prompt(std::span<const uint32_t> prompt, const ModelConfig& config,
                                         uint32_t positions);
 
-/// Tokens of the prompt that `held` begins with and that need not be computed again. At least the last one is, or there
-/// would be nothing to continue from.
+/// Number of tokens of the prompt that `held` begins with and that need not be computed again. The last one always is,
+/// since an answer continues from its output.
 [[nodiscard]] uint32_t kept_tokens(std::span<const uint32_t> held, std::span<const uint32_t> prompt);
 
 struct AnswerLimits {
@@ -40,39 +41,39 @@ struct AnswerLimits {
 
 class Continuation {
  public:
-  /// `speculator`: nullptr, or drafts for this sequence. Forgets what the sequence holds beyond the prompt's beginning.
+  /// `speculator`: drafts for this sequence; may be nullptr. Cuts the sequence to its common prefix with the prompt.
   /// Precondition: check_prompt.
   Continuation(const Engine& engine, Sequence& sequence, Speculator* speculator, std::vector<uint32_t> prompt,
                const AnswerLimits& limits, Sampler& sampler);
 
-  /// The rows of the next pass, `most` at most (not 0), borrowed until the next call. `may_draft`: drafts may be among
-  /// them.
+  /// The rows of the next pass, at most `most` (not 0), borrowed until the next call. `may_draft`: they may include
+  /// drafts.
   [[nodiscard]] Result<std::span<const uint32_t>> next(uint32_t most, bool may_draft, const std::stop_token& stop);
-  /// How a pass of these rows alone ends.
+  /// The end of a pass that has only these rows.
   [[nodiscard]] PassEnd* end_of_pass();
-  /// They went through the model, in `seconds`.
+  /// The pass over these rows was completed, in `seconds`.
   void passed(double seconds);
 
-  /// Whether the pass has told what follows; of the prompt only its last part does.
+  /// Whether the pass determines the next token: all passes but those of a prompt before its last part.
   [[nodiscard]] bool needs_choice() const { return lacking() == 0 || !is_reading_; }
-  /// The last so many rows of the pass, whose logits are chosen from.
+  /// Number of rows at the end of the pass from whose logits tokens are chosen.
   [[nodiscard]] uint32_t scored_rows() const { return 1 + drafts_; }
-  /// Chooses, given the final states of these rows; or their logits, FP32 [scored_rows, vocab].
+  /// Chooses tokens, given the scored rows' final states, or their logits, FP32 [scored_rows, vocab].
   [[nodiscard]] Result<void> choose(const kernels::Rows& final);
   [[nodiscard]] Result<void> choose(std::span<const float> logits);
-  /// Drafts among the pass's rows; and after `choose`, those that were chosen.
+  /// Drafts among the pass's rows; after `choose`, those that were accepted.
   [[nodiscard]] uint32_t drafts() const { return drafts_; }
   [[nodiscard]] uint32_t accepted_drafts() const { return static_cast<uint32_t>(certain_.size()) - 1; }
-  /// What was chosen last, one for each row from the first scored one; empty once all of it has been delivered.
+  /// The tokens chosen last, one per row from the first scored row on; empty once all are delivered.
   [[nodiscard]] std::span<const uint32_t> chosen() const { return certain_; }
-  /// Hands over one chosen token after the other, each as if it had come alone: `row` is the one of the scored rows
-  /// that it was chosen from; false ends the answer with this token. Nullopt: the answer continues.
+  /// Delivers the chosen tokens one by one, as if each had come alone. `row`: index of the scored row that it was
+  /// chosen from. False ends the answer with this token. Nullopt: the answer continues.
   using OnToken = std::function<bool(uint32_t token, uint32_t row)>;
   [[nodiscard]] std::optional<StopReason> deliver(const OnToken& on_token, const std::stop_token& stop);
-  /// Nothing follows: drafts that were accepted, but lie after the end, leave the sequence.
+  /// The answer has ended: removes accepted drafts after its end from the sequence.
   void finish();
 
-  /// Whether no token of the answer was chosen yet.
+  /// Whether the prompt is still being read: no token of the answer was chosen yet.
   [[nodiscard]] bool is_reading() const { return is_reading_; }
   /// Tokens that the sequence does not hold yet.
   [[nodiscard]] uint32_t lacking() const { return static_cast<uint32_t>(tokens_.size()) - sequence_.length(); }
@@ -89,15 +90,15 @@ class Continuation {
   Speculator* speculator_;
   AnswerLimits limits_;
   Sampler& sampler_;
-  std::vector<uint32_t> tokens_;  // of prompt and answer
-  uint32_t prompt_;               // tokens
+  std::vector<uint32_t> tokens_;  // prompt and answer
+  uint32_t prompt_;               // its length in tokens
   bool is_reading_ = true;
-  bool proposed_ = false;          // the speculator was asked for the present rows
-  uint32_t drafts_ = 0;            // among them
-  std::vector<uint32_t> rows_;     // of the next pass
+  bool proposed_ = false;          // the speculator was asked for drafts of the present rows
+  uint32_t drafts_ = 0;            // among the present rows
+  std::vector<uint32_t> rows_;     // the next pass's rows
   std::vector<uint32_t> certain_;  // chosen, not delivered yet
   std::vector<float> logits_;
-  uint32_t read_ = 0;  // of the prompt, computed
+  uint32_t read_ = 0;  // tokens of the prompt that were computed
   double reading_seconds_ = 0;
 };
 

@@ -14,7 +14,7 @@ namespace dspack::runtime {
 namespace {
 
 kernels::CudaOptions cuda_options(const DeviceOptions& options, size_t place) {
-  // A share waits for the plan, which knows the card.
+  // A share is resolved later, by the plan, which knows the card.
   const bool is_number = options.vram && !options.vram->percent;
   return {.index = options.gpus[place],
           .precision = options.precision,
@@ -81,7 +81,7 @@ VramLimits ChosenDevice::limits_of(const kernels::Device& device, const kernels:
                     .card_bytes = before.total_bytes,
                     .free_bytes = before.free_bytes,
                     .asked_bytes = {},
-                    // The CPU computes layers where they are faster than they cross the link.
+                    // If the CPU may replace the GPU, it computes layers faster than the link copies them.
                     .may_stream = !may_use_host()};
   if (vram_) limits.asked_bytes = vram_->of(before.total_bytes);
   return limits;
@@ -119,7 +119,7 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
   chosen.precision_ = options.precision;
   chosen.vram_ = options.vram;
   kernels::CpuOptions host = cpu;
-  // Beside a GPU the CPU computes what that lacks, exactly.
+  // Beside a GPU, the CPU computes experts that the GPU lacks, exactly.
   if (options.kind == DeviceKind::cpu) host.precision = options.precision;
   TRY_ASSIGN(chosen.host_, kernels::make_cpu_device(host));
   chosen.queue_ = chosen.host_->make_queue();
@@ -134,7 +134,7 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
   }
   if (gpu) {
     chosen.gpu_ = std::move(*gpu);
-    chosen.before_ = chosen.gpu_->memory();  // before the queue takes any of it: what is asked for is for both
+    chosen.before_ = chosen.gpu_->memory();  // before the queue uses any: a requested limit covers both
     chosen.queue_ = chosen.gpu_->make_queue();
     if (chosen.is_automatic_) chosen.note_ = fmt::format("device: {}", chosen.gpu_->description());
     return chosen;
@@ -143,7 +143,7 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
     return Error{gpu.error().kind,
                  fmt::format("--device cuda: {} (--device cpu runs without a GPU)", gpu.error().message)};
   }
-  // Where there is no driver, nobody expects a GPU.
+  // Without a driver no GPU is expected.
   if (options.has_driver()) {
     chosen.note_ = fmt::format("device: {}; no GPU: {}", chosen.host_->description(), gpu.error().message);
   }

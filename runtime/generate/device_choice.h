@@ -1,5 +1,6 @@
-// Which devices run a model: a GPU if one is requested, or if none is and there is one with room for what every token
-// needs; else the CPU. Of several GPUs the first runs the model, and the others compute routed experts.
+// Chooses the devices that run a model: a GPU if one is requested, or if no device is requested and a GPU has room for
+// what every token needs; else the CPU. Of several GPUs the first runs the model, and the others compute routed
+// experts.
 // Threads: single-thread. Lifetime: owns devices and queue. Errors: those of load_cuda_device if a GPU was requested;
 // unsupported (an instruction set).
 #pragma once
@@ -23,16 +24,16 @@ enum class DeviceKind { automatic, cpu, cuda };
 
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
-  std::vector<unsigned> gpus = {0};                          // of those that the driver shows; further ones for experts
-  kernels::Precision precision = kernels::Precision::exact;  // of what computes
-  std::optional<Amount> vram = {};          // most of each GPU's memory for this run; a share is of the card's
-  std::optional<Amount> vram_experts = {};  // routed experts in each one's memory; unset: as many as fit
-  MissOptions miss = {};                    // what becomes of the others
-  std::string cuda_library = {};            // empty: the one that belongs to the program
+  std::vector<unsigned> gpus = {0};                          // indices among the driver's; further ones compute experts
+  kernels::Precision precision = kernels::Precision::exact;  // the computing device's
+  std::optional<Amount> vram = {};          // limit on each GPU's memory for this run; a share is of the card's
+  std::optional<Amount> vram_experts = {};  // limit on routed experts in each GPU's memory; unset: all that fit
+  MissOptions miss = {};                    // how the other experts are computed
+  std::string cuda_library = {};            // empty: the program's own
   std::string cublaslt = {};                // CudaOptions::cublaslt
-  /// Opens the one at this place of `gpus`. Empty: load_cuda_device does.
+  /// Opens the GPU at index `place` of `gpus`. Empty: by load_cuda_device.
   std::function<Result<std::unique_ptr<kernels::Device>>(size_t place)> open_gpu = {};
-  /// Whether somebody may wonder why no GPU computes.
+  /// Whether to explain why no GPU computes.
   std::function<bool()> has_driver = [] { return kernels::has_nvidia_driver(); };
 };
 
@@ -41,35 +42,35 @@ struct DeviceOptions {
 
 class ChosenDevice {
  public:
-  /// Into whose memory files are read. It computes where no GPU does.
+  /// Files are read into its memory. It computes if no GPU does.
   [[nodiscard]] kernels::Device& host() { return *host_; }
   [[nodiscard]] kernels::Device& device() { return gpu_ ? *gpu_ : *host_; }
   [[nodiscard]] const kernels::Device& device() const { return gpu_ ? *gpu_ : *host_; }
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
   [[nodiscard]] bool is_gpu() const { return gpu_ != nullptr; }
-  /// A GPU beside the first, for experts.
+  /// A GPU after the first, for experts.
   struct Further {
     std::unique_ptr<kernels::Device> device;
-    kernels::DeviceMemory before;  // as memory_before
+    kernels::DeviceMemory before;  // memory when it was opened
   };
   [[nodiscard]] const std::vector<Further>& further() const { return further_; }
-  /// They have nothing to do in this run.
+  /// Closes the further GPUs, which this run has no use for.
   void drop_further(std::string_view reason);
   /// All devices that compute, for people.
   [[nodiscard]] std::string description() const;
   [[nodiscard]] kernels::Precision precision() const { return precision_; }
-  /// For people: which device runs, and why, where nobody has asked for it by name; else empty.
+  /// For people: which device runs and why, unless it was requested by name; else empty.
   [[nodiscard]] const std::string& note() const { return note_; }
-  /// Of a GPU: what a plan may take.
+  /// GPU memory that a plan may use. Precondition: is_gpu().
   [[nodiscard]] VramLimits vram_limits() const;
-  /// Of each further one.
+  /// The same for each further GPU.
   [[nodiscard]] std::vector<VramLimits> further_limits() const;
-  /// Memory of the GPU that was free when it was chosen.
+  /// The GPU's memory when it was chosen.
   [[nodiscard]] kernels::DeviceMemory memory_before() const { return before_; }
 
-  /// Whether nobody has asked for the GPU, so that the CPU may take its place.
+  /// Whether the GPU was chosen automatically, so the CPU may replace it.
   [[nodiscard]] bool may_use_host() const { return is_gpu() && is_automatic_; }
-  /// The CPU computes from now on. Nothing of the GPU may be in use any more.
+  /// Switches to the CPU. Precondition: may_use_host(), and the GPU's memory is not in use any more.
   void use_host(const std::string& reason);
 
  private:
@@ -85,7 +86,7 @@ class ChosenDevice {
   std::unique_ptr<kernels::Device> host_;
   std::unique_ptr<kernels::Device> gpu_;
   std::vector<Further> further_;
-  std::unique_ptr<kernels::Queue> queue_;  // of device()
+  std::unique_ptr<kernels::Queue> queue_;  // device()'s
 };
 
 [[nodiscard]] Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::CpuOptions& cpu);

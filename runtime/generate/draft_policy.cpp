@@ -7,23 +7,23 @@ namespace dspack::runtime {
 
 namespace {
 
-constexpr uint32_t kBurst = 6;       // steps of one look
-constexpr uint32_t kShortBurst = 3;  // if by then it is below kHopeless of the best
+constexpr uint32_t kBurst = 6;       // steps of one trial
+constexpr uint32_t kShortBurst = 3;  // ends here if it is below kHopeless of the best
 constexpr double kHopeless = 0.7;
 constexpr uint64_t kFirstInterval = 32;  // steps
 constexpr uint64_t kLongestInterval = 4096;
-constexpr double kTimeWeight = 0.05;  // of the newest step in the average of seconds
-// A step counts as at most this many average ones: a pause of the machine is no cost of drafts, and a lasting rise
-// still gets through, by a tenth a step.
+constexpr double kTimeWeight = 0.05;  // weight of the newest step in the average of seconds
+// A step counts as at most this many average ones: a pause of the machine is no cost of drafts. A lasting rise still
+// shows, by a tenth per step.
 constexpr double kMostSteps = 3;
-constexpr double kForget = 0.97;           // of older drafts in the acceptance: about the last 33 count
-constexpr double kMissWeight = 0.1;        // of the newest step in the averages of waiting and misses
-constexpr double kDraftCost = 1.2;         // plain steps: all its misses and all its arithmetic anew, and the module
-constexpr double kUsualAcceptance = 0.85;  // of a first draft: 81 to 90 % are published for V3 and R1
+constexpr double kForget = 0.97;           // decay of older drafts in the acceptance: about the last 33 count
+constexpr double kMissWeight = 0.1;        // weight of the newest step in the averages of waiting and misses
+constexpr double kDraftCost = 1.2;         // plain steps per draft: all misses and arithmetic again, and the module
+constexpr double kUsualAcceptance = 0.85;  // first draft's: 81 to 90 % are published for V3 and R1
 constexpr double kFewTries = 3;
 constexpr double kLead = 1.05;  // a number must be this much better to replace the present one
 
-// Of a burst, the slower third is left out: it may have met cold experts, or another program.
+// Mean of a burst without its slowest third, which may have met cold experts, or another program.
 double typical(std::vector<double> seconds) {
   std::ranges::sort(seconds);
   seconds.resize(seconds.size() - seconds.size() / 3);
@@ -62,7 +62,7 @@ double DraftPolicy::tokens(uint32_t drafts) const {
   double stands = 1;
   double all_stood = 1;
   for (uint32_t i = 0; i < drafts; ++i) {
-    // A position that was never reached is taken to be as good as the one before it.
+    // A position that was never reached is assumed to be as good as the one before it.
     if (tries_[i] > 0) stands = hits_[i] / tries_[i];
     all_stood *= stands;
     sum += all_stood;
@@ -84,11 +84,11 @@ double DraftPolicy::expected_seconds(uint32_t drafts) const {
   if (drafts == 0) return arms_[0].seconds;
   if (arms_[drafts].steps >= kShortBurst) return arms_[drafts].seconds;
   const double dear = expected_seconds(drafts - 1) + kDraftCost * arms_[0].seconds;
-  // The first steps may have met what later ones find in memory.
+  // The first steps may have read experts that later ones find in memory.
   return arms_[drafts].steps == 0 ? dear : std::min(dear, std::ranges::min(burst_seconds_));
 }
 
-// The misses of drafts alone take longer than the steps that drafts save.
+// Whether the misses of drafts take longer than the steps that they save.
 bool DraftPolicy::is_outweighed_by_misses(uint32_t drafts) const {
   if (drafts == 0 || missed_ <= 0) return false;
   return arms_[drafts].draft_misses * waited_ / missed_ > (tokens(drafts) - 1) * arms_[0].seconds;
@@ -110,7 +110,7 @@ uint32_t DraftPolicy::best() const {
   return found;
 }
 
-// An untried number is worth a look if it would beat the best, were its last draft as dear as the one before.
+// Whether to try `drafts`: would it win even if the last draft costs as much as the one before it?
 bool DraftPolicy::is_promising(uint32_t drafts) const {
   if (drafts == 1) {
     const double stands = tries_[0] < kFewTries ? kUsualAcceptance : hits_[0] / tries_[0];
@@ -122,7 +122,7 @@ bool DraftPolicy::is_promising(uint32_t drafts) const {
   return !held || tokens(drafts) / (arms_[drafts - 1].seconds + last) > *held;
 }
 
-// One step more, that is.
+// Whether the loss of one more step fits the limit.
 bool DraftPolicy::is_affordable(uint32_t drafts, uint32_t pending) const {
   const auto held = rate(best());
   if (!held) return false;

@@ -9,7 +9,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// Less is over before a line about it is read.
+// Shorter reads end before a line about them is read.
 constexpr uint64_t kWorthALine = 1'000'000'000;  // bytes
 constexpr double kWorthASecondLook = 2;          // seconds
 
@@ -36,7 +36,7 @@ Result<void> check_outlook(const FetchOutlook& outlook, uint64_t tokens, std::op
 
 Result<void> FetchGuard::begin_prompt(uint64_t tokens) {
   StreamedStore* const store = loaded_.experts().store();
-  if (store == nullptr) return {};  // every expert is there
+  if (store == nullptr) return {};  // every expert is in memory
   const Model& model = loaded_.model();
   const FetchOutlook outlook = store->begin_prompt({.layers = {model.layer_map().begin(), model.layer_map().end()},
                                                     .top_k = model.config().top_k,

@@ -20,11 +20,12 @@ class DigestedText {
   format::Sha256 sha_;
 };
 
-/// Nothing for a file that is not local.
+/// Adds a local file's time of change; nothing for other files.
 Result<void> add_change(format::Repository& files, const std::string& path, DigestedText& text) {
   if (!files.is_local()) return {};
   TRY_ASSIGN(const auto info, format::posix_file_system().stat(files.locate(path)));
-  // A copy that keeps its times can replace a file by one of equal size; when it did so, it cannot choose.
+  // A copy that preserves modification times can replace a file by another of equal size, but the time of change cannot
+  // be set.
   if (info) text.line("{}", info->changed_ns);
   return {};
 }
@@ -33,7 +34,7 @@ Result<void> add_weights(const format::Checkpoint& checkpoint, format::Repositor
   const bool has_manifest = checkpoint.manifest().has_value();
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
     text.line("{} {} [{}]", tensor.name, to_string(tensor.dtype), fmt::join(tensor.shape, ","));
-    // Digests that were learnt of earlier readings are there in one run and not in another.
+    // Without a manifest, whether a digest is known depends on earlier reads.
     if (has_manifest && tensor.digest) {
       text.line("{}", to_hex(*tensor.digest));
     } else {

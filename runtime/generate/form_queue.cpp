@@ -26,7 +26,7 @@ std::optional<WantedForm> FormQueue::take(const std::stop_token& stop) {
   WantedForm taken = std::move(*next);
   waiting_.erase(next);
   turns_[taken.client] = ++turn_;
-  // Those of clients with nothing left are forgotten, but for this one's, which may come again at once.
+  // Forgets clients that have nothing queued, except this one, which may come again at once.
   std::erase_if(turns_, [&](const auto& turn) {
     return turn.first != taken.client && std::ranges::find(waiting_, turn.first, &WantedForm::client) == waiting_.end();
   });

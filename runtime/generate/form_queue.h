@@ -1,5 +1,5 @@
-// Forms of answers that wait to be compiled. Clients come in turn: the next form is of the client that has waited
-// longest since its last one, so that one with many forms keeps nobody waiting for more than one of them.
+// Queue of forms that wait to be compiled. Clients take turns: the next form is of the client whose last turn is
+// longest ago, so a client with many forms delays another by at most one of them.
 // Threads: thread-safe. Errors: none.
 #pragma once
 
@@ -21,7 +21,7 @@ struct WantedForm {
   std::string form;
   std::string client;
   ConstraintCompiler::Done done;
-  std::stop_token gone;  // nobody waits for it any more
+  std::stop_token gone;  // requested once the result is not needed any more
 };
 
 class FormQueue {
@@ -29,16 +29,16 @@ class FormQueue {
   static constexpr size_t kMostOfClient = 32;
   static constexpr size_t kMost = 256;
 
-  /// Takes the form, if there is room for it; those that nobody waits for any more make room.
+  /// Queues the form if there is room; abandoned forms make room. False: no room, and `wanted` is unchanged.
   [[nodiscard]] bool push(WantedForm& wanted);
-  /// Waits for the next one; nullopt: stopped.
+  /// Blocks until there is a form, and takes it; nullopt: stopped.
   [[nodiscard]] std::optional<WantedForm> take(const std::stop_token& stop);
 
  private:
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::list<WantedForm> waiting_;
-  std::map<std::string, uint64_t> turns_;  // when clients that wait had their last turn
+  std::map<std::string, uint64_t> turns_;  // last turn of each waiting client
   uint64_t turn_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// One answer that is wanted: its prompt, how its tokens are chosen, when it ends, and who is told of it.
+// A requested answer: its prompt, how its tokens are chosen, when it ends, and the listener that receives it.
 // Threads: plain values; a listener is called by one thread at a time. Errors: none.
 #pragma once
 
@@ -13,27 +13,29 @@
 
 namespace dspack::runtime {
 
-/// What one generation tells.
+/// Receives the progress and the tokens of one generation. Call order: started(), prompt_read() and prompt_scored() by
+/// pass, then drafted() and token() by pass, end_token(), ended(). Before started() only ended() may come.
 class GenerationListener {
  public:
   virtual ~GenerationListener() = default;
-  /// It has a place, whose cache holds so many of the prompt's tokens from an earlier conversation.
+  /// The generation has a place, whose cache already holds `kept` of the prompt's tokens. Called again if more are
+  /// copied from other places while the prompt is read.
   virtual void started(uint32_t kept) = 0;
-  /// So many of the prompt's tokens are in the cache.
+  /// `tokens` of the prompt's tokens are in the cache.
   virtual void prompt_read(uint32_t tokens) = 0;
-  /// Tokens of a prompt that is scored, in order, before those of the answer. `logits`: FP32 [tokens, vocab], each row
-  /// what the prompt says before that token; the first call has the prompt's first token and no logits.
+  /// Tokens of a scored prompt, in order, before those of the answer. `logits`: FP32 [tokens, vocab], each row the
+  /// model's prediction of that token; the first call has the prompt's first token and no logits.
   virtual void prompt_scored(std::span<const uint32_t> /*tokens*/, std::span<const float> /*logits*/) {}
-  /// Whether `token` looks at logits, which take time to fetch from a device.
+  /// Whether `token` needs logits, which take time to download from a device.
   [[nodiscard]] virtual bool wants_logits() const { return true; }
-  /// A token of the answer; `logits` are what it was chosen from, [vocab], or empty if they are not wanted. False ends
-  /// the answer with this token.
+  /// A token of the answer; `logits`: those that it was chosen from, [vocab], or empty if not wanted. False ends the
+  /// answer with this token.
   [[nodiscard]] virtual bool token(uint32_t id, std::span<const float> logits) = 0;
-  /// The end token that was chosen, which is no part of the answer; logits as above.
+  /// The chosen end token, which is not part of the answer; logits as above.
   virtual void end_token(uint32_t /*id*/, std::span<const float> /*logits*/) {}
-  /// So many drafted tokens were verified by a pass, and so many of them chosen.
+  /// A pass verified `tokens` drafted tokens, and accepted `accepted` of them.
   virtual void drafted(uint32_t tokens, uint32_t accepted) = 0;
-  /// Called last, and once.
+  /// Called once, as the last call.
   virtual void ended(const Result<StopReason>& reason) = 0;
 };
 
@@ -43,12 +45,12 @@ struct Generation {
   std::vector<uint32_t> end_tokens = {};
   Sampler sampler;
   std::shared_ptr<GenerationListener> listener;
-  std::stop_token gone = {};  // nobody waits for the answer any more: it ends, and while it waits, makes room at once
-  /// The listener is told what the model says of every token of the prompt, which is then computed as a whole. With
-  /// max_tokens 0 nothing follows.
+  std::stop_token gone = {};  // requested once the client is gone: ends the answer, or leaves the queue at once
+  /// Report logits for every token of the prompt, which is then computed as a whole. With max_tokens 0 there is no
+  /// answer.
   bool scores_prompt = false;
-  std::string client = {};  // who asks, however that is told: places go to clients in turn
-  uint64_t request = 0;     // the scheduler's: the same for those submitted together
+  std::string client = {};  // identifies the client; clients get places in turn
+  uint64_t request = 0;     // set by the scheduler: equal for generations submitted together
 };
 
 }  // namespace dspack::runtime

@@ -22,7 +22,7 @@ constexpr char kTextName[] = "text";
 
 using Metadata = std::map<std::string, std::string>;
 
-/// The tensors that the header of a file must list, one behind the other.
+/// The tensors that a file's header must list, in this order.
 std::vector<format::TensorInfo> kv_tensors(const KvShape& shape, const KvHeader& header) {
   const uint64_t positions = header.positions;
   const uint64_t text_bytes = header.text_bytes;
@@ -36,7 +36,7 @@ std::vector<format::TensorInfo> kv_tensors(const KvShape& shape, const KvHeader&
   for (const CachePlane& plane : shape.planes) {
     const uint64_t layers = plane.layers_of(shape.layers);
     const uint64_t rows = plane.block_rows(header.extent());
-    if (rows == 0) continue;  // a header says nothing of the order of tensors without bytes
+    if (rows == 0) continue;  // the order of tensors without bytes is not defined by a header
     add(fmt::format("kv.{}", plane.name), Dtype::u8, {layers, rows, plane.row_bytes}, layers * rows * plane.row_bytes);
   }
   if (text_bytes > 0) add(kTextName, Dtype::u8, {text_bytes}, text_bytes);
@@ -60,7 +60,7 @@ Error does_not_fit() {
   return invalid("its tensors are not those of a saved KV cache of this model");
 }
 
-/// Length of the tensor of that name and one axis; 0: there is none. Its type is compared later, with all tensors.
+/// Length of the one-dimensional tensor `name`; 0: there is none. Its type is compared later, with all tensors.
 uint64_t length_of(const format::SafetensorsHeader& header, std::string_view name) {
   for (const format::TensorInfo& tensor : header.tensors)
     if (tensor.name == name && tensor.shape.size() == 1) return tensor.shape[0];
@@ -98,7 +98,7 @@ std::string kv_header_text(const KvBlock& block, const KvFileNotes& notes, const
   return format::write_header(kv_tensors(identity.shape, header), metadata);
 }
 
-/// The JSON.
+/// The header's JSON text.
 Result<std::string> read_header_json(const format::ReadFile& file) {
   std::string text(8, '\0');
   if (file.size_bytes() < text.size()) return Error{ErrorKind::corrupt, "it is too short to be a saved KV cache"};

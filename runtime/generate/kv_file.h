@@ -1,17 +1,17 @@
-// A file of KV blocks' kind: consecutive positions of a conversation with their rows of the KV cache, as a safetensors
-// file. A prefix cache on disk is a folder of them; a saved chat is one, and has the messages beside.
+// A file of one KV block: consecutive positions of a conversation with their rows of the KV cache, as a safetensors
+// file. A prefix cache on disk is a folder of such files; a saved chat is one file, which also has the messages.
 //
 //   __metadata__  "dspack_kv": "1", the version; "model": KvIdentity::digest; "first": the first position;
-//                 "parent": what comes before it; "sha256": of all that follows the header; "goes_on": "false" where
-//                 no sequence can go on after it (KvBlock)
+//                 "parent": names the positions before it; "sha256": over everything after the header;
+//                 "goes_on": "false" if no sequence can continue after it (KvBlock)
 //   tokens        U32 [positions]
 //   kv.PLANE      U8 [layers, rows, row bytes], for each plane that has rows (CachePlane::block_rows)
-//   text          U8 [bytes], if there is one
+//   text          U8 [bytes], if there is any
 //
-// A file is what a stranger may have put there: nothing of it decides memory before it was checked against the shape
-// that the running model has, and rows count only when all bytes have the digest.
-// Threads: thread-safe (pure functions, and files of the caller's). Errors: those of files; invalid (breaks the
-// format, another model's), unsupported (a newer version), corrupt (other bytes than the digest says).
+// A file may be hostile: no size in it is used before it was checked against the running model's shape, and rows are
+// used only if all bytes match the digest.
+// Threads: thread-safe (pure functions, and files of the caller's). Errors: those of files; invalid (breaks the format,
+// another model's), unsupported (a newer version), corrupt (bytes that do not match the digest).
 #pragma once
 
 #include <string>
@@ -23,21 +23,21 @@
 
 namespace dspack::runtime {
 
-/// What rows depend on besides the tokens. Rows of one identity may be used in place of each other.
+/// Everything besides tokens that rows depend on. Rows with equal identities are interchangeable.
 struct KvIdentity {
-  format::Digest digest;  // of weights, configuration, layer map, planes, precision
+  format::Digest digest;  // over weights, configuration, layer map, planes, precision
   KvShape shape;
-  uint32_t context = 0;  // positions of a sequence; no part of the digest
+  uint32_t context = 0;  // positions of a sequence; not part of the digest
 };
 
-/// The header of a longer file is refused: ours take less than 1 KB.
+/// Longer headers are refused; those written here have less than 1 KB.
 inline constexpr uint64_t kMostKvHeaderBytes = 64ULL << 10U;
-/// Messages beside the rows.
+/// Limit on the messages beside the rows.
 inline constexpr uint64_t kMostKvTextBytes = 16ULL << 20U;
 
-/// What a file has besides the block.
+/// A file's contents besides the block.
 struct KvFileNotes {
-  format::Digest parent;  // names what comes before; of the first block the identity
+  format::Digest parent;  // names the block before it; for the first block, the identity
   std::string text;
 };
 struct KvFile {
@@ -45,7 +45,7 @@ struct KvFile {
   KvFileNotes notes;
 };
 
-/// What a header says, once it fits the model.
+/// A header that fits the model.
 struct KvHeader {
   format::Digest parent;
   format::Digest sha256;
@@ -53,14 +53,14 @@ struct KvHeader {
   uint32_t positions = 0;
   bool goes_on = true;
   uint64_t text_bytes = 0;
-  uint64_t data_start = 0;  // of the file
+  uint64_t data_start = 0;  // offset in the file
   [[nodiscard]] KvExtent extent() const { return {.first = first, .end = first + positions, .goes_on = goes_on}; }
 };
 
-/// Of a header's JSON, in a file of so many bytes.
+/// Parses and checks a header's JSON, in a file of `file_bytes` bytes.
 [[nodiscard]] Result<KvHeader> parse_kv_header(std::string_view json, uint64_t file_bytes, const KvIdentity& identity);
 
-/// Header and tokens without the rows: what an index of a folder needs. The digest is not checked.
+/// Header and tokens without the rows, for the index of a folder. The digest is not checked.
 struct KvContents {
   KvHeader header;
   std::vector<uint32_t> tokens;
@@ -68,12 +68,12 @@ struct KvContents {
 [[nodiscard]] Result<KvContents> read_kv_contents(const format::ReadFile& file, const KvIdentity& identity);
 [[nodiscard]] Result<KvFile> read_kv_file(const format::ReadFile& file, const KvIdentity& identity);
 
-/// Whether it says that it is one, of whatever model.
+/// Whether the header declares a KV file, of any model.
 [[nodiscard]] bool is_kv_file(const format::ReadFile& file);
 
 /// Bytes of a file with such a block and no text.
 [[nodiscard]] uint64_t kv_file_bytes(const KvIdentity& identity, const KvExtent& extent);
-/// Replaces what is there once all of it is on the disk. Nobody but its owner may read it: it says what was said.
+/// Replaces the file atomically, after all bytes are on disk. Only its owner may read it: it contains what was said.
 [[nodiscard]] Result<void> write_kv_file(format::FileSystem& files, const format::Path& path, const KvBlock& block,
                                          const KvFileNotes& notes, const KvIdentity& identity);
 

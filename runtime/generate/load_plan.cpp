@@ -16,10 +16,10 @@ namespace dspack::runtime {
 
 namespace {
 
-/// `model` has its layer map and the cache's type.
+/// Precondition: `model` has its layer map and the cache's type.
 uint32_t default_context(const ModelConfig& config, const ModelOptions& model) {
   const KvShape shape = kv_shape(config, model.attention(), model.layer_map);
-  // Rings take the same whatever the context.
+  // The size of rings does not depend on the context.
   const uint64_t fixed = KvCache::bytes_of(shape.layers, 0, shape.planes).value_or(kDefaultCacheBytes);
   const uint64_t all = KvCache::bytes_of(shape.layers, kDefaultContext, shape.planes).value_or(UINT64_MAX);
   const uint64_t room = kDefaultCacheBytes - std::min(kDefaultCacheBytes, fixed);
@@ -36,7 +36,7 @@ Result<uint32_t> context_length(const ModelConfig& config, const ModelOptions& m
                                                *asked, config.max_positions)};
 }
 
-// Where layers share what another has chosen, the first must choose itself; any other has one before it that does.
+// If layers share the choice of an earlier one, the first layer must choose itself; any other follows one that does.
 Result<format::LayerMap> with_choices(const ModelConfig& config, format::LayerMap map) {
   const bool shares = config.indexer && !config.indexer->shared.empty();
   if (map.empty() || !shares || config.has_indexer(map.front())) return map;
@@ -46,7 +46,7 @@ Result<format::LayerMap> with_choices(const ModelConfig& config, format::LayerMa
                            map.front().value)};
 }
 
-// Empty: all layers, once each.
+// The layers of a pass; empty: all layers, once each.
 Result<format::LayerMap> layer_map(const ModelConfig& config, const std::optional<format::LayerSelection>& asked,
                                    const format::Checkpoint& checkpoint) {
   if (asked) {
@@ -61,7 +61,7 @@ Result<format::LayerMap> layer_map(const ModelConfig& config, const std::optiona
   return map.error().in(fmt::format("the layer map of {} does not fit config.json", format::kManifestPath));
 }
 
-// Without a word from the system there is no limit but the one asked for.
+// If the system does not report its memory, only a requested limit applies.
 Result<MemoryLimits> memory_limits(const MemoryOptions& options, const Result<SystemMemory>& system) {
   MemoryLimits limits{.bytes = {}, .source = {}, .experts = options.experts};
   if (options.ram && options.ram->percent && !system) return system.error();
@@ -76,14 +76,14 @@ Result<MemoryLimits> memory_limits(const MemoryOptions& options, const Result<Sy
   return limits;
 }
 
-// Whether experts would come over a network: then those that no router picks are left where they are.
+// Whether experts would come over a network: then they are only fetched when a router picks them.
 bool is_distant(const Tier& weights, const std::set<LayerId>& layers) {
   return std::ranges::any_of(weights.checkpoint().experts(), [&](const auto& expert) {
     return layers.contains(expert.first.layer) && weights.medium_of(expert.first) == Medium::network;
   });
 }
 
-// What a prompt reads whose length is known, into memory that holds no expert yet.
+// Estimates the reads of a prompt of known length, with no expert in memory yet, against --max-fetch.
 Result<void> check_prompt(const LoadPlan& plan, const ModelConfig& config, const Tier& weights,
                           const LoadOptions& options) {
   if (!options.prompt_tokens || !options.max_fetch) return {};
@@ -120,7 +120,7 @@ LayerStreaming layer_streaming(const MemoryPlan& plan) {
   return streaming;
 }
 
-/// Attention to a window has rows of its own, for which not every device and type has kernels.
+/// Window attention has its own rows, for which some devices and types have no kernels.
 Result<void> check_window(const kernels::Device& device, const ModelConfig& config, const MemoryOptions& memory) {
   if (!config.window) return {};
   if (!device.has_compressed_attention())
@@ -133,7 +133,7 @@ Result<void> check_window(const kernels::Device& device, const ModelConfig& conf
   return {};
 }
 
-/// Type of the latent cache where none is asked for.
+/// Type of the latent cache if none is requested.
 Dtype usual_cache(kernels::Precision precision) {
   if (precision == kernels::Precision::fp8) return Dtype::f8_e4m3;
   return precision == kernels::Precision::split ? Dtype::bf16 : Dtype::f32;
@@ -163,13 +163,13 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
   if (plan.with_mtp) plan.expert_layers.insert(LayerId(config.layers));
   const auto system = read_system_memory();
   const unsigned computing = options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
-  const unsigned reading = 2 * context.access.weights().depth();  // experts' pool, and that of layers that stream
+  const unsigned reading = 2 * context.access.weights().depth();  // the pools for experts and for streamed layers
   NeedsOptions needs{.model = model,
                      .expert_layers = plan.expert_layers,
                      .with_mtp = plan.with_mtp,
                      .sequences = options.sequences,
                      .threads = computing + reading,
-                     .readers = reading + 1,  // what is always needed, and rows, the calling thread reads
+                     .readers = reading + 1,  // the calling thread reads always-needed weights and rows
                      .text_bytes = 0,
                      .process_bytes = system ? system->resident_bytes : 0,
                      .host = chosen.is_gpu() ? &chosen.host() : nullptr,

@@ -24,7 +24,7 @@ Result<std::vector<uint32_t>> read_eos_tokens(format::Repository& repository, co
   return tokens.empty() ? config.eos_tokens : tokens;
 }
 
-// What stays in memory of every token's weights.
+// Bytes of always-needed weights that stay in memory.
 uint64_t loaded_bytes(const LoadPlan& plan) {
   uint64_t bytes = plan.needs.head_bytes;
   for (const LayerNeed& layer : plan.needs.layers) {
@@ -33,10 +33,10 @@ uint64_t loaded_bytes(const LoadPlan& plan) {
   return bytes;
 }
 
-// Linux allows a process 65,530 mappings (vm.max_map_count), and at that number nothing can be allocated any more.
+// Linux allows a process 65,530 mappings (vm.max_map_count); beyond that every allocation fails.
 constexpr uint64_t kMostMappings = 50'000;
 
-// What all experts take where files are mapped: each piece of a file, and the memory up to the next one.
+// Mappings of all experts if files are mapped: each piece of a file, and the memory up to the next one.
 uint64_t expert_mappings(const format::Checkpoint& checkpoint) {
   uint64_t pieces = 0;
   for (const auto& [key, tensors] : checkpoint.experts())
@@ -49,7 +49,7 @@ uint64_t expert_mappings(const format::Checkpoint& checkpoint) {
 Result<ModelConfig> read_model_config(format::Repository& repository, const std::stop_token& stop) {
   const auto text = repository.read_text("config.json", format::kConfigDocument.bytes, stop);
   if (text) {
-    // Not asked for where config.json speaks of it: at a distant place that is a request.
+    // Not read if config.json has the key: at a distant place that would be a request.
     if (text->find("\"quantization_config\"") != std::string::npos) return parse_model_config(*text);
     const auto beside = repository.read_text(format::kHfQuantConfigPath, format::kConfigDocument.bytes, stop);
     if (!beside && beside.error().kind != ErrorKind::not_found) return beside.error();
@@ -81,7 +81,7 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   TRY_ASSIGN(LoadPlan plan, plan_load(*chosen_, *access_, config, options, stop));
   TRY(require_whole_model(checkpoint(), config));
   memory_plan_ = plan.memory;
-  // Not before it is known to fit: this may be a download.
+  // After the plan, which checks that all fits: this may be a download.
   TRY(access_->weights().expect(always_needed(checkpoint(), config, plan.model.layer_map, plan.with_mtp), stop));
   const LoadContext context{.device = chosen_->device(),
                             .queue = chosen_->queue(),
@@ -105,8 +105,8 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
   return load_mtp(context, *options.speculation, stop);
 }
 
-// Where all of the model has room. With fewer slots than experts, which ones stay is for the store to say, not for the
-// page cache.
+// Only if all of the model fits. With fewer slots than experts, the store must decide which ones stay, not the page
+// cache.
 bool LoadedModel::is_in_place(const LoadPlan& plan) const {
   const IoChoice& io = access_->io();
   if (!io.in_place || expert_mappings(checkpoint()) > kMostMappings) return false;

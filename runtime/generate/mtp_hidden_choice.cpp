@@ -9,11 +9,11 @@ namespace dspack::runtime {
 
 namespace {
 
-// Tokens to look at: a difference that does not show in so many is none that matters.
+// Most tokens to score: a difference that does not show in this many does not matter.
 constexpr uint32_t kMostScored = 512;
-// Fewer say nothing about their own spread.
+// Fewer tokens do not give a spread.
 constexpr uint32_t kFewestScored = 8;
-// The sum is looked at again and again, so two standard errors would be passed by chance now and then.
+// The test is repeated as tokens arrive, so two standard errors would sometimes be exceeded by chance.
 constexpr double kStandardErrors = 3;
 
 double log_likelihood(std::span<const float> logits, uint32_t token) {
@@ -43,7 +43,7 @@ class Scorer {
         count_(sequence.mtp()->pending()),
         first_scored_(count_ - 1 - std::min(count_ - 1, most)) {}
 
-  // Runs all pending positions. The last one foretells a token that is not there yet.
+  // Runs all pending positions. The last one predicts a token that is not known yet.
   Result<Scored> run(MtpHidden hidden, const std::stop_token& stop) {
     Scored scored;
     const auto score = [&](uint32_t first, const kernels::Rows& rows) {
@@ -74,7 +74,7 @@ class Scorer {
   uint32_t vocab_;
   uint32_t start_;  // the first pending position
   uint32_t count_;
-  uint32_t first_scored_;  // counted from it
+  uint32_t first_scored_;  // relative to start_
   std::vector<float> logits_;
 };
 
@@ -119,7 +119,8 @@ Result<kernels::Rows> HiddenChoice::catch_up(const MtpModule& module, Sequence& 
   pre_norm_.right += pre_norm.right;
   add(post_norm.likelihoods, pre_norm.likelihoods);
   if (chosen_ == MtpHidden::post_norm) return post_norm.last;
-  // What the module has read before in the other way stays so: it can make drafts of this conversation a little worse.
+  // Positions that the module read earlier with the other setting stay: they can make this conversation's drafts
+  // slightly worse.
   state.undo_catch_up();
   TRY_ASSIGN(const Scored again, scorer.run(MtpHidden::pre_norm, stop));
   return again.last;

@@ -10,7 +10,7 @@ double ratio(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// A step gives one token and those of its drafts that stood.
+// A step yields one token and its accepted drafts.
 double tokens_per_pass(const SpeculationStats& stats) {
   return ratio(stats.steps + stats.accepted, stats.steps);
 }

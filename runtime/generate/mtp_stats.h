@@ -13,7 +13,7 @@ namespace dspack::runtime {
 
 struct MtpStats {
   SpeculationStats speculation;
-  std::optional<uint32_t> drafts;  // a step; absent: chosen by measurement
+  std::optional<uint32_t> drafts;  // drafts per step; absent: chosen by measurement
   MtpHidden hidden = MtpHidden::post_norm;
   bool finds_hidden = false;      // --dev mtp-hidden=auto
   bool shares_head = false;       // with the main model, in memory

@@ -34,7 +34,7 @@ PrefixCache::~PrefixCache() {
   folder_->remember_use(ids);
 }
 
-// A block whose beginning is gone can never be used.
+// Removes blocks whose parent is missing: they can never be used.
 void PrefixCache::index_folder() {
   std::vector<PrefixFolder::Stored> stored = folder_->take_stored();
   std::vector<size_t> by_place(stored.size());
@@ -63,11 +63,11 @@ void PrefixCache::index_folder() {
     known[entry.id] = node.get();
     parent->second->children.push_back(std::move(node));
   }
-  for (const PrefixFolder::Stored& entry : stored)  // the longest unused first
+  for (const PrefixFolder::Stored& entry : stored)  // least recently used first
     if (const auto node = known.find(entry.id); node != known.end()) touch(*node->second);
 }
 
-/// The one with most tokens in common; nullptr: none has any.
+/// The child with the most tokens in common; nullptr: none has any.
 PrefixCache::Node* PrefixCache::closest_child(const Node& node, std::span<const uint32_t> tokens) {
   Node* closest = nullptr;
   uint32_t most = 0;
@@ -83,7 +83,7 @@ PrefixCache::Node* PrefixCache::closest_child(const Node& node, std::span<const 
 void PrefixCache::keep(const Sequence& sequence) {
   const auto tokens = sequence.tokens();
   Node* node = &root_;
-  uint64_t path_bytes = 0;  // of this conversation, in memory
+  uint64_t path_bytes = 0;  // this conversation's blocks in memory
   for (uint32_t first = 0; first < tokens.size();) {
     const auto part = tokens.subspan(first, std::min<size_t>(kBlockPositions, tokens.size() - first));
     Node* child = closest_child(*node, part);
@@ -117,14 +117,14 @@ void PrefixCache::complete(Node& node, const Sequence& sequence, uint64_t path_b
   trim_memory();
 }
 
-/// Positions of the sequence behind `parent`, which were not kept before. nullptr: there is no room for them, or they
-/// could not be read.
+/// Adds a block of `count` positions of the sequence after `parent`, which were not kept before. nullptr: no room, or
+/// they could not be read.
 PrefixCache::Node* PrefixCache::add(Node& parent, const Sequence& sequence, uint32_t count, uint64_t path_bytes) {
   touch(parent);
   const uint32_t first = parent.first + parent.positions();
   const KvExtent extent{.first = first, .end = first + count, .goes_on = sequence.cut_point(first + count) != 0};
   const bool goes_to_disk = folder_ && (&parent == &root_ || parent.is_on_disk) && make_disk_room(extent, parent);
-  // A conversation that is too long for the memory is kept as far as it goes, not by its own end alone.
+  // If a conversation is too long for the memory, its beginning is kept, not its end.
   if (!goes_to_disk && path_bytes + shape_.block_bytes(extent) > memory_limit_) return nullptr;
   auto block = sequence.read_block(first, count);
   if (!block) {
@@ -146,8 +146,8 @@ PrefixCache::Node* PrefixCache::add(Node& parent, const Sequence& sequence, uint
   }
   put_in_memory(*node, kept);
   touch(*node);
-  // A block that this one begins with says nothing more, unless sequences go on after it that cannot after this one's
-  // first positions.
+  // A block that is a beginning of this one is redundant, unless it has ring rows to continue after it, which this one
+  // lacks there.
   for (size_t i = 0; i < parent.children.size();) {
     Node& other = *parent.children[i];
     const bool is_covered = &other != node && shared_length(other.tokens, node->tokens) == other.tokens.size() &&
@@ -158,7 +158,7 @@ PrefixCache::Node* PrefixCache::add(Node& parent, const Sequence& sequence, uint
   return node;
 }
 
-/// What comes before the new block stays, and has just been used.
+/// Evicts blocks from disk. Blocks before the new one were just used, and stay.
 bool PrefixCache::make_disk_room(const KvExtent& extent, const Node& parent) {
   while (!folder_->has_room(extent)) {
     if (on_disk_.empty() || on_disk_.back() == &parent) return false;
@@ -182,7 +182,7 @@ uint32_t PrefixCache::restore(Sequence& sequence, std::span<const uint32_t> toke
   const uint32_t before = sequence.length();
   if (shape_.has_rings()) found = cut_to_resumable(path, tokens);
   if (found <= before) return 0;
-  if (shape_.has_rings()) sequence.truncate(0);  // only whole blocks are appended
+  if (shape_.has_rings()) sequence.truncate(0);  // only whole blocks can be appended
   touch(*path.back());
   for (Node* node : path) {
     const uint32_t end = std::min(node->first + node->positions(), found);
@@ -200,7 +200,7 @@ uint32_t PrefixCache::restore(Sequence& sequence, std::span<const uint32_t> toke
     }
     (is_in_memory ? now_.memory_tokens : now_.disk_tokens) += end - begin;
   }
-  // It may have come no further than a block after which nothing goes on.
+  // After a failure it may end with a block that nothing can continue from.
   if (sequence.cut_point(sequence.length()) != sequence.length()) sequence.truncate(0);
   publish();
   return sequence.length() - std::min(before, sequence.length());
@@ -227,7 +227,7 @@ void PrefixCache::forget(std::span<const uint32_t> tokens) {
   publish();
 }
 
-/// Null: it cannot be read. It comes into memory where that pushes nothing of its own conversation out.
+/// The node's block; null: it cannot be read. Puts it into memory if that evicts no block of its own conversation.
 std::shared_ptr<const KvBlock> PrefixCache::load(Node& node, uint64_t& path_bytes) {
   if (node.block) return node.block;
   auto block = folder_->read(node.id);
@@ -288,7 +288,7 @@ void PrefixCache::leave_disk(Node& node) {
   if (!node.block) drop(node);
 }
 
-/// With all that follows it, which is nothing without it.
+/// Drops the node, and all after it, which cannot be used without it.
 void PrefixCache::drop(Node& node) {
   while (!node.children.empty())
     drop(*node.children.back());

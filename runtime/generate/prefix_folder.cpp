@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kBlockPrefix = "kv-";
 constexpr std::string_view kBlockSuffix = ".safetensors";
 constexpr char kLockFile[] = "dspack-prefix-cache.lock";
-// A line for each block. Of 16 MiB, 250,000 blocks: 16 million tokens.
+// One line per block; 16 MiB are 250,000 blocks: 16 million tokens.
 constexpr char kUseFile[] = "dspack-prefix-cache.use";
 constexpr uint64_t kMostUseBytes = 16ULL << 20U;
 
@@ -24,7 +24,7 @@ std::string block_name(const format::Digest& id) {
   return fmt::format("{}{}{}", kBlockPrefix, to_hex(id), kBlockSuffix);
 }
 
-/// Whatever has another name is not ours.
+/// Nullopt: not a file of this cache.
 std::optional<format::Digest> parse_block_name(std::string_view name) {
   if (!name.starts_with(kBlockPrefix) || !name.ends_with(kBlockSuffix) ||
       name.size() < kBlockPrefix.size() + kBlockSuffix.size())
@@ -34,7 +34,7 @@ std::optional<format::Digest> parse_block_name(std::string_view name) {
   return id && block_name(*id) == name ? id : std::nullopt;
 }
 
-/// What a killed process was writing: exactly the name of a block's temporary.
+/// Whether a killed process left this file unfinished: it has exactly the name of a block's temporary.
 bool is_unfinished(std::string_view name) {
   constexpr std::string_view kEnd = ".tmp";
   if (!name.starts_with('.') || !name.ends_with(kEnd)) return false;
@@ -42,7 +42,7 @@ bool is_unfinished(std::string_view name) {
   return parse_block_name(name.substr(1)).has_value();
 }
 
-/// Rows count as the model's own: a folder that others may write to could hold any.
+/// Rows are used like the model's own, so no one else may be able to write to the folder.
 Result<void> check_own(format::FileSystem& files, const format::Path& folder) {
   TRY_ASSIGN(const auto info, files.stat(folder));
   if (!info || !info->is_directory) return Error{ErrorKind::conflict, folder.string() + ": is no folder"};
@@ -136,7 +136,7 @@ Result<void> PrefixFolder::scan() {
   return {};
 }
 
-// A list that is damaged costs a better choice of what goes first, and nothing else.
+// A damaged list only makes eviction choose worse.
 void PrefixFolder::sort_by_use() {
   const auto text = format::read_text(files_, folder_ / kUseFile, kMostUseBytes);
   std::map<format::Digest, size_t> places;

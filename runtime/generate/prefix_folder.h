@@ -1,9 +1,8 @@
-// The blocks of a prefix cache on disk: a folder with a file for each (kv_file.h). A block's name is the digest of the
-// model's identity, of all tokens before it and of its own, so that files say by themselves which follows which. They
-// are written by a thread of the folder's own, in order, and each appears whole or not at all. One process at a time
-// uses a folder.
-// Threads: one that calls; the log is also called by the folder's. Lifetime: borrows the file system; the end of its
-// life waits until all is written. Errors: open: those of files, conflict (in use); read: those of kv_file.h.
+// The blocks of a prefix cache on disk: a folder with a file for each (kv_file.h). A block's name is a digest of the
+// model's identity, all tokens before it and its own, so files alone define which block follows which. A thread of the
+// folder writes them in order; each appears whole or not at all. One process at a time uses a folder.
+// Threads: one caller; the log is also called by the folder's thread. Lifetime: borrows the file system; the destructor
+// blocks until all is written. Errors: open: those of files, conflict (in use); read: those of kv_file.h.
 #pragma once
 
 #include <condition_variable>
@@ -25,7 +24,7 @@ namespace dspack::runtime {
 class PrefixFolder {
  public:
   using Log = std::function<void(const Error& error)>;
-  /// `most_bytes`: of all files; unset: as much as leaves the disk the room that every cache leaves it (disk_room.h).
+  /// `most_bytes`: limit on all files; unset: keeps free the disk space that every cache leaves (disk_room.h).
   [[nodiscard]] static Result<std::unique_ptr<PrefixFolder>> open(format::FileSystem& files, format::Path folder,
                                                                   KvIdentity identity,
                                                                   std::optional<uint64_t> most_bytes, Log log);
@@ -39,31 +38,30 @@ class PrefixFolder {
     bool goes_on = true;  // KvExtent
     int64_t modified_ns = 0;
   };
-  /// What was there when it was opened, the longest unused first: in the order of remember_use, then, where a process
-  /// has not come to that, in the order in which files were written. Files of other models are left out, and those
-  /// whose header shows damage.
+  /// The blocks found when the folder was opened, least recently used first: those named by remember_use, then the
+  /// others by time of writing. Without files of other models, and files with damaged headers.
   [[nodiscard]] std::vector<Stored> take_stored() { return std::move(stored_); }
 
-  /// Whether a file with such a block may come. Files of other models make room, oldest first.
+  /// Whether there is room for a file of such a block. Removes files of other models to make room, oldest first.
   [[nodiscard]] bool has_room(const KvExtent& extent);
-  /// Waits where more than kMostUnwrittenBytes are.
+  /// Queues the block. Blocks while more than kMostUnwrittenBytes are queued.
   void write(const format::Digest& id, const format::Digest& parent, std::shared_ptr<const KvBlock> block);
   void remove(const format::Digest& id, const KvExtent& extent);
   [[nodiscard]] Result<std::shared_ptr<const KvBlock>> read(const format::Digest& id);
-  /// For the next process: names of blocks, the longest unused first.
+  /// Saves names of blocks for the next process, least recently used first.
   void remember_use(std::span<const format::Digest> ids);
 
-  /// Of all files, those of other models included.
+  /// Bytes of all files, including those of other models.
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
-  /// What waits to be written stays in memory: V3's block of 64 positions has 9 MB.
+  /// Queued blocks stay in memory: V3's block of 64 positions has 9 MB.
   static constexpr uint64_t kMostUnwrittenBytes = 512ULL << 20U;
 
  private:
   struct Job {
     format::Digest id;
     format::Digest parent;
-    std::shared_ptr<const KvBlock> block;  // null: the file is to go
+    std::shared_ptr<const KvBlock> block;  // null: remove the file
   };
   struct Foreign {
     std::string name;
@@ -94,15 +92,15 @@ class PrefixFolder {
   std::unique_ptr<format::FileLock> lock_;
   uint64_t stay_free_bytes_ = 0;
   std::vector<Stored> stored_;
-  std::vector<Foreign> foreign_;  // the newest first
+  std::vector<Foreign> foreign_;  // newest first
   uint64_t bytes_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Job> jobs_;          // the first is under way; guarded by mutex_
-  uint64_t unwritten_bytes_ = 0;  // of the jobs; guarded by mutex_
+  std::deque<Job> jobs_;          // the first is being run; guarded by mutex_
+  uint64_t unwritten_bytes_ = 0;  // rows of queued blocks; guarded by mutex_
   bool ends_ = false;             // guarded by mutex_
-  std::thread writer_;            // last: it uses all the others
+  std::thread writer_;            // last: it uses all other members
 };
 
 }  // namespace dspack::runtime

@@ -15,8 +15,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Index of the highest logit, the lowest among equals. What the model gave and is no number is corrupt; after bias and
-/// penalties, whose numbers a client may choose, it is invalid.
+/// Index of the highest logit, the lowest among equals. NaN or infinity is corrupt in the model's logits, and invalid
+/// after bias and penalties, which a client may choose.
 template <class T>
 Result<uint32_t> find_best(std::span<const T> logits) {
   constexpr ErrorKind kBad = std::is_same_v<T, float> ? ErrorKind::corrupt : ErrorKind::invalid;
@@ -102,7 +102,7 @@ Result<std::vector<double>> Sampler::adjusted(std::span<const float> logits, std
     for (uint32_t token = 0; token < changed.size(); ++token)
       if (!allows(allowed, token)) changed[token] = -kInfinity;
     TRY_ASSIGN(const bool must_end, is_complete(context));
-    if (must_end) return changed;  // whatever is asked of the end token
+    if (must_end) return changed;  // other options do not apply to the end token
   }
   if (context.size() < prompt_tokens_ + options_.min_tokens)
     for (const uint32_t token : options_.end_tokens)

@@ -1,27 +1,27 @@
 // Chooses the next token from logits: greedily, or at random.
 //
-// The steps, in the order of transformers' logits processors (which the tests compare it with), after tokens that a
-// constraint does not allow have lost their logits (where it allows the end alone, that is all), and end tokens as long
-// as the answer is shorter than min_tokens:
+// The steps are in the order of transformers' logits processors, with which the tests compare them. Before step 1,
+// tokens that a constraint excludes lose their logits (if it allows only the end, nothing else is done), and end tokens
+// do while the answer is shorter than min_tokens:
 //   1. logit bias: added to the logits of single tokens;
 //   2. repetition penalty (Keskar et al., CTRL, 2019): for every token of the context, a logit above 0 is divided by
 //      the penalty and one below is multiplied by it, once, however often the token occurs;
-//   3. presence and frequency penalty (OpenAI): from the logit of a token that the answer holds so far the one is
-//      subtracted, and the other as often as it occurs there;
+//   3. presence and frequency penalty (OpenAI): from the logit of a token in the answer so far, the former is
+//      subtracted once, and the latter once per occurrence there;
 //   4. temperature 0 ends here with the highest logit; else logits / temperature;
-//   5. top-k: tokens below the k-th highest logit are left out (its equals stay);
-//   6. top-p: of the softmax over what is left, the smallest set of the likeliest tokens whose sum is at least top_p;
+//   5. top-k: tokens below the k-th highest logit are left out (ties with it stay);
+//   6. top-p: of the softmax over the remaining tokens, the smallest set of the likeliest whose sum is at least top_p;
 //   7. min-p: tokens less likely than min_p times the likeliest are left out.
-// Logits are double precision. What a token weighs beside others is counted in units of 2^-44 of the likeliest
-// (kernels/sample_weights.h), in which sums are exact. A token below 2^-45 of the likeliest is never drawn.
+// Logits are double precision. Weights of tokens are counted in units of 2^-44 of the likeliest token's
+// (kernels/sample_weights.h), so their sums are exact. A token below 2^-45 of the likeliest is never drawn.
 //
-// A token is a function of logits, options and context, its noise one of the seed and the length of the context
-// (kernels/sample_noise.h). So a text depends on seed, prompt and options alone, not on who has drawn before: it is the
-// same with drafts and without, in one go or continued from any of its places, and on a GPU that has the same logits.
+// A token is a function of logits, options and context; its noise is a function of the seed and the length of the
+// context (kernels/sample_noise.h). So a text depends on seed, prompt and options alone, not on earlier draws: it is
+// the same with and without drafts, in one run or continued from any position, and on a GPU that has the same logits.
 // Threads: belongs to one thread. Lifetime: logits and context are borrowed for the call. Errors: make: invalid
-// (options); the rest: corrupt (among the model's logits NaN or +infinity, or nothing but -infinity), invalid (no
-// logits, or more than can be drawn from; the same after bias and penalties, where -infinity means: excluded; a bias
-// for a token that has no logit).
+// (options); the rest: corrupt (the model's logits have NaN or +infinity, or are all -infinity), invalid (no logits, or
+// more than can be drawn from; such values after bias and penalties, where -infinity means: excluded; a bias for a
+// token that has no logit).
 #pragma once
 
 #include <cstdint>
@@ -38,16 +38,16 @@
 namespace dspack::runtime {
 
 struct SamplerOptions {
-  double temperature = 0;                      // finite, >= 0; 0 is greedy, whatever top_k, top_p and min_p say
+  double temperature = 0;                      // finite, >= 0; 0 is greedy, and ignores top_k, top_p and min_p
   uint32_t top_k = 0;                          // 0: all
   double top_p = 1;                            // > 0, <= 1; 1: all
   double min_p = 0;                            // >= 0, <= 1; 0: all
-  double repetition_penalty = 1;               // finite, > 0; 1: none, above: repeat less
+  double repetition_penalty = 1;               // finite, > 0; 1: none; above 1: repeat less
   double presence_penalty = 0;                 // finite
   double frequency_penalty = 0;                // finite
   std::map<uint32_t, double> logit_bias = {};  // by token; finite, or -infinity: never
-  uint32_t min_tokens = 0;                     // an answer with fewer is not ended by any of
-  std::vector<uint32_t> end_tokens = {};       // these; one that has no logit never comes
+  uint32_t min_tokens = 0;                     // a shorter answer is not ended by any of
+  std::vector<uint32_t> end_tokens = {};       // these; those without a logit are ignored
   uint64_t seed = 0;
 };
 
@@ -55,32 +55,32 @@ class Sampler {
  public:
   [[nodiscard]] static Result<Sampler> make(const SamplerOptions& options);
 
-  /// Whether the options fit a model of `vocab` tokens; the same error as the first call of `sample` would give.
+  /// Whether the options fit a model of `vocab` tokens. Errors: those of the first call of `sample`.
   [[nodiscard]] Result<void> check_vocab(size_t vocab) const;
 
-  /// Whether `sample` chooses the highest logit as it stands, the lowest index among equals, whatever the context is.
+  /// Whether `sample` chooses the highest unchanged logit, the lowest index among equals, for any context.
   [[nodiscard]] bool takes_highest() const { return options_.temperature == 0 && !adjusts_logits(); }
 
-  /// If `sample` draws from the logits as they stand, whatever the context is: how.
+  /// The settings by which `sample` draws from unchanged logits, for any context; nullopt: it does not.
   [[nodiscard]] std::optional<kernels::SampleSettings> drawn_as_they_stand() const;
-  /// With what noise it draws the token after so many.
+  /// The noise with which it draws the token after `tokens` tokens.
   [[nodiscard]] kernels::NoiseKey noise_after(size_t tokens) const {
     return {.seed = options_.seed, .position = tokens};
   }
 
-  /// The answer begins after so many tokens of the contexts that follow; at first after none.
+  /// Sets where the answer begins in later contexts: after `prompt_tokens` tokens. Initially 0.
   void begin_answer(size_t prompt_tokens) { prompt_tokens_ = prompt_tokens; }
-  /// Only what the constraint allows is chosen from now on. A copy of this sampler shares it: another answer needs one
-  /// of its own.
+  /// From now on only tokens that the constraint allows are chosen. A copy of this sampler shares the constraint, so
+  /// another answer needs its own.
   void constrain(std::shared_ptr<TokenConstraint> constraint) { constraint_ = std::move(constraint); }
 
-  /// Whether the constraint lets nothing follow these tokens, prompt and answer, but the answer's end.
+  /// Whether the constraint allows nothing but the answer's end after these tokens (prompt and answer).
   [[nodiscard]] Result<bool> is_complete(std::span<const uint32_t> context) const;
 
-  /// `context`: the tokens so far, prompt and answer, which the penalties concern.
+  /// `context`: the tokens so far, prompt and answer, to which penalties apply.
   [[nodiscard]] Result<uint32_t> sample(std::span<const float> logits, std::span<const uint32_t> context) const;
 
-  /// What `sample` draws from at a temperature above 0, with logits as the steps before have left them.
+  /// The tokens that `sample` draws from, with logits after the steps above. Precondition: temperature above 0.
   [[nodiscard]] Result<std::vector<kernels::LikelyToken>> candidates(std::span<const float> logits,
                                                                      std::span<const uint32_t> context) const;
 

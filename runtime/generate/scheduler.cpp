@@ -15,10 +15,10 @@ namespace dspack::runtime {
 
 namespace {
 
-// A pass that is longer for prompts would make those wait who are being answered.
+// With answers in progress, longer passes for prompts would delay their next tokens.
 constexpr uint32_t kRowsBesideAnswers = 4096;
 
-/// What has no probabilities; the sampler refuses the same in rows that it chooses from.
+/// Refuses logits without probabilities, as the sampler does in rows that it chooses from.
 Result<void> check_logits(std::span<const float> logits) {
   const auto bad = std::ranges::find_if(
       logits, [](float logit) { return std::isnan(logit) || logit == std::numeric_limits<float>::infinity(); });
@@ -130,7 +130,7 @@ void Scheduler::run(const std::stop_token& stop) {
     tell_end(generation, StopReason::interrupted);
 }
 
-/// Until there is something to do; false: no more.
+/// Blocks until there is work; false: there will be none.
 bool Scheduler::wait(const std::stop_token& stop) {
   if (stop.stop_requested()) return false;
   if (places_.busy() > 0) return true;
@@ -145,7 +145,7 @@ void Scheduler::drop_gone() {
   drop_gone_waiting();
 }
 
-/// Of any thread, since a pass may take minutes.
+/// Called by any thread, since a pass may take minutes.
 void Scheduler::drop_gone_waiting() {
   std::vector<Generation> gone;
   {
@@ -197,7 +197,7 @@ void Scheduler::occupy(AnswerPlace& place) {
   counts_.copied_tokens += copied;
 }
 
-/// Of prompts that are being read already.
+/// Reuses rows that other places have computed meanwhile, for prompts that are being read.
 void Scheduler::share_prefixes() {
   for (AnswerPlace& place : places_.all()) {
     if (!place.answer || !place.answer->is_reading() || place.generation->scores_prompt) continue;
@@ -212,7 +212,7 @@ void Scheduler::share_prefixes() {
   }
 }
 
-/// Answers under way first, so that their rows lie side by side; then prompts. Of each kind the longest unserved first.
+/// Answers in progress first, so that their rows are adjacent; then prompts. Of each kind the longest unserved first.
 std::vector<Scheduler::Part> Scheduler::choose_parts() {
   std::vector<AnswerPlace*> answers;
   std::vector<AnswerPlace*> prompts;
@@ -277,7 +277,7 @@ void Scheduler::pass(const std::stop_token& stop) {
   const auto start = std::chrono::steady_clock::now();
   const auto final = forward(parts, stop);
   if (!final) {
-    if (final.error().kind == ErrorKind::cancelled) return;  // those who left are dropped before the next pass
+    if (final.error().kind == ErrorKind::cancelled) return;  // abandoned answers are dropped before the next pass
     {
       const std::lock_guard lock(mutex_);
       counts_.failed_at = std::chrono::steady_clock::now();
@@ -303,8 +303,8 @@ void Scheduler::pass(const std::stop_token& stop) {
   counts_.seconds += seconds_since(start);
 }
 
-/// All parts through the model; it ends early if nobody waits for anything of it any more. What it throws is an error
-/// of this pass, whose parts cannot go on.
+/// Runs the model over all parts; stops early once all of their clients are gone. An exception is an error of this
+/// pass, whose parts cannot continue.
 Result<kernels::Rows> Scheduler::forward(std::span<const Part> parts, const std::stop_token& stop) {
   std::vector<SequenceTokens> batch;
   for (const Part& part : parts)
@@ -325,12 +325,12 @@ Result<kernels::Rows> Scheduler::forward(std::span<const Part> parts, const std:
     return hidden.final;
   } catch (const std::exception& exception) {
     for (const Part& part : parts)
-      part.place.sequence.truncate(0);  // it is not known how far they have come
+      part.place.sequence.truncate(0);  // their state is unknown
     return error_of(exception);
   }
 }
 
-/// Tells who reads a prompt how far it is. Returns those that have not ended with it.
+/// Reports the progress of prompts. Returns the parts that have not ended.
 std::vector<Scheduler::Part> Scheduler::read_on(std::span<const Part> parts, const kernels::Rows& final,
                                                 double row_seconds) {
   std::vector<Part> going_on;
@@ -351,7 +351,7 @@ std::vector<Scheduler::Part> Scheduler::read_on(std::span<const Part> parts, con
   return going_on;
 }
 
-/// False: the answer has ended, for some the scores are all that was asked for.
+/// False: the answer has ended, since it failed or only the scores were requested.
 bool Scheduler::score_prompt(const Part& part, const kernels::Rows& final) {
   AnswerPlace& place = part.place;
   if (!place.generation->scores_prompt || !place.answer->is_reading()) return true;
@@ -362,14 +362,15 @@ bool Scheduler::score_prompt(const Part& part, const kernels::Rows& final) {
   return !has_all;
 }
 
-/// What the part's rows say of the tokens after them, some rows at a time: logits of a whole prompt may be gigabytes.
+/// Reports the logits for the tokens after the part's rows, some rows at a time: those of a whole prompt may be
+/// gigabytes.
 Result<void> Scheduler::tell_scores(const Part& part, const kernels::Rows& final) {
   const std::span<const uint32_t> prompt = part.place.answer->tokens();
   GenerationListener& listener = *part.place.generation->listener;
   const uint64_t vocab = engine_.model.config().vocab;
   const size_t first = part.place.sequence.length() - part.tokens.size();  // the position of the first row
   if (first == 0) listener.prompt_scored(prompt.first(1), {});
-  std::span<const uint32_t> untold = prompt.subspan(first + 1);  // the prompt's last row tells of the answer
+  std::span<const uint32_t> untold = prompt.subspan(first + 1);  // the prompt's last row predicts the answer
   untold = untold.first(std::min(untold.size(), part.tokens.size()));
   for (uint32_t row = part.first; !untold.empty() && !part.place.generation->gone.stop_requested();) {
     const auto rows = static_cast<uint32_t>(std::min<size_t>(untold.size(), kScoredRows));
@@ -384,7 +385,7 @@ Result<void> Scheduler::tell_scores(const Part& part, const kernels::Rows& final
   return {};
 }
 
-/// Where the device may tell the token for less than the logits cost.
+/// Chooses from the final states: the device may determine the token for less than the logits cost.
 void Scheduler::choose_by_state(AnswerPlace& place, const kernels::Rows& final) {
   Continuation& answer = *place.answer;
   if (!answer.needs_choice()) return;
@@ -393,7 +394,7 @@ void Scheduler::choose_by_state(AnswerPlace& place, const kernels::Rows& final) 
           [&] { deliver(place, answer.choose(rows_of(final, final.rows - scored, scored)), {}, /*is_only=*/true); });
 }
 
-/// The weights of the output head are read once for answers that lie side by side; a prompt's last row is by itself.
+/// Chooses from logits. The head's weights are read once for adjacent answers; a prompt's last row is by itself.
 /// `is_only`: the pass was of one answer alone.
 void Scheduler::choose_by_logits(std::span<const Part> parts, const kernels::Rows& final, bool is_only) {
   const uint64_t vocab = engine_.model.config().vocab;
@@ -423,7 +424,7 @@ void Scheduler::choose_by_logits(std::span<const Part> parts, const kernels::Row
   }
 }
 
-/// `logits` of the rows that were chosen from, or none. `is_only`: the pass was of this answer alone.
+/// `logits`: of the rows that were chosen from, or empty. `is_only`: the pass was of this answer alone.
 void Scheduler::deliver(AnswerPlace& place, const Result<void>& chosen, std::span<const float> logits, bool is_only) {
   if (!chosen) return end(place, chosen.error());
   Continuation& answer = *place.answer;
@@ -440,7 +441,7 @@ void Scheduler::deliver(AnswerPlace& place, const Result<void>& chosen, std::spa
   const auto reason = answer.deliver(on_token, place.generation->gone);
   if (reason == StopReason::end_token) {
     const size_t row = answer.answer().size() - before;
-    // A form may be whole with its last token: then no end token was chosen.
+    // A form may be complete with its last token: then no end token was chosen.
     if (row < answer.chosen().size()) {
       listener.end_token(answer.chosen()[row], logits.empty() ? logits : logits.subspan(row * vocab, vocab));
     }
@@ -454,7 +455,7 @@ void Scheduler::deliver(AnswerPlace& place, const Result<void>& chosen, std::spa
   if (reason) end(place, *reason);
 }
 
-/// What the work for one answer throws is the end of that answer alone.
+/// An exception in the work for an answer ends only that answer.
 template <class Work>
 void Scheduler::attempt(AnswerPlace& place, Work&& work) {
   try {
@@ -464,7 +465,7 @@ void Scheduler::attempt(AnswerPlace& place, Work&& work) {
   }
 }
 
-/// It is not known how far its sequence has come.
+/// Drops the sequence, whose state is unknown, and ends the answer.
 void Scheduler::fail(AnswerPlace& place, const Error& error) {
   place.answer.reset();
   place.sequence.truncate(0);
@@ -487,7 +488,7 @@ void Scheduler::end(AnswerPlace& place, const Result<StopReason>& reason) {
   if (options_.cache != nullptr && options_.cache->is_durable()) places_.keep(place.sequence);
 }
 
-/// A listener that cannot be told for want of memory is let go, and its client's connection with it.
+/// If memory is too short to notify a listener, it is dropped, and its client's connection with it.
 void Scheduler::tell_end(const Generation& generation, const Result<StopReason>& reason) {
   try {
     generation.listener->ended(reason);

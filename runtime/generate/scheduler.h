@@ -1,13 +1,13 @@
-// Several answers of one model at a time. A pass takes the next token of every answer under way, and of the prompts
-// that wait as much as a pass has rows: experts that several rows want are read once. What two prompts begin with is
-// computed once, except where the prompt's own tokens are scored: what a cache holds has no logits. In exact mode an
-// answer is, bit for bit, what it would be alone (model.h) and without drafts (speculator.h), drawn or not. Clients get
-// places in turn (waiting_queue.h), and conversations the places that cost others least (place_choice.h).
-// Threads: `run` belongs to one thread, which uses the model alone meanwhile; submit, drain and counts may be called
-// from any. The listeners are called by the thread of `run`, and must not block; those of generations that nobody waits
-// for any more, and that have no place yet, may hear of their end from a thread that submits others. Lifetime: borrows
-// what the engine borrows. Errors: submit: those of the prompt (invalid), those of the queue; run: none of one answer,
-// which its listener is told, what it throws included: where memory is short for one answer, the others go on.
+// Computes several answers of one model at a time. A pass takes the next token of every answer in progress, and as many
+// rows of waiting prompts as it has room for: experts that several rows need are read once. A common beginning of
+// prompts is computed once, unless the prompt's own tokens are scored: caches hold no logits. In exact mode an answer
+// is, bit for bit, what it would be alone (model.h) and without drafts (speculator.h), drawn or not. Clients get places
+// in turn (waiting_queue.h), and conversations the places that cost others least (place_choice.h).
+// Threads: `run` belongs to one thread, which alone uses the model; submit, drain and counts may be called from any.
+// Listeners are called by the thread of `run`, and must not block; a generation whose client left before it got a place
+// may be ended by a thread that submits others. Lifetime: borrows what the engine borrows. Errors: submit: those of the
+// prompt (invalid), those of the queue; run: none. An answer's errors, exceptions included, go to its listener, and the
+// other answers continue.
 #pragma once
 
 #include <atomic>
@@ -31,47 +31,49 @@
 namespace dspack::runtime {
 
 struct SchedulerOptions {
-  uint32_t places = 1;    // answers at once, each with a KV cache of the model's context
-  uint32_t waiting = 64;  // requests that wait for a place; beyond, the queue refuses some
-  /// How tokens are drafted, for which the engine has a module: a fixed number for every answer, else as many as pay
-  /// while an answer is alone. Absent: none.
+  uint32_t places = 1;    // answers at once, each with a KV cache for the model's context
+  uint32_t waiting = 64;  // requests that may wait for a place; the queue refuses more
+  /// How tokens are drafted; needs the engine's module. A fixed number applies to every answer; without one, an answer
+  /// drafts only while it is alone, as many tokens as pay. Absent: no drafts.
   std::optional<SpeculationOptions> speculation = {};
-  /// Of what places held that others took; borrowed. nullptr: that is lost.
+  /// Keeps the KV rows of conversations whose place is reused; borrowed. nullptr: they are dropped.
   PrefixCache* cache = nullptr;
 };
 
-/// Since the start.
+/// Counts since the start.
 struct SchedulerCounts {
   uint64_t generations = 0, cancelled = 0, failed = 0, refused = 0;
   uint64_t prompt_tokens = 0;  // computed
-  uint64_t kept_tokens = 0;    // of prompts, found in a cache
+  uint64_t kept_tokens = 0;    // prompt tokens found in a cache
   uint64_t answer_tokens = 0;
   uint64_t drafted_tokens = 0, accepted_drafts = 0;
-  uint64_t copied_tokens = 0;  // of `kept_tokens`: from another place's cache
+  uint64_t copied_tokens = 0;  // those of `kept_tokens` that came from another place's cache
   uint64_t passes = 0, rows = 0;
   double seconds = 0;              // in passes
   uint32_t busy = 0, waiting = 0;  // now
-  /// When the last pass ended in an error; absent: it did not.
+  /// Time of the last pass, if it failed.
   std::optional<std::chrono::steady_clock::time_point> failed_at = {};
   std::optional<PrefixCacheCounts> cache = {};
 };
 
+/// submit() from any thread queues; run() repeats: callbacks of between_passes, drop abandoned generations, give
+/// waiting ones places, run a pass over parts of all places, deliver its tokens.
 class Scheduler {
  public:
   /// Errors: budget (memory for the places).
   [[nodiscard]] static Result<std::unique_ptr<Scheduler>> make(const Engine& engine, const SchedulerOptions& options);
 
-  /// All of them or, after an error, none.
+  /// Queues all of them as one request or, after an error, none.
   [[nodiscard]] Result<void> submit(std::vector<Generation> generations);
-  /// Makes passes until `stop`, or after `drain` until nothing is left.
+  /// Runs passes until `stop`, or after `drain` until nothing is left.
   void run(const std::stop_token& stop);
-  /// No more is taken; what is under way or waits is finished.
+  /// Refuses new generations; those queued or in progress are finished.
   void drain();
-  /// The thread of `run` calls `look` once, between two passes or at once if none is under way: what a pass changes may
-  /// be read there. Never called if `run` ends before.
+  /// The thread of `run` calls `look` once, between two passes or at once if none is running: it may read what passes
+  /// change. Not called if `run` ends first.
   void between_passes(std::function<void()> look);
   [[nodiscard]] SchedulerCounts counts() const;
-  /// Layers that the pass under way has begun, where the device tells: as many as the model has at most.
+  /// Layers that the current pass has begun, at most the model's number; not counted in recorded passes.
   [[nodiscard]] uint32_t layers_begun() const;
   [[nodiscard]] uint32_t places() const { return static_cast<uint32_t>(places_.all().size()); }
 
@@ -117,7 +119,7 @@ class Scheduler {
   Admission admission_;
   std::vector<float> logits_;
   uint64_t clock_ = 0;
-  std::atomic<uint64_t> layers_before_ = 0;  // of all passes before the present one
+  std::atomic<uint64_t> layers_before_ = 0;  // layers begun before the present pass
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A part of the session's time, from when this is made.
+// Measures a part of the session's time, from its construction.
 class Lap {
  public:
   explicit Lap(StageClock* stages) : stages_(stages), start_(Clock::now()) {
@@ -25,7 +25,7 @@ class Lap {
       seconds += seconds_since(start_);
       return;
     }
-    const StageSeconds& now = stages_->seconds();  // of one reading, so that stages add up to the whole
+    const StageSeconds& now = stages_->seconds();  // read once, so that stages add up to the total
     for (size_t stage = 0; stage < kStages; ++stage) {
       by_stage[stage] += now[stage] - before_[stage];
       seconds += now[stage] - before_[stage];
@@ -67,7 +67,7 @@ Result<void> Session::advance(Continuation& answer, const std::stop_token& stop)
   return {};
 }
 
-// Goes over the sequence's tokens again, and says which module is the first that has made no number.
+// Runs the sequence's tokens again, to name the first module that computed a value that is not finite.
 Error Session::explained(const Error& unusable, const std::stop_token& stop) {
   NumberWatch watch(engine_.model.queue());
   const std::vector<uint32_t> tokens(sequence_.tokens().begin(), sequence_.tokens().end());
@@ -107,7 +107,7 @@ Result<Answer> Session::generate(std::span<const uint32_t> prompt, const Generat
   after_first.end(times_.decode_seconds, times_.decode_stages);
   if (!outcome && outcome.error().kind != ErrorKind::cancelled) return outcome.error();
   const size_t sampled = answer.answer().size() + (reason == StopReason::end_token ? 1 : 0);
-  if (sampled > 0) times_.decode_tokens += sampled - 1;  // the first one came of the prompt's pass
+  if (sampled > 0) times_.decode_tokens += sampled - 1;  // the first token came from the prompt's pass
   answer.finish();
   return Answer{.tokens = {answer.answer().begin(), answer.answer().end()}, .reason = reason};
 }

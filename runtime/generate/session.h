@@ -1,7 +1,7 @@
 // A conversation with a model, over its sequence: prefill of tokens that the sequence lacks, and the decoding loop.
 // Threads: single-thread. Lifetime: owns the sequence, borrows what the engine borrows. Errors: invalid (a prompt that
-// is empty or too long, an id outside the vocabulary), those of the forward pass and the sampler. An interruption is no
-// error: it ends the answer.
+// is empty or too long, an id outside the vocabulary), those of the forward pass and the sampler. An interruption is
+// not an error: it ends the answer.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace dspack::runtime {
 struct GenerateOptions {
   uint32_t max_tokens = UINT32_MAX;
   std::vector<uint32_t> end_tokens;
-  /// Called with the number of the prompt's tokens that are going to be computed, before any of them is; an error ends
-  /// the run. Empty: nothing.
+  /// Called with the number of the prompt's tokens to compute, before the first of them; an error ends the run. May be
+  /// empty.
   std::function<Result<void>(uint64_t tokens)> before_prefill = {};
 };
 
@@ -30,12 +30,12 @@ struct Answer {
 
 /// Sums over the session.
 struct SessionTimes {
-  uint64_t prefill_tokens = 0;  // computed; what the sequence still held is not
-  double prefill_seconds = 0;   // until the answer's first token was known
-  uint64_t decode_tokens = 0;   // of passes after the prompt's, the end token included
-  uint64_t decode_passes = 0;   // as many as tokens, unless drafts were accepted
+  uint64_t prefill_tokens = 0;  // computed, without those that the sequence still held
+  double prefill_seconds = 0;   // until the answer's first token was chosen
+  uint64_t decode_tokens = 0;   // tokens from passes after the prompt's, the end token included
+  uint64_t decode_passes = 0;   // equals decode_tokens unless drafts were accepted
   double decode_seconds = 0;
-  /// Where the seconds went; zeros where the device runs operations later than they are called.
+  /// The seconds by stage; zeros if the device runs operations after their calls return.
   StageSeconds prefill_stages{}, decode_stages{};
 };
 
@@ -44,18 +44,18 @@ using TokenCallback = std::function<bool(uint32_t token)>;
 
 class Session {
  public:
-  /// `speculation`: how tokens are drafted, for which the engine has a module and the sequence room; absent: one pass a
-  /// token. What is said does not depend on it (see speculator.h).
+  /// `speculation`: how tokens are drafted; needs the engine's module, and a sequence with MTP state. Absent: one token
+  /// per pass. The answer does not depend on it (speculator.h).
   Session(const Engine& engine, Sequence sequence, const std::optional<SpeculationOptions>& speculation = std::nullopt);
 
-  /// Continues `prompt` (the whole conversation so far). The part of it that the sequence still holds is not computed
-  /// again.
+  /// Continues `prompt` (the whole conversation so far). The beginning of it that the sequence still holds is not
+  /// computed again.
   [[nodiscard]] Result<Answer> generate(std::span<const uint32_t> prompt, const GenerateOptions& options,
                                         Sampler& sampler, const TokenCallback& on_token, const std::stop_token& stop);
 
-  /// Logits after every token of `prompt`, in order and some rows at a time: `on_rows` gets FP32 [rows, vocab]. At most
-  /// `chunk` tokens go through the model at once (0: as many as fit). Starts with an empty sequence. `trace` is
-  /// told of the modules of every pass.
+  /// Computes the logits after every token of `prompt`, from an empty sequence; `on_rows` gets them in order, some rows
+  /// at a time: FP32 [rows, vocab]. At most `chunk` tokens are in one pass (0: as many as fit). `trace` receives the
+  /// modules of every pass.
   using LogitsCallback = std::function<void(std::span<const float> rows)>;
   [[nodiscard]] Result<void> logits(std::span<const uint32_t> prompt, uint32_t chunk, const LogitsCallback& on_rows,
                                     const std::stop_token& stop, Trace* trace = nullptr);
@@ -63,7 +63,7 @@ class Session {
   /// Length of a row of logits.
   [[nodiscard]] uint32_t vocab() const { return engine_.model.config().vocab; }
 
-  /// Forgets the conversation.
+  /// Drops the conversation.
   void clear() { sequence_.truncate(0); }
 
   [[nodiscard]] Sequence& sequence() { return sequence_; }
@@ -75,7 +75,7 @@ class Session {
  private:
   [[nodiscard]] Result<HiddenStates> append(std::span<const uint32_t> tokens, Phase phase, const std::stop_token& stop,
                                             const PassOptions& options);
-  /// A pass, and what follows for certain if it tells.
+  /// Runs a pass, and chooses tokens if it determines any.
   [[nodiscard]] Result<void> advance(Continuation& answer, const std::stop_token& stop);
   [[nodiscard]] Error explained(const Error& unusable, const std::stop_token& stop);
 

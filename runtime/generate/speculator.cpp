@@ -27,7 +27,8 @@ MtpHidden Speculator::hidden() const {
   return stats_.choice.chosen();
 }
 
-// The module reads what the model has passed since; its last output then foretells the token after tokens.back().
+// The module reads the positions that the model has computed since; its last output then predicts the token after
+// tokens.back().
 Result<kernels::Rows> Speculator::catch_up(Sequence& sequence, std::span<const uint32_t> tokens,
                                            const std::stop_token& stop) {
   const auto start = Clock::now();
@@ -41,14 +42,14 @@ Result<kernels::Rows> Speculator::catch_up(Sequence& sequence, std::span<const u
                                        stop));
   }
   stats_.caught_up += pending;
-  if (pending <= kMostAutomatic + 1) return last;  // as every step that drafts has it
+  if (pending <= kMostAutomatic + 1) return last;  // usual in every step that drafts
   counts_before_ = engine_.model.experts().miss_counts();
   catch_up_seconds_ = seconds_since(start);
   policy_.record_catch_up(pending, catch_up_seconds_);
   return last;
 }
 
-// What the module's output makes of the token after `context`.
+// The token that the module's output proposes after `context`.
 Result<uint32_t> Speculator::proposal(const kernels::Rows& output, std::span<const uint32_t> context,
                                       const Sampler& sampler) {
   if (sampler.takes_highest()) {
@@ -86,7 +87,7 @@ Result<std::span<const uint32_t>> Speculator::propose(Sequence& sequence, std::s
   const uint32_t count = std::min(policy_.next(sequence.mtp()->pending()), most);
   if (count == 0) return std::span<const uint32_t>();
   const auto drafted = draft(sequence, tokens, count, sampler, stop);
-  sequence.mtp()->truncate(sequence.length());  // the module's own chain of outputs is no past
+  sequence.mtp()->truncate(sequence.length());  // rows of the module's own chain must not stay in its cache
   stats_.module_seconds += seconds_since(step_start_);
   if (!drafted) {
     drafts_.clear();

@@ -1,10 +1,10 @@
-// Speculative decoding with the MTP module: it drafts tokens, and one pass of the main model over all of them decides
-// how many are accepted: those that are the tokens which the model chooses there. The result is that of the main model
-// alone, token by token. Above temperature 0 the module's tokens are drawn with the noise that the model's are drawn
-// with (kernels/sample_noise.h), so where the two distributions are alike the drafts are accepted.
+// Speculative decoding with the MTP module: it drafts tokens, and one pass of the main model over all of them accepts
+// those that the model chooses itself. The result is that of the main model alone, token by token. Above temperature 0
+// the module draws with the same noise as the model (kernels/sample_noise.h), so drafts are accepted where the two
+// distributions are alike.
 //
-// A step is propose, then a pass of the model over the last token and the drafts, then verify. A speculator measures
-// the gain of drafting for one conversation, and belongs to it.
+// A step is propose(), a pass of the model over the last token and the drafts, then verify(). A speculator measures the
+// gain of drafting for one conversation, and belongs to it.
 // Threads: single-thread. Lifetime: borrows what the engine borrows. Errors: those of running the module, of the
 // sampler, cancelled. After an error of `propose` nothing was drafted and the answer can continue.
 #pragma once
@@ -24,52 +24,53 @@
 namespace dspack::runtime {
 
 struct SpeculationOptions {
-  std::optional<uint32_t> drafts;                          // tokens a step; absent: as many as pay (DraftPolicy)
-  std::optional<MtpHidden> hidden = MtpHidden::post_norm;  // absent: what fits the text (HiddenChoice)
+  std::optional<uint32_t> drafts;                          // drafts per step; absent: as many as pay (DraftPolicy)
+  std::optional<MtpHidden> hidden = MtpHidden::post_norm;  // absent: chosen by the text (HiddenChoice)
 };
 
 /// Sums over all answers.
 struct SpeculationStats {
   uint64_t steps = 0;           // passes of the main model while decoding
-  uint64_t drafting_steps = 0;  // those that verified a draft
+  uint64_t drafting_steps = 0;  // steps that verified a draft
   uint64_t drafted = 0;
   uint64_t accepted = 0;
-  std::vector<uint64_t> tried;  // by position in the draft: those before it stood
-  std::vector<uint64_t> stood;  // and it did too
-  uint64_t caught_up = 0;       // positions that the module has read with the model's hidden states
+  std::vector<uint64_t> tried;  // by position in the draft: all drafts before it were accepted
+  std::vector<uint64_t> stood;  // and this one was, too
+  uint64_t caught_up = 0;       // positions that the module read with the model's hidden states
   double module_seconds = 0;    // catching up and drafting
-  HiddenChoice choice;          // if the hidden state is to be found out
+  HiddenChoice choice;          // used if SpeculationOptions::hidden is absent
 };
 
 class Speculator {
  public:
-  /// Most drafts of a step when their number is chosen by measurement.
+  /// Most drafts per step if their number is chosen by measurement.
   static constexpr uint32_t kMostAutomatic = 4;
 
   /// Precondition: the engine has a module.
   Speculator(const Engine& engine, const SpeculationOptions& options);
 
-  /// The model has read `positions` of a prompt in `seconds`; one layer, the module, will take its share of them.
+  /// The model read `positions` positions of a prompt in `seconds`: gives an estimate for the module, which is one
+  /// layer.
   void prefilled(uint64_t positions, double seconds);
 
-  /// Up to `most` tokens that may follow `tokens`, of which the sequence holds all but the last. None if drafting does
-  /// not pay. Borrowed until the next call.
+  /// Drafts up to `most` tokens that may follow `tokens`, of which the sequence holds all but the last. None if
+  /// drafting does not pay. Borrowed until the next call.
   [[nodiscard]] Result<std::span<const uint32_t>> propose(Sequence& sequence, std::span<const uint32_t> tokens,
                                                           uint32_t most, const Sampler& sampler,
                                                           const std::stop_token& stop);
 
-  /// What follows `tokens` for certain, given the model's logits [drafts + 1, vocab] after the last token and each
-  /// draft: the drafts that stand, and one token more.
+  /// The tokens that certainly follow `tokens`, given the model's logits [drafts + 1, vocab] after the last token and
+  /// each draft: the accepted drafts, and one more token.
   [[nodiscard]] Result<std::vector<uint32_t>> verify(std::span<const uint32_t> tokens, std::span<const float> logits,
                                                      const Sampler& sampler);
 
-  /// The same for a sampler that takes the highest logit, given the token that has it of each row.
+  /// The same for a sampler that takes the highest logit, given each row's token with the highest logit.
   [[nodiscard]] std::vector<uint32_t> verify(std::span<const uint32_t> likeliest);
 
   [[nodiscard]] const MtpModule& module() const { return *engine_.mtp; }
   [[nodiscard]] const SpeculationOptions& options() const { return options_; }
   [[nodiscard]] const SpeculationStats& stats() const { return stats_; }
-  /// The hidden state that is in use.
+  /// The hidden state that the module reads now.
   [[nodiscard]] MtpHidden hidden() const;
 
  private:
@@ -88,10 +89,10 @@ class Speculator {
   SpeculationStats stats_;
 
   std::vector<uint32_t> drafts_;
-  std::vector<float> logits_;  // of one row of the module
+  std::vector<float> logits_;  // one row of the module
   Clock::time_point step_start_;
-  MissCounts counts_before_;     // this step, or what it had to catch up on
-  double catch_up_seconds_ = 0;  // of this step, beyond what every step has
+  MissCounts counts_before_;     // before this step, or after its catching up
+  double catch_up_seconds_ = 0;  // in this step, beyond what every step has
 };
 
 }  // namespace dspack::runtime

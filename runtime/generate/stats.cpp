@@ -15,7 +15,7 @@ double rate(uint64_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0;
 }
 
-// Of the layers that this run may read.
+// Counts experts and their files in the layers that this run may read.
 void count_experts(const format::Checkpoint& checkpoint, const std::set<LayerId>& layers, RunStats& stats) {
   std::set<uint32_t> files;
   for (const auto& [key, tensors] : checkpoint.experts()) {
@@ -72,7 +72,7 @@ format::Json vram_phase_json(const VramPhaseStats& counts) {
           {"evictions", counts.evictions}, {"waiting_seconds", counts.waiting_seconds}};
 }
 
-// The tier of experts in a GPU's memory; what it lacks is a demand of the host's, which the counts beside it are of.
+// The tier of experts in GPU memory. Its misses are demands on the host's store, which the counts beside it cover.
 format::Json vram_json(const VramStats& stats) {
   const VramPhaseStats& decode = stats.phases[static_cast<size_t>(Phase::decode)];
   format::Json json = {{"slots", stats.slots},
@@ -95,7 +95,7 @@ format::Json vram_json(const VramStats& stats) {
   return json;
 }
 
-// What decoding took, beside the least that it could take (schedule.h).
+// The time of decoding, compared with its lower bound (schedule.h).
 format::Json bound_json(const DecodeBound& bound, double seconds) {
   const auto ratio = [&](double limit) { return limit > 0 ? seconds / limit : 0.0; };
   return {{"seconds", bound.seconds(seconds)},

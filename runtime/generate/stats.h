@@ -18,7 +18,7 @@ struct RunStats {
   std::string device;
   kernels::Precision precision = kernels::Precision::exact;
   uint64_t context = 0;        // positions
-  format::LayerMap layer_map;  // the layers that a token passes, in order
+  format::LayerMap layer_map;  // the layers of a pass, in order
   SessionTimes times;
   struct BytesRead {
     uint64_t always_needed = 0;
@@ -32,20 +32,20 @@ struct RunStats {
     uint64_t experts = 0;
   } memory_bytes;
   IoChoice io;             // how local weights were read
-  MemoryPlan memory_plan;  // what was decided before loading
+  MemoryPlan memory_plan;  // the plan made before loading
   struct VramBytes {
     uint64_t card = 0;
-    uint64_t used = 0;  // since the device was made, by all of the card's users
+    uint64_t used = 0;  // increase since the device was made, by all users of the card
   };
-  std::optional<VramBytes> vram;               // of a GPU
-  std::vector<VramBytes> further_vram;         // of further ones
-  std::optional<uint64_t> process_peak_bytes;  // most resident memory so far; absent: the system does not say
+  std::optional<VramBytes> vram;               // absent without a GPU
+  std::vector<VramBytes> further_vram;         // further GPUs
+  std::optional<uint64_t> process_peak_bytes;  // most resident memory so far; absent: not reported by the system
   ExpertStoreStats experts;
-  DecodeBound decode_bound;               // of decode passes
-  uint64_t present_experts = 0;           // in the checkpoint, of the layers that run
+  DecodeBound decode_bound;               // for decode passes
+  uint64_t present_experts = 0;           // experts in the checkpoint, in layers that run
   uint64_t expert_files = 0;              // files of the checkpoint that hold them
-  std::optional<NetworkTraffic> network;  // of distant places
-  std::optional<MtpStats> mtp;            // if there was drafting; the sums above contain it
+  std::optional<NetworkTraffic> network;  // absent without distant places
+  std::optional<MtpStats> mtp;            // if there was drafting; included in the sums above
 };
 
 [[nodiscard]] RunStats collect_stats(LoadedModel& loaded, const Session& session);

@@ -28,7 +28,7 @@ Result<std::optional<std::string>> read_if_there(format::Repository& repository,
   return std::optional<std::string>();
 }
 
-// tokenizer.json wins where both are, as in transformers.
+// tokenizer.json takes precedence, as in transformers.
 Result<Tokenizer> load_tokenizer(format::Repository& repository, const std::optional<std::string>& config,
                                  const std::stop_token& stop) {
   TRY_ASSIGN(const auto text, read_if_there(repository, kTokenizerFile, kMaxTextBytes, stop));
@@ -46,7 +46,7 @@ Result<Tokenizer> load_tokenizer(format::Repository& repository, const std::opti
                            repository.description(), kTokenizerFile, kTiktokenFile)};
 }
 
-// Newer repositories keep their templates in files of their own; these win, as in transformers.
+// Newer repositories keep templates in separate files, which take precedence, as in transformers.
 Result<void> read_template_files(format::Repository& repository, TokenizerConfig& config, const std::stop_token& stop) {
   TRY_ASSIGN(auto text, read_if_there(repository, kTemplateFile, format::kSettingsDocument.bytes, stop));
   if (!text) return {};
@@ -56,7 +56,7 @@ Result<void> read_template_files(format::Repository& repository, TokenizerConfig
   return {};
 }
 
-/// The template that a repository without one stands for, by its kind of model.
+/// The built-in template for a repository without one, by its kind of model.
 Result<ChatTemplate> template_of_model(const std::optional<std::string>& model_config) {
   std::optional<std::string> type;
   bool has_dspark = false;
@@ -83,7 +83,7 @@ bool continues_reasoning(std::string_view prompt, size_t answer) {
   const std::string_view said = prompt.substr(std::min(answer, prompt.size()));
   const size_t open = said.rfind(kOpen);
   const size_t closed = said.rfind(kClosed);
-  if (open == closed) return begins_reasoning(prompt.substr(0, answer));  // there is neither
+  if (open == closed) return begins_reasoning(prompt.substr(0, answer));  // neither occurs
   return closed == std::string_view::npos || (open != std::string_view::npos && open > closed);
 }
 
@@ -95,7 +95,7 @@ Result<uint64_t> tokenizer_bytes(format::Repository& repository, const std::stop
       if (source.error().kind != ErrorKind::not_found) return source.error();
       continue;
     }
-    // A cache in front of the place keeps whole small files: this one is wanted soon, and never again from there.
+    // Reads the whole file: the place's cache keeps small files, and it is needed soon anyway.
     const auto text = repository.read_text(file, kMaxTextBytes, stop);
     if (text) return text->size();
     if (text.error().kind != ErrorKind::not_found) return text.error();

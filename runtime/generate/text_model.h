@@ -1,5 +1,5 @@
 // The text side of a repository: tokenizer, special tokens and chat template.
-// Threads: thread-safe but for use_template. Lifetime: owns its parts. Errors: not_found (neither tokenizer.json nor
+// Threads: thread-safe except use_template. Lifetime: owns its parts. Errors: not_found (neither tokenizer.json nor
 // tiktoken.model), invalid or unsupported (a file that cannot be read; named).
 #pragma once
 
@@ -21,9 +21,9 @@ namespace dspack::runtime {
 /// A conversation as a chat template writes it.
 struct ChatText {
   std::string text;
-  SpecialTokens special = SpecialTokens::parse;  // how it is encoded; guarded: so is the text (guarded_text.h)
+  SpecialTokens special = SpecialTokens::parse;  // how to encode it; if guarded, so is the text (guarded_text.h)
 
-  /// As people read it.
+  /// The text for people, without guards.
   [[nodiscard]] std::string plain() const { return special == SpecialTokens::guarded ? unguarded(text) : text; }
 };
 
@@ -33,23 +33,24 @@ class TextModel {
 
   [[nodiscard]] const Tokenizer& tokenizer() const { return tokenizer_; }
 
-  /// The template that conversations are written with, or why there is none: the repository's, else the built-in one of
-  /// its kind of model. A repository may have another one for those with tools.
+  /// The chat template, or why there is none: the repository's, else the built-in one for its kind of model. A
+  /// repository may have another template for conversations with tools.
   [[nodiscard]] const Result<ChatTemplate>& chat_template(bool with_tools = false) const {
     return with_tools && tool_chat_ ? *tool_chat_ : chat_;
   }
-  /// The token that alone ends the reasoning of an answer; absent: its text does.
+  /// The token that ends an answer's reasoning, if only a token does; absent: text ends it.
   [[nodiscard]] std::optional<uint32_t> end_of_reasoning(bool with_tools = false) const;
-  /// Takes another template than the repository's.
+  /// Replaces the repository's template.
   void use_template(const ChatTemplate& chat) {
     chat_ = chat;
     tool_chat_.reset();
   }
 
-  /// The conversation as the chat template writes it, by default ending where the assistant's answer begins. BOS and
+  /// The conversation as the chat template writes it, by default up to the beginning of the assistant's answer. BOS and
   /// EOS of `options` are replaced by those of tokenizer_config.json.
   [[nodiscard]] Result<ChatText> render_chat(std::span<const ChatMessage> messages, RenderOptions options) const;
-  /// Text as it is, after the BOS token if tokenizer_config.json asks for one and the text does not begin with it.
+  /// Encodes text without a template, after the BOS token if tokenizer_config.json asks for one and the text does not
+  /// begin with it.
   [[nodiscard]] Result<std::vector<uint32_t>> encode_raw(std::string_view text,
                                                          const EncodingLimits& limits = {}) const;
 
@@ -63,13 +64,13 @@ class TextModel {
 
   Tokenizer tokenizer_;
   TokenizerConfig config_;
-  Result<ChatTemplate> chat_;  // why there is none matters only to those who want to chat
+  Result<ChatTemplate> chat_;  // an error is only reported when a chat needs it
   std::optional<Result<ChatTemplate>> tool_chat_;
 };
 
-/// Whether an answer to this text, as a template has written it or a user, begins within reasoning.
+/// Whether an answer to this text (written by a template or a user) begins within reasoning.
 [[nodiscard]] bool begins_reasoning(std::string_view prompt);
-/// The same where the text ends within an answer, which begins at `answer`: its last mark of reasoning tells.
+/// The same for a text that ends within an answer, which begins at `answer`: its last reasoning mark decides.
 [[nodiscard]] bool continues_reasoning(std::string_view prompt, size_t answer);
 
 /// Size of the file that TextModel::load reads the tokenizer from; 0: there is none.

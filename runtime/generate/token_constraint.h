@@ -1,5 +1,5 @@
-// What an answer may consist of, as a function of its tokens so far: the tokens that may follow them. It remembers how
-// far it has read, so that one token more costs one step, and fewer tokens (drafts that were rejected) a step back.
+// A constraint on an answer: the tokens that may follow its tokens so far. It remembers how far it has read, so one
+// more token costs one step, and fewer tokens (rejected drafts) cost a step back.
 // Threads: single-thread. Errors: unsupported (the form asks for more work than is allowed), invalid (tokens that the
 // form does not allow).
 #pragma once
@@ -16,14 +16,14 @@ class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
 
-  /// A bit for each token, [(vocab + 31) / 32]: those that may follow `answer`, end tokens among them where it may end.
-  /// After an end token: end tokens alone. Borrowed until the next call.
+  /// One bit per token, [(vocab + 31) / 32]: those that may follow `answer`, including end tokens if it may end. After
+  /// an end token: only end tokens. Borrowed until the next call.
   [[nodiscard]] virtual Result<std::span<const uint32_t>> allowed_after(std::span<const uint32_t> answer) = 0;
 
-  /// Whether nothing may follow `answer` but its end, so that it need not be waited for.
+  /// Whether only the end may follow `answer`, so that no pass is needed to get it.
   [[nodiscard]] virtual Result<bool> is_complete(std::span<const uint32_t> answer) = 0;
 
-  /// The same for another answer.
+  /// The same constraint, for another answer.
   [[nodiscard]] virtual std::unique_ptr<TokenConstraint> restart() const = 0;
 };
 

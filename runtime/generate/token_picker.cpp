@@ -21,7 +21,7 @@ Result<std::unique_ptr<TokenPicker>> TokenPicker::make(const Model& model, Scrat
   return picker;
 }
 
-// How `sampler` draws the token after `context`, if no more than its length has a say in it.
+// How `sampler` draws the token after `context`, if that depends on no more than the context's length.
 std::optional<TokenDraw> TokenPicker::draw_of(const Sampler& sampler, std::span<const uint32_t> context) {
   const auto settings = sampler.drawn_as_they_stand();
   if (!settings) return std::nullopt;
@@ -75,7 +75,7 @@ void TokenPicker::download_choices(uint32_t rows) {
   queue_.download(kernels::host_bytes(*chosen_).first(rows * sizeof(uint32_t)), choices_);
 }
 
-// With the end of the pass: a token costs no wait of its own.
+// Downloaded with the end of the pass, so a token needs no further synchronisation.
 void TokenPicker::collect() {
   download_choices(ending_.rows);
 }

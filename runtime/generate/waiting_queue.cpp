@@ -11,7 +11,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostRemembered = 1024;  // clients that wait for nothing
+constexpr size_t kMostRemembered = 1024;  // clients with nothing in the queue
 
 }  // namespace
 
@@ -25,11 +25,11 @@ std::vector<WaitingQueue::Request> WaitingQueue::requests() const {
   return all;
 }
 
-/// In their order; what is left keeps its own.
+/// Takes matching generations; both parts keep their order.
 template <class Is>
 std::vector<Generation> WaitingQueue::take_if(Is is) {
   std::vector<Generation> taken;
-  taken.reserve(static_cast<size_t>(std::ranges::count_if(waiting_, is)));  // from here on nothing is lost
+  taken.reserve(static_cast<size_t>(std::ranges::count_if(waiting_, is)));  // nothing throws after this
   const auto is_left = [&is](const Generation& each) { return !is(each); };
   auto kept = waiting_.begin();
   for (Generation& each : waiting_) {
@@ -56,7 +56,7 @@ Result<std::vector<Generation>> WaitingQueue::add(std::vector<Generation> reques
   size_t generations = waiting_.size() + request.size();
   std::set<uint64_t> give_way;
   while (left.size() >= most_requests_ || generations > kMostWaiting) {
-    // By what there is too much of: so much each client has, this one with its new request.
+    // Amount per client of what exceeds its limit: requests, or generations; for this client with the new request.
     const bool are_requests = left.size() >= most_requests_;
     std::map<std::string_view, uint64_t> held;
     held[client] += are_requests ? 1 : request.size();
@@ -94,7 +94,7 @@ std::optional<Generation> WaitingQueue::take(const std::function<uint32_t(const 
     const auto turn = last_turns_.find(each.client);
     return std::pair(places(each.client), turn == last_turns_.end() ? 0 : turn->second);
   };
-  // The first of those of equal precedence.
+  // The first among equals.
   const auto next = std::ranges::min_element(waiting_, {}, precedence);
   last_turns_[next->client] = ++turns_;
   std::optional<Generation> taken = std::move(*next);

@@ -9,7 +9,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// A table that is read by rows, or that may be one that is there already.
+// Embeddings are read by rows; an MTP module's head may be a copy of the main head.
 bool is_table(const format::TensorEntry& tensor) {
   return tensor.name.ends_with("embed_tokens.weight") || tensor.name.ends_with("shared_head.head.weight");
 }
@@ -38,7 +38,7 @@ std::vector<format::Extent> always_needed(const format::Checkpoint& checkpoint, 
     }
     if (place.role == format::Role::embed) continue;
     if (place.layer ? !runs(*place.layer) : place.role != format::Role::head) continue;
-    // Without digests nothing says that a table is no copy: it is read when it is known to be wanted.
+    // A table without a digest may be a copy: it is read once it is known to be needed.
     if (is_table(tensor) && (!tensor.digest || is_copy(checkpoint, tensor))) continue;
     extents.push_back({.file = tensor.file, .range = tensor.range});
   }

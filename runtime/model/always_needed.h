@@ -1,4 +1,4 @@
-// The weights that every token needs: what a distant place is asked for first, all at once.
+// The weights that every token needs, which are fetched first from a distant place, all together.
 // Threads: thread-safe (a pure function). Errors: none.
 #pragma once
 
@@ -10,8 +10,9 @@
 
 namespace dspack::runtime {
 
-/// Of the layers that run (empty map: all), final norm and head, and of the MTP module if it runs; no experts, no
-/// embeddings, and nothing that is a copy of another by its digest.
+/// Extents of the layers that run (empty map: all), the final norm and head, and the MTP module if it runs. Without
+/// experts, without embeddings unless the head is tied to them, and without a module's head that is, or may be, a copy
+/// of the main one.
 [[nodiscard]] std::vector<format::Extent> always_needed(const format::Checkpoint& checkpoint, const ModelConfig& config,
                                                         const format::LayerMap& layers, bool with_mtp);
 

@@ -8,8 +8,8 @@ Compressor::Compressor(const ModelConfig& config, const Shape& shape, uint32_t w
       values_at_(plan.add(uint64_t{wave_rows} * width())),
       gates_at_(plan.add(uint64_t{wave_rows} * width())) {}
 
-// An entry is made of the rows of its block and, where they overlap, of the one before: what goes on after a position
-// needs those of the block that has begun, and of the block before it.
+// An entry is computed from the rows of its block and, if entries overlap, of the block before. Continuing after a
+// position therefore needs the rows of its unfinished block, and of the block before that.
 std::vector<CachePlane> Compressor::cache_planes() const {
   const uint32_t back = shape_.overlaps ? shape_.every : 0;
   const uint32_t values = 2 * width();

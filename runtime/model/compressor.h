@@ -1,5 +1,5 @@
-// Makes entries of a sequence's positions, one for so many of them (kernels::CompressArgs), and keeps them in its cache
-// with the rows that entries to come are made of.
+// Compresses a sequence's positions into entries, one per `every` positions (kernels::CompressArgs), and keeps them in
+// its cache, together with the rows that later entries need.
 // Threads, lifetime, errors: attention_block.h. Source: DeepSeek-V4 inference/model.py, class Compressor.
 #pragma once
 
@@ -8,15 +8,16 @@
 
 namespace dspack::runtime {
 
+/// In a pass: add_products(), the products, run(); then entries() has the new ones.
 class Compressor {
  public:
   struct Shape {
-    std::string_view entries;  // names of its planes
+    std::string_view entries;  // names of the two planes
     std::string_view state;
-    uint32_t dim = 0;    // of an entry
-    uint32_t every = 0;  // positions that one stands for
+    uint32_t dim = 0;    // values in an entry
+    uint32_t every = 0;  // positions per entry
     bool overlaps = false;
-    Dtype dtype = Dtype::f32;  // of the entries
+    Dtype dtype = Dtype::f32;  // type of stored entries
   };
   /// Reserves its places in the scratch memory of the block.
   Compressor(const ModelConfig& config, const Shape& shape, uint32_t wave_rows, ScratchPlan& plan);
@@ -25,9 +26,9 @@ class Compressor {
   /// `name`: "layers.3.attn.compressor".
   [[nodiscard]] Result<void> add_weights(WeightGroup& group, const std::string& name);
 
-  /// The products of input.x that entries are made of.
+  /// Appends the products of input.x that entries are computed from.
   void add_products(const AttentionBlock::Input& input, std::vector<kernels::Product>& products) const;
-  /// Makes the entries that the rows of the input complete, once their products have run.
+  /// After these products: computes the entries that the input's rows complete.
   void run(kernels::Queue& queue, const AttentionBlock::Input& input) const;
   [[nodiscard]] CacheRows entries(const KvCache& cache, uint32_t layer) const {
     return cache.rows(layer, shape_.entries);

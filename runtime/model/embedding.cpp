@@ -12,7 +12,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// At most so many rows of a pass are staged: those of a token and its drafts. V3: 459 kB.
+// Passes of at most this many rows are staged: a token and its drafts. V3: 459 kB.
 constexpr uint32_t kStagedRows = 16;
 
 }  // namespace
@@ -64,7 +64,7 @@ Result<void> Embedding::lookup(kernels::Queue& queue, std::span<const uint32_t> 
 
 Result<void> Embedding::look_up_staged(kernels::Queue& queue, std::span<const uint32_t> tokens,
                                        const kernels::Rows& rows, const std::stop_token& stop) const {
-  // Of a pass that was given up; what has run is long there.
+  // Blocks only after an abandoned pass: one that ended has long finished its upload.
   if (staging_->sent != nullptr && !staging_->sent->is_reached()) staging_->sent->wait();
   const std::span<std::byte> memory = kernels::host_bytes(*staging_->memory);
   const uint64_t row_bytes = uint64_t{hidden_} * sizeof(float);

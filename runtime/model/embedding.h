@@ -19,20 +19,20 @@ class Embedding {
   [[nodiscard]] static Result<Embedding> make(const LoadContext& context, std::string_view name, uint32_t vocab,
                                               uint32_t hidden);
 
-  /// rows[i] = row tokens[i] of the table, exact in FP32. Of a pass that decodes it waits for nothing. Precondition:
-  /// every token is below the vocabulary's size.
+  /// rows[i] = row tokens[i] of the table, exact in FP32. For the few rows of a decode pass it does not wait for the
+  /// queue of a device. Precondition: every token is below the vocabulary's size.
   [[nodiscard]] Result<void> lookup(kernels::Queue& queue, std::span<const uint32_t> tokens, const kernels::Rows& rows,
                                     const std::stop_token& stop) const;
 
  private:
   /// Rows on their way to a device.
   struct Staging {
-    std::unique_ptr<kernels::Buffer> memory;  // of the host
-    std::shared_ptr<kernels::Event> sent;     // what was there last; null: nothing was
+    std::unique_ptr<kernels::Buffer> memory;  // host memory
+    std::shared_ptr<kernels::Event> sent;     // end of the last upload from it; null: none yet
   };
   Embedding(CheckpointAccess& access, const format::TensorEntry& table, uint32_t hidden)
       : access_(&access), table_(&table), hidden_(hidden) {}
-  /// One row, in FP32; `stored` takes it as it is stored.
+  /// Reads one row as FP32; `stored` is a buffer for its stored form.
   Result<void> read(uint32_t token, std::span<std::byte> stored, std::span<float> into,
                     const std::stop_token& stop) const;
   Result<void> look_up_staged(kernels::Queue& queue, std::span<const uint32_t> tokens, const kernels::Rows& rows,
@@ -41,7 +41,7 @@ class Embedding {
   CheckpointAccess* access_;
   const format::TensorEntry* table_;
   uint32_t hidden_;
-  std::unique_ptr<Staging> staging_;  // null where the host computes
+  std::unique_ptr<Staging> staging_;  // null if the host computes
 };
 
 }  // namespace dspack::runtime

@@ -14,10 +14,10 @@
 namespace dspack::runtime {
 namespace {
 
-/// Beyond what any release has, a plan would only take time and memory.
+/// Far above any release; more would only cost time and memory.
 constexpr uint64_t kMostTensors = 600'000;
 
-/// Modules that a quantised release has left in BF16.
+/// Modules that a quantised release keeps in BF16.
 class Unquantised {
  public:
   static Result<Unquantised> compile(const std::vector<std::string>& written) {
@@ -39,7 +39,7 @@ class Unquantised {
     for (const Pattern& pattern : patterns_) {
       WorkBudget budget(module.size());
       TRY(pattern.regex.find_all(module, budget, *scratch_, matches_));
-      // As Python's re.match, and a name as a whole.
+      // As Python's re.match; a name with stars must match as a whole.
       if (matches_.empty() || matches_.front().begin != 0) continue;
       if (!pattern.is_whole || matches_.front().end == module.size()) return true;
     }
@@ -64,7 +64,7 @@ class Unquantised {
     }
   }
 
-  std::set<std::string> names_;  // those that are no patterns
+  std::set<std::string> names_;  // plain names, without patterns
   std::vector<Pattern> patterns_;
   std::unique_ptr<RegexScratch> scratch_ = std::make_unique<RegexScratch>();
   std::vector<Regex::Match> matches_;
@@ -130,7 +130,7 @@ class Expected {
     }
   }
 
-  // DeepSeek-V4 as released: FP8 with scales of E8M0, and experts in FP4 where config.json says so.
+  // DeepSeek-V4 as released: FP8 with E8M0 scales, and experts in FP4 if config.json says so.
   void add_fp8(const std::string& name, uint64_t out, uint64_t in) {
     if (config_.expected.kind != Kind::fp8_blocks) return add(name + ".weight", Dtype::bf16, {out, in});
     add(name + ".weight", Dtype::f8_e4m3, {out, in});
@@ -268,7 +268,7 @@ class Expected {
   Unquantised unquantised_;
   std::optional<Error> error_;
   std::vector<format::TensorEntry> tensors_;
-  uint64_t at_ = 0;  // of the next tensor, in a file that there is not
+  uint64_t at_ = 0;  // offset of the next tensor in an imaginary file
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The tensors of a checkpoint that nobody has read: names, shapes and types as the releases of an architecture have
-// them, from config.json alone. For plans; a checkpoint that is there says itself what it holds.
-// Threads: a pure function. Errors: unsupported (a form of weights whose sizes config.json does not tell), invalid
+// The tensors of an unread checkpoint, from config.json alone: names, shapes and types as in the releases of an
+// architecture. For plans; a checkpoint at hand is read instead.
+// Threads: a pure function. Errors: unsupported (config.json does not give the sizes of this form of weights), invalid
 // (sizes that no disk holds).
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace dspack::runtime {
 
-/// What a plain run reads, so without MTP modules: BF16, or where config.json says so FP8 in blocks, NVFP4 or packed
-/// integers, but for embedding, output head, norms, routers and the modules that it names.
+/// The tensors that a plain run reads, without MTP modules. Matrices are BF16, or FP8 in blocks, NVFP4 or packed
+/// integers if config.json says so, except embedding, output head, norms, routers and the modules that it names.
 [[nodiscard]] Result<format::Checkpoint> expected_tensors(const ModelConfig& config);
 
 }  // namespace dspack::runtime

@@ -4,7 +4,7 @@ namespace dspack::runtime {
 
 namespace {
 
-constexpr float kKeyEpsilon = 1e-6F;  // of k_norm, whatever rms_norm_eps says
+constexpr float kKeyEpsilon = 1e-6F;  // k_norm's, independent of rms_norm_eps
 
 }  // namespace
 
@@ -41,7 +41,7 @@ Result<void> Indexer::add_weights(WeightGroup& group, const std::string& prefix)
   return group.add_linear(&weights_, name + "weights_proj.weight", indexer.heads, config_.hidden);
 }
 
-// Rotates the first values of each head, unlike the queries of attention, whose last ones are rotated.
+// Rotates the first values of each head; attention's queries have their last values rotated.
 void Indexer::rotate(kernels::Queue& queue, const AttentionBlock::Input& input, const kernels::Rows& rows,
                      uint32_t heads) const {
   rotate_rows(queue, input, rows,
@@ -62,7 +62,7 @@ void Indexer::store_keys(kernels::Queue& queue, const AttentionBlock::Input& inp
   rotate(queue, input, keys, 1);
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
     const uint32_t first = part.position.first;
-    kernels::LivePosition live = part.position.live;  // what is stored from counts position.first already
+    kernels::LivePosition live = part.position.live;  // the destination already includes position.first
     if (!live.empty()) live.limit -= first;
     const kernels::Rows from = rows_of(keys, at, part.rows);
     const kernels::Slice to = part.cache->rows(input.layer, kKeys).at(first);

@@ -1,9 +1,9 @@
-// The lightning indexer of sparse attention: it keeps a small key of every position, scores them for each row, and
-// chooses those that the row attends to.
+// The lightning indexer of sparse attention: stores a small key for every position, scores all keys for each row, and
+// chooses the positions that the row attends to.
 // Threads, lifetime, errors: attention_block.h. Source: DeepSeek-V3.2-Exp inference/model.py, class Indexer, and the
-// technical report, section 1. That code turns queries and keys by a Hadamard matrix and rounds them to FP8 for its
-// kernel; a turn of both changes no product, and here neither is done. It also multiplies the weights of the heads by
-// two positive constants, which no choice depends on.
+// technical report, section 1. That code multiplies queries and keys by a Hadamard matrix and rounds them to FP8 for
+// its kernel. Neither is done here: rotating both leaves their products unchanged. It also multiplies the heads'
+// weights by two positive constants, which do not affect the choice.
 #pragma once
 
 #include "runtime/model/attention_block.h"
@@ -13,12 +13,12 @@ namespace dspack::runtime {
 
 class Indexer {
  public:
-  /// A position's key, normalised and rotated. In FP8 each has one scale, in a plane of its own.
+  /// A position's key, normalised and rotated. In FP8 each key has one scale, in a separate plane.
   static constexpr std::string_view kKeys = "index keys";
   static constexpr std::string_view kScales = "index scales";
 
-  /// Whether rows of this part, which is cut to those of `input`, attend to a choice. Precondition: attention is
-  /// sparse.
+  /// Whether the rows of `part`, which is cut to those of `input`, attend to a choice of positions. Precondition:
+  /// attention is sparse.
   [[nodiscard]] static bool needs_choice(const ModelConfig& config, const AttentionBlock::Input& input,
                                          const PassPart& part);
 
@@ -29,13 +29,13 @@ class Indexer {
   /// `prefix`: "model.layers.3.self_attn."
   [[nodiscard]] Result<void> add_weights(WeightGroup& group, const std::string& prefix);
 
-  /// The product that makes the rows' keys, of input.x.
+  /// The product of input.x that computes the rows' keys.
   [[nodiscard]] kernels::Product key_product(const AttentionBlock::Input& input) const;
-  /// Stores the keys of the rows in their sequences' caches; computes them first if somebody listens, else key_product
-  /// has run.
+  /// Stores the rows' keys in their sequences' caches. With a trace it computes them first; otherwise key_product must
+  /// have run.
   void store_keys(kernels::Queue& queue, const AttentionBlock::Input& input, const TraceScope& trace) const;
-  /// Fills `choice`, of the rows of `input`, for all parts that need one. `q_latent`: [rows, q_rank], normalised. The
-  /// keys of the rows have been stored.
+  /// Fills `choice` for the rows of `input`, in all parts that need one. `q_latent`: [rows, q_rank], normalised.
+  /// Precondition: the rows' keys are stored.
   void choose(kernels::Queue& queue, const AttentionBlock::Input& input, const kernels::Rows& q_latent,
               const kernels::Choice& choice, const TraceScope& trace) const;
 

@@ -24,11 +24,11 @@ constexpr std::string_view kTopVectors[] = {"model.embed_tokens.weight", "model.
 constexpr std::string_view kPictureParts[] = {"vision_tower.", "mm_projector.", "multi_modal_projector."};
 
 constexpr std::string_view kLayerTemplate = "model.layers.{layer}.";
-// Below, what follows it.
+// The names below follow this prefix.
 constexpr std::string_view kVectors[] = {"input_layernorm.weight", "post_attention_layernorm.weight",
                                          "self_attn.kv_a_layernorm.weight", "self_attn.rotary_emb.inv_freq"};
-// Scales of keys, values, queries and probabilities, with which other programs round the cache and attention to FP8;
-// here they stay as they are. By modelopt: self_attn.k_proj.k_scale, v_proj.v_scale; by compressed-tensors:
+// Scales of keys, values, queries and probabilities, which other programs use to round the cache and attention to FP8;
+// this program ignores them. By modelopt: self_attn.k_proj.k_scale, v_proj.v_scale; by compressed-tensors:
 // self_attn.k_scale, v_scale; by Quark: self_attn.k_proj.output_scale and its like, prob_output_scale; by vLLM's and
 // SGLang's own: self_attn.attn.k_scale, kv_scale.
 constexpr std::string_view kCacheScales[] = {"k_scale",    "v_scale",      "q_scale",          "kv_scale",
@@ -51,9 +51,9 @@ constexpr std::string_view kExpert[] = {"mlp.experts.{expert}.gate_proj", "mlp.e
 constexpr std::string_view kExperts = "mlp.experts.{expert}.";
 constexpr std::string_view kFusedScales[] = {
     "mlp.experts.gate_up_proj_activation_scale", "mlp.experts.down_proj_activation_scale",
-    "mlp.experts.gate_up_proj_input_scale", "mlp.experts.down_proj_input_scale"};  // of all experts
+    "mlp.experts.gate_up_proj_input_scale", "mlp.experts.down_proj_input_scale"};  // shared by all experts
 constexpr std::string_view kFusedProjections[] = {"gate_up_proj", "down_proj"};
-// Scales of activations are not used, as those of FP8 matrices.
+// Activation scales are not used, as with FP8 matrices.
 constexpr std::string_view kFusedSuffixes[] = {"", "_scale_inv", "_scale", "_activation_scale", "_input_scale"};
 
 // DeepSeek-V4's names.
@@ -83,15 +83,15 @@ bool has(Names names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// A tensor whose name is looked up: by what follows the layer, or by all of it.
+// A tensor's name: all of it, and the part after the layer.
 struct Named {
   const format::Checkpoint& checkpoint;
   std::string_view whole;
   std::string_view part;
 };
 
-// Whether it is a tensor of one of these linear layers, in the format in which that is stored. Where none stores it,
-// its weight is missing, which is found when it is looked for.
+// Whether it is a tensor of one of these linear layers, in the format that stores the layer. If none does, any format's
+// suffix is accepted: the missing weight is reported when it is looked up.
 bool of_linear(Names layers, const Named& name) {
   const auto begins = [&](std::string_view layer) {
     return name.part.starts_with(layer) && name.part.substr(layer.size()).starts_with('.');
@@ -115,7 +115,7 @@ bool known_attention(const ModelConfig& config, const Named& name, LayerId layer
   return config.q_rank == 0 ? of_linear(kQuery, name) : name.part == kQueryNorm || of_linear(kLatentQuery, name);
 }
 
-// A tensor that matrices of an expert lie within (format/fused_projections.h), or a scale beside it.
+// Whether it is a fused tensor that contains an expert's matrices (format/fused_projections.h), or one of its scales.
 bool holds_matrices(const Named& name) {
   if (!name.part.starts_with(kExperts)) return false;
   const std::string_view word = name.part.substr(kExperts.size());
@@ -131,7 +131,7 @@ bool known_moe(const ModelConfig& config, const Named& name, const std::optional
   return of_linear(kRouter, name) || (config.selection_bias && name.part == kRouterBias);
 }
 
-// A layer behind the last is an MTP module if config.json counts it, or if it looks like one: some repositories have
+// A layer after the last is an MTP module if config.json counts it, or if it has an eh_proj: some repositories have
 // lost the count.
 bool is_mtp(const format::Checkpoint& checkpoint, const ModelConfig& config, LayerId layer) {
   return layer.value < config.layers + config.mtp_layers ||
@@ -149,7 +149,7 @@ bool known_window_layer(const ModelConfig& config, const Named& name, const form
   return config.has_indexer(layer) && (has(kEntryIndexerVectors, name.part) || of_linear(kEntryIndexerLinears, name));
 }
 
-// Draft modules are not run.
+// Draft modules (mtp.*) are known, but not run.
 bool known_of_window(const format::Checkpoint& checkpoint, const ModelConfig& config,
                      const format::TensorEntry& tensor) {
   const std::string_view name = tensor.name;
@@ -179,7 +179,7 @@ bool known(const format::Checkpoint& checkpoint, const ModelConfig& config, cons
   return config.is_moe(layer) ? known_moe(config, part, tensor.place.expert) : of_linear(kDense, part);
 }
 
-// Fused projections are read where both are there, and are known by their own names where one is missing.
+// Whether it is one of an expert's two fused projections, left with its own name because the other is missing.
 bool is_half_of_fused(const format::TensorEntry& tensor) {
   constexpr std::array kHalves = {"gate_up_proj", "down_proj"};
   constexpr std::array kSuffixes = {"", "_scale_inv", "_scale"};
@@ -190,10 +190,10 @@ bool is_half_of_fused(const format::TensorEntry& tensor) {
   });
 }
 
-// The tensors of an MTP module, beside those of a layer.
+// Tensors that an MTP module has in addition to a layer's.
 constexpr std::string_view kModuleTensors[] = {"eh_proj.weight", "enorm.weight", "hnorm.weight"};
 
-// An MTP module is there as a whole, or not at all.
+// Errors: not_found if the MTP module lacks a tensor.
 Result<void> require_whole_module(const format::Checkpoint& checkpoint, const ModelConfig& config, LayerId layer) {
   const std::string prefix = config.names->layer(layer) + ".";
   const auto has_weight = [&](std::string_view linear) {
@@ -236,7 +236,7 @@ Result<void> require_whole_model(const format::Checkpoint& checkpoint, const Mod
 }
 
 Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const ModelConfig& config) {
-  // Before any of them is missed: these forms have other tensors in the place of weights and scales.
+  // First, because these forms replace weights and scales with other tensors, which would be reported as missing.
   for (const format::TensorEntry& tensor : checkpoint.tensors())
     TRY(format::refuse_form(checkpoint, tensor));
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
@@ -245,7 +245,7 @@ Result<void> refuse_unknown_tensors(const format::Checkpoint& checkpoint, const 
       return Error{ErrorKind::invalid, fmt::format("{}: the checkpoint has {} as well; remove one of them",
                                                    place_of(checkpoint, tensor), bare)};
     }
-    TRY(format::check_scales(checkpoint, tensor));  // before the router asks for it in the middle of an answer
+    TRY(format::check_scales(checkpoint, tensor));  // otherwise it would fail in the middle of an answer
     if (known(checkpoint, config, tensor)) continue;
     if (is_half_of_fused(tensor)) return format::missing_tensor(checkpoint, tensor.name);
     return Error{ErrorKind::unsupported,

@@ -10,7 +10,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// Planes begin where vectors can be loaded.
+// Planes are aligned for vector loads.
 constexpr uint64_t kPlaneAlignment = 64;
 
 }  // namespace
@@ -80,7 +80,7 @@ void KvCache::for_each_piece(const KvExtent& extent, const std::function<void(ke
   for_each_rows([&](const CachePlane& plane, const CacheRows& rows) {
     const uint64_t count = plane.block_rows(extent);
     if (plane.ring == 0) return take(rows.at_row(extent.first / plane.every), count * rows.row_bytes);
-    // A ring ends somewhere in them, at most once.
+    // The rows may wrap around the ring's end, at most once.
     const uint32_t row = plane.needed_from(extent.end) % plane.ring;
     const uint64_t until_end = std::min<uint64_t>(count, plane.ring - row);
     if (until_end > 0) take(rows.at_row(row), until_end * rows.row_bytes);
@@ -121,12 +121,12 @@ void KvCache::repeat(kernels::Queue& queue, uint32_t positions) {
     const uint32_t end = is_ring ? plane.ring : (length_ + positions) / plane.every;
     uint32_t held = is_ring ? std::min(length_, plane.ring) : length_ / plane.every;
     const std::vector<std::byte> zeros(held == 0 && end > 0 ? rows.row_bytes : 0);
-    if (!zeros.empty()) {  // of a row that stands for more positions than there are
+    if (!zeros.empty()) {  // no entry is complete yet
       queue.upload(rows.at_row(0), zeros);
       queue.synchronize();
       held = 1;
     }
-    // What is there doubles each time.
+    // Each copy doubles the filled part.
     while (held < end) {
       const uint32_t count = std::min(held, end - held);
       queue.copy(rows.at_row(held), rows.at_row(0), count * rows.row_bytes);

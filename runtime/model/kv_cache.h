@@ -1,6 +1,6 @@
-// The KV cache of one sequence: for each layer of the pass and each position one row in every plane that the layer's
-// attention declares. It is allocated in full at once, so that a long answer cannot run out of memory half-way. A
-// physical layer that a layer map repeats has rows of its own for each time.
+// The KV cache of one sequence: rows by position in every plane that the attention of each layer of the pass declares.
+// It is allocated in full at once, so that a long answer cannot run out of memory half-way. A physical layer that a
+// layer map repeats has separate rows for each repetition.
 // Threads: single-thread. Lifetime: owns its buffer. Errors: budget.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace dspack::runtime {
 
-/// One plane of one layer: rows without gaps.
+/// The rows of one plane in one layer, without gaps.
 struct CacheRows {
   kernels::Slice data;
   Dtype dtype = Dtype::f32;
@@ -25,10 +25,12 @@ struct CacheRows {
   uint64_t row_bytes = 0;
 
   [[nodiscard]] kernels::Slice at_row(uint32_t row) const { return data.at(row * row_bytes); }
-  /// Where a position's row begins. Precondition: there is one for each position.
+  /// A position's row. Precondition: a plane with one row per position.
   [[nodiscard]] kernels::Slice at(uint32_t position) const { return at_row(position); }
 };
 
+/// A pass writes rows from length() on; then advance() counts them, or give_up() if the pass failed. Other ways to
+/// change length(): truncate() to a cut_point(), append() after writing a block's rows, extend_from(), repeat().
 class KvCache {
  public:
   /// Room for `capacity` positions in each plane of each of `layers` layers.
@@ -44,41 +46,43 @@ class KvCache {
   [[nodiscard]] uint64_t size_bytes() const { return buffer_->size_bytes(); }
   [[nodiscard]] kernels::Buffer& buffer() const { return *buffer_; }
 
-  /// Rows of a plane, which that layer must have, of the layer that comes `layer`-th in the pass.
+  /// Rows of a plane in the pass's `layer`-th layer. Precondition: the layer has the plane.
   [[nodiscard]] CacheRows rows(uint32_t layer, std::string_view plane) const;
 
   [[nodiscard]] KvShape shape() const { return {.layers = layers_, .planes = planes_}; }
-  /// The rows of each plane and in it of each layer that has it, in order.
+  /// Visits the rows by plane, and in each plane by layer, in order.
   void for_each_rows(const std::function<void(const CachePlane&, const CacheRows&)>& take) const;
-  /// Those of a block, in pieces without gaps, in the order of KvBlock::rows.
+  /// Visits a block's rows, in pieces without gaps, in the order of KvBlock::rows.
   void for_each_piece(const KvExtent& extent, const std::function<void(kernels::Slice, uint64_t bytes)>& take) const;
 
-  /// Positions appended by a forward pass that went through all layers.
+  /// Counts positions that a complete pass has appended.
   void advance(uint32_t positions);
-  /// Appends positions that hold copies of the rows from position 0 on, which must have been computed, over and over.
+  /// Appends `positions` positions with copies of the rows from position 0 on, repeated as often as needed.
+  /// Precondition: there are computed positions.
   void repeat(kernels::Queue& queue, uint32_t positions);
-  /// Holds the first `length` positions of `other`, a cache of the same planes and layers, as well: copies the rows
-  /// that come after its own, which must be equal to those of `other`.
+  /// Copies rows of `other`, a cache of the same planes and layers, to hold its first `length` positions. Precondition:
+  /// the positions already here equal those of `other`.
   void extend_from(kernels::Queue& queue, const KvCache& other, uint32_t length);
-  /// The length up to `length` that it can be cut to and go on: 0 where rows in a ring are gone that this would need.
+  /// The length to which a cut at `length` is possible: `length`, or 0 if continuing there needs ring rows that were
+  /// overwritten.
   [[nodiscard]] uint32_t cut_point(uint32_t length) const;
-  /// Forgets all positions from `length` on. Precondition: it is a cut_point.
+  /// Drops all positions from `length` on. Precondition: a cut_point.
   void truncate(uint32_t length);
-  /// A pass of so many positions has not come to its end, and may have written over what rings held. Where nothing can
-  /// go on any more, all positions are forgotten.
+  /// A pass of `positions` positions was not completed, and may have overwritten ring rows. If the sequence cannot
+  /// continue without them, all positions are dropped.
   void give_up(uint32_t positions);
-  /// Appends positions whose rows have been written: those of a block, which goes on or does not.
+  /// Counts positions of a block whose rows have been written. `goes_on`: the block's.
   void append(uint32_t positions, bool goes_on);
 
  private:
   KvCache() = default;
 
   std::unique_ptr<kernels::Buffer> buffer_;
-  std::vector<CachePlane> planes_;  // one after the other in the buffer, each with the rows of all its layers
+  std::vector<CachePlane> planes_;  // consecutive in the buffer, each with the rows of all its layers
   uint32_t layers_ = 0;
   uint32_t capacity_ = 0;
   uint32_t length_ = 0;
-  std::vector<uint32_t> kept_from_;  // of each plane with a ring: the first position whose row is still there
+  std::vector<uint32_t> kept_from_;  // [planes]: in a ring, the first position whose row still exists
 };
 
 }  // namespace dspack::runtime

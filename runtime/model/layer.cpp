@@ -47,7 +47,8 @@ uint32_t widest_mlp(const ModelConfig& config) {
   return std::max(config.dense_inner, config.shared_experts * config.expert_inner);
 }
 
-/// Weights that take a layer's second norm. (Experts are rounded for as their shared one is.)
+/// Weights that multiply the output of a layer's second norm. (Its rounding for routed experts is that for the shared
+/// expert.)
 std::vector<kernels::Weight> readers_of_mlp(const LayerWeights& weights) {
   if (weights.moe.router.scores.empty()) return {weights.mlp.gate.weight(), weights.mlp.up.weight()};
   std::vector<kernels::Weight> readers = {weights.moe.router.scores.weight()};
@@ -68,8 +69,8 @@ LayerRunner::LayerRunner(const ModelConfig& config, const AttentionOptions& atte
       normalised_at_(plan.add(uint64_t{max_rows} * config.hidden)),
       output_at_(plan.add(uint64_t{max_rows} * config.hidden)) {}
 
-// The stream takes in attention(norm(what is read of it)), a wave of rows at a time: a row sees only rows of its
-// sequence before it, and those are in the cache.
+// Adds attention(norm(input read from the stream)) to the stream, a wave of rows at a time: a row attends only to
+// earlier rows of its sequence, which are in the cache.
 void LayerRunner::attend(const Context& context, const LayerWeights& weights, const Input& input) const {
   for (uint32_t first = 0; first < input.stream.rows; first += wave_rows_) {
     const uint32_t count = std::min(wave_rows_, input.stream.rows - first);
@@ -96,7 +97,7 @@ void LayerRunner::attend(const Context& context, const LayerWeights& weights, co
   }
 }
 
-// Blocks add to a plain stream themselves.
+// Only for a mixed stream: blocks add to a plain one themselves.
 void LayerRunner::join(const Residual::Context& mix, const kernels::Rows& stream, const kernels::Rows& output) const {
   if (residual_->sum_of(stream).rows == 0) residual_->join(mix, stream, output);
 }

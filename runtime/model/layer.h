@@ -1,6 +1,6 @@
 // One decoder layer: its always-needed weights, and the pass of many tokens through it.
-// Threads: single-thread. Lifetime: the weights own their memory and borrow the configuration; the runner borrows what
-// it is given. Errors: those of finding and reading weights; the executor's.
+// Threads: single-thread. Lifetime: the weights own their memory and borrow the configuration; the runner borrows its
+// arguments. Errors: those of finding and reading weights; the executor's.
 #pragma once
 
 #include <memory>
@@ -17,28 +17,28 @@ struct LayerWeights {
   std::unique_ptr<kernels::Buffer> memory;
   kernels::Slice attention_norm;  // [hidden]
   kernels::Slice mlp_norm;        // [hidden]
-  MixWeights attention_mix;       // of a mixed residual, as the next one
+  MixWeights attention_mix;       // mixed residual only, as the next one
   MixWeights mlp_mix;
   std::unique_ptr<AttentionBlock> attention;
-  MoeWeights moe;  // of a MoE layer, else empty
-  MlpWeights mlp;  // of a dense layer, else empty
+  MoeWeights moe;  // empty in a dense layer
+  MlpWeights mlp;  // empty in a MoE layer
   WeightWork work;
 };
 
-/// Everything of a layer that every token needs, found but not read, but for a table of experts by token. `weights`
-/// stays where it is until the group is loaded or bound.
+/// Finds all always-needed weights of a layer without reading them, except a table of experts by token
+/// (load_experts_by_token). `weights` must not move until the group is loaded or bound.
 [[nodiscard]] Result<WeightGroup> find_layer(const LoadContext& context, const ModelConfig& config,
                                              const AttentionOptions& attention, LayerId id, LayerWeights& weights);
 
-/// Loads it.
+/// Finds and loads a layer's always-needed weights, a table of experts by token included.
 [[nodiscard]] Result<std::unique_ptr<LayerWeights>> load_layer(const LoadContext& context, const ModelConfig& config,
                                                                const AttentionOptions& attention, LayerId id,
                                                                const std::stop_token& stop);
 
 class LayerRunner {
  public:
-  /// Reserves scratch for passes of `max_rows` tokens that go through attention and MLPs attention.wave_rows at a time;
-  /// `attention` is that of the layers that will be run.
+  /// Reserves scratch for passes of `max_rows` tokens, in waves of attention.wave_rows through attention and MLPs.
+  /// `attention`: that of the layers that will be run.
   LayerRunner(const ModelConfig& config, const AttentionOptions& attention, uint32_t max_rows, ScratchPlan& plan);
 
   struct Context {
@@ -46,17 +46,17 @@ class LayerRunner {
     kernels::Buffer& scratch;
     ExpertExecutor& executor;
     const std::stop_token& stop;
-    TraceScope trace = {};         // of the layer, "model.layers.3"
-    StageClock* stages = nullptr;  // absent: nobody asks where time goes
-    /// Called in a MoE layer while its experts are on their way, with what is known of its output: the residual stream
-    /// after attention, and the shared expert's output (no rows: none).
+    TraceScope trace = {};         // the layer's scope, "model.layers.3"
+    StageClock* stages = nullptr;  // null: time is not measured
+    /// Called in a MoE layer while its experts are being loaded, with the known parts of its output: the residual
+    /// stream after attention, and the shared expert's output (no rows: none).
     std::function<void(const kernels::Rows& stream, const kernels::Rows& shared)> meanwhile = {};
   };
   struct Input {
     kernels::Rows stream;                   // [rows, Residual::width]; changed in place
     std::span<const PassPart> parts;        // the sequences that the rows belong to
-    std::span<const uint32_t> tokens = {};  // of the rows, where the layer finds its experts by them
-    uint32_t layer = 0;                     // in the pass, as the caches count
+    std::span<const uint32_t> tokens = {};  // the rows' tokens, if the layer finds experts by token
+    uint32_t layer = 0;                     // index in the pass, as in the caches
     PositionTables tables;
     ChoiceUse choice = ChoiceUse::as_needed;
   };
@@ -67,13 +67,13 @@ class LayerRunner {
   [[nodiscard]] kernels::Slice attention_scratch(kernels::Buffer& scratch) const {
     return {.buffer = &scratch, .offset_bytes = attention_at_};
   }
-  /// Place in the scratch buffer of [max_rows, hidden] that is free between two runs.
+  /// Offset in the scratch buffer of [max_rows, hidden] values that are free between two runs.
   [[nodiscard]] uint64_t idle_rows_at() const { return normalised_at_; }
 
  private:
   void attend(const Context& context, const LayerWeights& weights, const Input& input) const;
   void join(const Residual::Context& mix, const kernels::Rows& stream, const kernels::Rows& output) const;
-  /// Of a dense layer: into y, or added to `sum`, if that has rows.
+  /// Runs a dense layer's MLP: into y, or adds to `sum` if that has rows.
   void run_mlp(const Context& context, const LayerWeights& weights, const kernels::Rows& x, const kernels::Rows& y,
                const kernels::Rows& sum, const TraceScope& module) const;
   [[nodiscard]] kernels::Rows rows_at(kernels::Buffer& scratch, uint64_t place, uint32_t rows) const;

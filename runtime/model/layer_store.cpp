@@ -11,7 +11,7 @@
 
 namespace dspack::runtime {
 
-// One layer on its way to the host's memory, in blocks.
+// Reading of one layer into host memory, in blocks.
 class LayerStore::Reading {
  public:
   struct Block {
@@ -21,7 +21,7 @@ class LayerStore::Reading {
 
   Reading(size_t blocks, uint64_t bytes) : blocks_left_(blocks), bytes_(bytes) {}
 
-  /// By the thread that has read it.
+  /// Called by the thread that read the block.
   void finish_block(const Block& block, const Result<void>& outcome) {
     const std::lock_guard lock(mutex_);
     if (!outcome && !error_) error_ = outcome.error();
@@ -30,8 +30,8 @@ class LayerStore::Reading {
     changed_.notify_all();
   }
 
-  /// Waits for more blocks, and returns those that were not returned yet; none: all have been. Errors: of reading any
-  /// of them, when all are through; cancelled.
+  /// Blocks until more blocks are read, and returns those not returned before; empty: all were. Errors: the first
+  /// failure of a block, once no block is being read; cancelled.
   [[nodiscard]] Result<std::vector<Block>> next(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     const auto has_news = [&] { return blocks_left_ == 0 || (!arrived_.empty() && !error_); };
@@ -40,7 +40,7 @@ class LayerStore::Reading {
     return std::exchange(arrived_, {});
   }
 
-  /// In all.
+  /// Bytes of the whole layer.
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
  private:
@@ -54,14 +54,14 @@ class LayerStore::Reading {
 
 namespace {
 
-// A tensor that stays as it is stored goes to its place in blocks.
+// Reads a block of a tensor that is used as stored, directly into its place.
 Result<void> read_block(Tier& tier, const format::TensorEntry& tensor, uint64_t offset, std::span<std::byte> into,
                         const std::stop_token& stop) {
   auto read = tier.read(tensor.file, tensor.range.begin + offset, into, stop);
   return read ? read : read.error().in(tensor.name);
 }
 
-// One that is made or checked is mostly small: a norm, scales.
+// Reads a plane that is converted or checked; most are small: norms, scales.
 Result<void> read_whole(Tier& tier, const format::StoredPlane& plane, std::span<std::byte> into,
                         const std::stop_token& stop) {
   std::vector<std::vector<std::byte>> bytes;
@@ -77,7 +77,7 @@ Result<void> read_whole(Tier& tier, const format::StoredPlane& plane, std::span<
 
 LayerStore::LayerStore(const LoadContext& context, format::LayerMap pass) : context_(context), pass_(std::move(pass)) {}
 LayerStore::~LayerStore() {
-  if (copies_ != nullptr) copies_->synchronize();  // places go
+  if (copies_ != nullptr) copies_->synchronize();  // before places are freed
 }
 
 Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context, const ModelConfig& config,
@@ -88,7 +88,7 @@ Result<std::unique_ptr<LayerStore>> LayerStore::load(const LoadContext& context,
     DSPACK_CHECK(layer.value < config.layers, "the layer map names a layer that the model lacks");
     if (streaming.layers.contains(layer)) {
       auto& streamed = store->streamed_[layer];
-      if (streamed != nullptr) continue;  // a repetition
+      if (streamed != nullptr) continue;  // a repeated layer
       streamed = std::make_unique<Streamed>();
       TRY_ASSIGN(WeightGroup group, find_layer(context, config, attention, layer, streamed->weights));
       TRY(load_experts_by_token(context, config, layer, streamed->weights.moe.router, stop));
@@ -197,7 +197,7 @@ void LayerStore::copy(Place& place, uint64_t offset, std::span<const std::byte> 
 void LayerStore::start(Streamed& layer, Place& place) {
   layer.group->bind(*place.memory);
   place.holds = &layer;
-  // For a pass that was given up it may be on its way still.
+  // An abandoned pass may have left a copy into it under way.
   if (place.arrival != nullptr) std::exchange(place.arrival, nullptr)->wait();
   if (layer.kept != nullptr) {
     copy(place, 0, kernels::host_bytes(*layer.kept).first(layer.group->size_bytes()));
@@ -212,7 +212,7 @@ Result<void> LayerStore::finish(Place& place, const std::stop_token& stop) {
     const auto blocks = place.reading->next(stop);
     if (!blocks) {
       if (blocks.error().kind == ErrorKind::cancelled) return blocks.error();
-      const LayerId layer = std::exchange(place.holds, nullptr)->weights.id;  // the next pass may have more luck
+      const LayerId layer = std::exchange(place.holds, nullptr)->weights.id;  // the next pass tries again
       place.reading = nullptr;
       return blocks.error().in(layer_module(layer));
     }
@@ -234,7 +234,7 @@ LayerStore::Place* LayerStore::place_of(const Streamed& layer) {
   return found == places_.end() ? nullptr : &*found;
 }
 
-// The first one behind `index` that streams; behind the last layer comes the next pass.
+// The next streamed layer after `index`; after the last layer comes the next pass.
 LayerStore::Streamed* LayerStore::next_streamed(uint32_t index) {
   for (size_t ahead = 1; ahead <= pass_.size(); ++ahead) {
     const auto found = streamed_.find(pass_[(index + ahead) % pass_.size()]);
@@ -247,11 +247,11 @@ Result<const LayerWeights*> LayerStore::weights(uint32_t index, const std::stop_
   const auto resident = resident_.find(pass_[index]);
   if (resident != resident_.end()) return static_cast<const LayerWeights*>(resident->second.get());
   Streamed& layer = *streamed_.at(pass_[index]);
-  TRY(context_.queue.finish());  // what used the other places
+  TRY(context_.queue.finish());  // operations that use the other places
   Place* place = place_of(layer);
   if (place == nullptr) {
     place = &places_[(current_ + 1) % places_.size()];
-    // It may be on its way for a pass that was given up.
+    // An abandoned pass may have left a read into it under way.
     if (place->reading != nullptr) TRY(finish(*place, stop));
     start(layer, *place);
   }

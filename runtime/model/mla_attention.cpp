@@ -10,7 +10,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// The norms of the latents use this epsilon whatever rms_norm_eps says: neither reference passes it on to them.
+// Epsilon of the latents' norms, independent of rms_norm_eps: neither reference passes that to them.
 constexpr float kLatentEpsilon = 1e-6F;
 
 uint32_t head_rows(const ModelConfig& config) {
@@ -21,7 +21,7 @@ bool keeps_choices(const ModelConfig& config) {
   return config.indexer && (!config.indexer->shared.empty() || config.indexer->drafts_share);
 }
 
-// Rows whose choices of positions are kept at once.
+// Number of rows whose choices of positions are kept.
 uint64_t choice_rows(const ModelConfig& config, const AttentionOptions& options) {
   if (!config.indexer) return 0;
   return keeps_choices(config) ? options.max_rows : options.wave_rows;
@@ -127,7 +127,7 @@ void MlaAttention::store(kernels::Queue& queue, const Input& input, const NewRow
   if (made.is_in_cache) return;
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
     const kernels::Slice stored = part.cache->rows(input.layer, kLatents).at(part.position.first);
-    kernels::LivePosition live = part.position.live;  // `stored` counts position.first already
+    kernels::LivePosition live = part.position.live;  // `stored` already includes position.first
     if (!live.empty()) live.limit -= part.position.first;
     const kernels::Rows from = rows_of(made.rows, at, part.rows);
     if (options_.cache_dtype == Dtype::f8_e4m3) return queue.store_latents(stored, config_.cache_shape(), from, live);
@@ -188,7 +188,7 @@ void MlaAttention::project(kernels::Queue& queue, const Input& input) const {
   if (has_latents) queue.linear(q_b_.weight(), query, query_rows(input));
 }
 
-// A turn by (factor, 0) multiplies a pair of values. Within the original context the factor is 1.
+// Rotating a pair of values by (factor, 0) multiplies it. Within the original context the factor is 1.
 void MlaAttention::scale_queries(kernels::Queue& queue, const Input& input) const {
   if (input.tables.query_scale.empty()) return;
   const kernels::Rows queries = query_rows(input);
@@ -218,8 +218,8 @@ kernels::HeadLinearArgs MlaAttention::heads_of_kv_b(uint32_t rows) const {
   return args;
 }
 
-// Each head's query is [nope | rope]: the first part is absorbed, the second rotated in place. Several sequences
-// have positions of their own.
+// Each head's query is [nope | rope]: the first part is absorbed, the second rotated in place, by the positions of its
+// sequence.
 void MlaAttention::absorb(kernels::Queue& queue, const Input& input) const {
   const uint32_t q_width = config_.heads * config_.query_dim();
   const uint32_t latent_width = config_.heads * config_.kv_rank;
@@ -280,7 +280,7 @@ void MlaAttention::attend(kernels::Queue& queue, const Input& input) const {
   queue.head_linear(values);
 }
 
-// For the rows of a prompt, which are those of one sequence.
+// Only for rows of one sequence, as a prompt's.
 bool MlaAttention::attend_expanded(kernels::Queue& queue, const Input& input) const {
   bool is_done = false;
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t) {
@@ -305,7 +305,7 @@ bool MlaAttention::attend_expanded(kernels::Queue& queue, const Input& input) co
   return is_done;
 }
 
-// Keys are stored even of positions at which nothing is chosen: later ones may choose them.
+// Stores keys even if these rows choose nothing: later rows may choose among them.
 void MlaAttention::index(kernels::Queue& queue, const Input& input, const TraceScope& trace) const {
   indexer_->store_keys(queue, input, trace);
   if (input.use == ChoiceUse::taken) return;

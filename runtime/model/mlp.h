@@ -30,7 +30,7 @@ class Mlp {
   /// x and y [rows, hidden]; at most wave_rows.
   void run(kernels::Queue& queue, kernels::Buffer& scratch, const MlpWeights& weights, const kernels::Rows& x,
            const kernels::Rows& y, const TraceScope& trace = {}) const;
-  /// Such a run that nobody listens to.
+  /// The arguments of such a run, without trace.
   [[nodiscard]] kernels::MlpArgs args(kernels::Buffer& scratch, const MlpWeights& weights, const kernels::Rows& x,
                                       const kernels::Rows& y) const;
 

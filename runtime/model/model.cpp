@@ -12,10 +12,10 @@ namespace dspack::runtime {
 
 namespace {
 
-// Rows of logits at once; 16 of V3 are 8 MB.
+// Rows of logits that are computed at once; V3: 16 rows are 8 MB.
 constexpr uint32_t kLogitRows = 16;
 static_assert(kLogitRows >= kMostRecordedRows);
-// Positions of the rotary table that are made at once, so that a long context needs no second copy of it.
+// Positions of the rotary table that are computed at once, so that a long context needs no second copy of the table.
 constexpr uint32_t kTableRows = 4096;
 
 Result<void> add_head(WeightGroup& group, const ModelConfig& config, MixWeights& mix, kernels::Slice& norm,
@@ -25,14 +25,15 @@ Result<void> add_head(WeightGroup& group, const ModelConfig& config, MixWeights&
   return group.add_linear(&head, config.head_name(), config.vocab, config.hidden);
 }
 
-// A tied model that is stored with a head all the same: implementations disagree about which of two tables counts.
+// A tied model may store a head in spite of that. It must equal the embedding: implementations differ in which they
+// use.
 Result<void> check_tied_head(const LoadContext& context, const ModelConfig& config, const std::stop_token& stop) {
   const format::Checkpoint& checkpoint = context.access.catalogue();
   const format::TensorEntry* head = checkpoint.find(config.names->head);
   const format::TensorEntry* embedding = checkpoint.find(config.names->embedding);
   if (!config.ties_head || head == nullptr || embedding == nullptr) return {};
   const bool has_digests = head->digest && embedding->digest;
-  // Of a distant place without digests only pieces would be compared.
+  // From a distant place without digests, are_equal would compare samples only.
   if (has_digests || !context.access.weights().is_distant()) {
     TRY_ASSIGN(const bool equal, are_equal(context.access, *head, *embedding, stop));
     if (equal) return {};
@@ -49,7 +50,7 @@ Error interrupted() {
   return {ErrorKind::cancelled, "the run was interrupted"};
 }
 
-// A further layer that reads more rows than drafting ever does catches up on a prompt.
+// Drafting never reads more rows than this: a further layer with more catches up on a prompt.
 constexpr uint32_t kMostDecodeRows = 16;
 
 }  // namespace
@@ -226,7 +227,7 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
     TraceScope(options.trace, "model.embed_tokens").output(embedded);
     runner_.residual().begin(queue_, stream);
   }
-  if (stop.stop_requested()) return interrupted();  // a step asks no more
+  if (stop.stop_requested()) return interrupted();  // a recorded step does not check
   DSPACK_CHECK(options.end == nullptr || rows <= kMostRecordedRows, "too many rows for what ends the pass");
   if (options.end != nullptr) options.end->prepare();
   const auto operations = [&](const PassPosition& first) -> Result<void> {
@@ -257,7 +258,7 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
   return HiddenStates{.residual = stream, .final = final};
 }
 
-// What it waits for is a layer that memory has no room for.
+// It blocks only for a streamed layer.
 Result<const LayerWeights*> Model::weights_at(uint32_t index, const Scratch& scratch,
                                               const std::stop_token& stop) const {
   const StageScope stage(scratch.stages(), Stage::waiting);
@@ -294,7 +295,7 @@ Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) co
                      .tokens = pass.scratch.tokens_,
                      .layer = index,
                      .tables = tables(),
-                     // So that a listener sees the indexer's modules for every row; attention has the same bits.
+                     // A trace sees the indexer's modules for every row; attention has the same bits.
                      .choice = pass.trace != nullptr ? ChoiceUse::kept : ChoiceUse::as_needed}));
     if (pass.trace != nullptr) TRY(pass.trace->status());
   }
@@ -349,8 +350,8 @@ void Model::foresee(uint32_t index, const LayerWeights& weights, Scratch& scratc
                                  [&](LayerId layer) { return config_.is_moe(layer); });
   if (next == options_.layer_map.end()) return;
   const LayerWeights* following = layers_->at_hand(*next);
-  if (following == nullptr) return;                       // its router may not have arrived
-  if (following->moe.router.by_token != nullptr) return;  // it was announced
+  if (following == nullptr) return;                       // it streams: its router may not be in memory
+  if (following->moe.router.by_token != nullptr) return;  // already announced
   const kernels::Slice mix = runner_.residual().mix_in(*scratch.buffer_, 0);
   executor_.expect(*next, predictor_.predict(
                               queue_, {.scratch = *scratch.buffer_, .forecast = *scratch.forecast_}, runner_.residual(),

@@ -74,7 +74,7 @@ Result<void> Moe::run(const Context& context, LayerId layer, const MoeWeights& w
                       const kernels::Rows& y, const kernels::Rows& residual) const {
   route(context, weights, x);
   const StageScope stage(context.stages, Stage::experts);
-  // Who watches a pass hears of one module after the other.
+  // A trace reports modules one at a time, so nothing may overlap.
   const bool is_watched = context.trace.on();
   if (!is_watched && !context.meanwhile && context.executor.takes_rest() && x.rows <= wave_rows_ && residual.rows > 0)
     return run_whole(context, layer, weights, x, y, residual);

@@ -16,7 +16,7 @@ namespace dspack::runtime {
 
 struct MoeWeights {
   RouterWeights router;
-  MlpWeights shared;  // empty where the model has none
+  MlpWeights shared;  // empty if the model has none
 };
 
 /// Adds the always-needed weights of a MoE block to the layer's group.
@@ -24,7 +24,7 @@ struct MoeWeights {
 
 class Moe {
  public:
-  /// Reserves scratch for `max_rows` routed tokens, and for `wave_rows` at a time where that is enough.
+  /// Reserves scratch for `max_rows` routed tokens, and for data of one wave at a time for `wave_rows`.
   Moe(const ModelConfig& config, uint32_t max_rows, uint32_t wave_rows, ScratchPlan& plan);
 
   struct Context {
@@ -33,20 +33,20 @@ class Moe {
     ExpertExecutor& executor;
     const Mlp& mlp;
     const std::stop_token& stop;
-    TraceScope trace = {};  // of the block, "model.layers.3.mlp"
+    TraceScope trace = {};  // the block's scope, "model.layers.3.mlp"
     StageClock* stages = nullptr;
-    std::span<const uint32_t> tokens = {};  // of the rows, where experts may be found by them
-    /// Work while experts are on their way, after the shared expert; gets its output, or no rows.
+    std::span<const uint32_t> tokens = {};  // the rows' tokens, if experts may be found by token
+    /// Called while experts are being loaded, after the shared expert; receives its output, or no rows.
     std::function<void(const kernels::Rows& shared)> meanwhile = {};
   };
-  /// residual += what the block makes of x, by way of y where somebody listens; no rows of residual: y is what it
-  /// makes. All of them [rows, hidden], rows up to max_rows.
+  /// residual += the block's output for x, which a trace first finds in y. If residual has no rows: y = output. All are
+  /// [rows, hidden], rows up to max_rows.
   [[nodiscard]] Result<void> run(const Context& context, LayerId layer, const MoeWeights& weights,
                                  const kernels::Rows& x, const kernels::Rows& y, const kernels::Rows& residual) const;
 
  private:
   void route(const Context& context, const MoeWeights& weights, const kernels::Rows& x) const;
-  /// Where the executor does all of it at once.
+  /// For an executor that computes the whole block in one call (takes_rest).
   [[nodiscard]] Result<void> run_whole(const Context& context, LayerId layer, const MoeWeights& weights,
                                        const kernels::Rows& x, const kernels::Rows& y,
                                        const kernels::Rows& residual) const;

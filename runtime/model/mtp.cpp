@@ -12,14 +12,15 @@ namespace dspack::runtime {
 
 namespace {
 
-// Pairs of embedding and hidden state at once; of V3, 15 MB.
+// Pairs of embedding and hidden state that are projected at once; V3: 15 MB.
 constexpr uint32_t kWaveRows = 256;
 
 uint64_t pair_bytes(const ModelConfig& config) {
   return uint64_t{kWaveRows} * 2 * config.hidden * sizeof(float);
 }
 
-// Drafts after the first attend to what that has chosen (index_share_for_mtp_iteration; as vLLM reads it, #44420).
+// Whether drafts after the first reuse its choice of positions (index_share_for_mtp_iteration; as vLLM reads it,
+// #44420).
 bool drafts_share(const ModelConfig& config) {
   return config.indexer && config.indexer->drafts_share;
 }
@@ -102,7 +103,7 @@ Result<void> MtpModule::share_or_load_head(const LoadContext& context, const std
   return {};
 }
 
-// The copy costs no memory, so without digests it is not compared: it is right in any case.
+// Uses the module's copy unless digests prove it equal: it costs no memory, and is right in any case.
 Result<void> MtpModule::choose_embedding(const LoadContext& context) {
   const format::Checkpoint& checkpoint = context.access.catalogue();
   const std::string name = name_of(model_.config(), "embed_tokens.weight");
@@ -153,7 +154,7 @@ Result<kernels::Rows> MtpModule::catch_up(Sequence& sequence, Scratch& scratch, 
     const kernels::Rows z = model_.residual_rows(scratch, count);
     kernels::Rows states = state.residuals(first, count);
     if (hidden == MtpHidden::post_norm) {
-      // eh_proj writes a wave of z only after it has read that wave of states, so both can be one place.
+      // eh_proj writes a wave of z only after reading that wave of states, so both can share memory.
       model_.normalise(states, z);
       states = z;
     }

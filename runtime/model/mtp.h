@@ -1,12 +1,12 @@
 // The multi-token prediction (MTP) module of the DeepSeek-V3 family: one further decoder layer that predicts the token
 // after the next one. Row i reads the embedding of token i+1 and the main model's hidden state of position i:
 //   z = eh_proj [enorm(embedding(i+1)) ; hnorm(hidden(i))],  y = decoder layer(z),  logits = head(shared_head.norm(y)).
-// Its KV cache and the residuals that it has not read yet belong to the sequence (MtpState), so several sequences may
+// Its KV cache and the residuals that it has not read yet belong to the sequence (MtpState), so several sequences can
 // draft with one module.
 //
-// Which hidden state it reads is a setting (MtpHidden); the released configurations do not say. Embedding and head are
-// stored again in released checkpoints; they are taken from the main model when they are equal or absent. The embedding
-// is never loaded, but read by rows. Source: vLLM deepseek_mtp.py and SGLang deepseek_nextn.py (embedding first),
+// Which hidden state it reads is a setting (MtpHidden), since released configurations do not define it. Released
+// checkpoints store embedding and head again; the main model's are used if these are equal or absent. The embedding
+// is not loaded, but read by rows. Source: vLLM deepseek_mtp.py and SGLang deepseek_nextn.py (embedding first),
 // transformers' MtpModel. Threads: one call at a time. Lifetime: borrows the model and what the LoadContext borrows.
 // Errors: load: those of finding and reading weights, budget; run: the executor's, those of reading embedding rows,
 // cancelled.
@@ -21,10 +21,12 @@
 
 namespace dspack::runtime {
 
-/// The hidden state that the module reads: after or before the main model's final norm; and in a chain of drafts, its
-/// own output after or before shared_head.norm.
+/// The hidden state that the module reads: after or before the main model's final norm; in a chain of drafts, its own
+/// output after or before shared_head.norm.
 enum class MtpHidden { post_norm, pre_norm };
 
+/// Drafting: catch_up() over the pending positions returns the first output, from which logits() or head() give the
+/// first draft; chain() with each draft returns the next output. Then Sequence::truncate() drops the drafts.
 class MtpModule {
  public:
   /// Whether config.json announces a module and the checkpoint holds it.
@@ -33,28 +35,28 @@ class MtpModule {
   [[nodiscard]] static Result<std::unique_ptr<MtpModule>> load(const LoadContext& context, const Model& model,
                                                                const std::stop_token& stop);
 
-  /// What it would take with such a context, what it keeps of one sequence included; nothing is read. A head of its own
-  /// counts unless digests say that it is the model's. Errors: those of finding weights; budget.
+  /// Bytes of a module with this context, including its state of one sequence; reads nothing. The module's head counts
+  /// unless its digest is that of the model's head. Errors: those of finding weights; budget.
   [[nodiscard]] static Result<uint64_t> bytes_for(const LoadContext& context, const ModelConfig& config,
                                                   uint32_t positions, const AttentionOptions& attention);
 
   /// Called with rows of the module's output (FP32 [rows, hidden], before shared_head.norm), `first` counted from the
   /// first pending position.
   using RowsCallback = std::function<void(uint32_t first, const kernels::Rows& rows)>;
-  /// Reads all pending positions of a sequence at once; next[i] is the token that follows pending position i. Returns
-  /// the output of the last one, [1, hidden], which is there until the next pass in `scratch`. After an error the
-  /// sequence is as before. Precondition: something is pending.
+  /// Reads all pending positions of a sequence; next[i] is the token after pending position i. Returns the output of
+  /// the last position, [1, hidden], valid until the next pass in `scratch`. After an error the sequence is as before.
+  /// Precondition: at least one position is pending.
   [[nodiscard]] Result<kernels::Rows> catch_up(Sequence& sequence, Scratch& scratch, std::span<const uint32_t> next,
                                                MtpHidden hidden, const std::stop_token& stop,
                                                const RowsCallback& on_rows = {}) const;
-  /// Reads one position more, from the output `last` of the position before and the drafted `token`; returns its output
-  /// likewise. Precondition: nothing is pending, and there is room in the cache.
+  /// Reads one more position, from the output `last` of the position before and the drafted `token`; returns its
+  /// output, valid for as long. Precondition: nothing is pending, and the cache has room.
   [[nodiscard]] Result<kernels::Rows> chain(Sequence& sequence, Scratch& scratch, const kernels::Rows& last,
                                             uint32_t token, MtpHidden hidden, const std::stop_token& stop) const;
 
   /// Logits of outputs: FP32 [rows, vocab] into host memory.
   void logits(const kernels::Rows& outputs, Scratch& scratch, std::span<float> into) const;
-  /// Of one output what the head reads: after shared_head.norm, [1, hidden].
+  /// The head's input for one output: after shared_head.norm, [1, hidden].
   [[nodiscard]] kernels::Rows normalised(const kernels::Rows& output) const;
   [[nodiscard]] const Linear& head() const { return head_ ? *head_ : model_.head(); }
 
@@ -62,10 +64,10 @@ class MtpModule {
   [[nodiscard]] bool shares_head() const { return head_ == nullptr; }
   [[nodiscard]] bool shares_embedding() const { return !embedding_; }
   [[nodiscard]] uint64_t weight_bytes() const { return weight_bytes_; }
-  /// Of a pass of the module, without routed experts, the head it uses included.
+  /// Work of a pass of the module, without routed experts but with the head that it uses.
   [[nodiscard]] WeightWork work() const { return work_; }
   [[nodiscard]] uint64_t scratch_bytes() const { return pairs_->size_bytes(); }
-  /// What loading has read, a comparison of head tensors included.
+  /// Bytes that loading has read, a comparison of head tensors included.
   [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
 
  private:

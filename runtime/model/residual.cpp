@@ -72,7 +72,7 @@ class MixedResidual final : public Residual {
 
   const ModelConfig& config_;
   uint32_t count_;
-  uint64_t mix_at_;  // in the scratch buffer, of all rows of a pass
+  uint64_t mix_at_;  // in the scratch buffer, for all rows of a pass
 };
 
 }  // namespace

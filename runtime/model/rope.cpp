@@ -19,7 +19,7 @@ double correction_dim(const RopeConfig& rope, uint32_t dim, double rotations) {
   return dim * std::log(turns) / (2 * std::log(rope.theta));
 }
 
-// How much of each frequency is kept as it was: 1 for fast ones, 0 for slow ones, a ramp between.
+// Share of each frequency that is kept unstretched: 1 for fast ones, 0 for slow ones, a ramp between.
 std::vector<float> kept_share(const RopeConfig& rope, uint32_t dim) {
   double low = correction_dim(rope, dim, rope.yarn->beta_fast);
   double high = correction_dim(rope, dim, rope.yarn->beta_slow);

@@ -1,5 +1,4 @@
-// Rotary position embedding: frequencies (plain or YaRN), the tables of each position, and the attention scale that
-// belongs to it.
+// Rotary position embedding: frequencies (plain or YaRN), tables by position, and the attention scale.
 // Threads: thread-safe (pure functions). Source: DeepSeek-V3 inference/model.py (precompute_freqs_cis) and
 // transformers' _compute_yarn_parameters; frequencies and angles are rounded to FP32 where the latter rounds them.
 #pragma once
@@ -18,21 +17,22 @@ namespace dspack::runtime {
 /// YaRN's factor (1 in every released model).
 [[nodiscard]] std::vector<float> rope_table(const RopeConfig& rope, uint32_t rope_dim, uint32_t first, uint32_t count);
 
-/// FP32 [count, 2]: what queries at each position are multiplied with (RopeConfig::query_beta), and 0: a pair of values
-/// is multiplied by being turned with it as cosine and sine.
+/// FP32 [count, 2]: the factor of queries at each position (RopeConfig::query_beta), and 0. Rotating a pair of values
+/// by these as cosine and sine multiplies the pair by the factor.
 [[nodiscard]] std::vector<float> query_scale_table(const RopeConfig& rope, uint32_t first, uint32_t count);
 
-/// What a device keeps of each position, in one piece.
+/// A device's tables by position, in one piece of memory.
 struct PositionTables {
   kernels::Slice cos_sin;        // [positions, rope_dim / 2, 2], see kernels::RopeArgs
-  kernels::Slice query_scale;    // [positions, 1, 2], likewise; empty: queries are not scaled
-  kernels::Slice entry_cos_sin;  // as cos_sin, of layers with compressed entries; empty: there are none
+  kernels::Slice query_scale;    // [positions, 1, 2], see query_scale_table; empty: queries are not scaled
+  kernels::Slice entry_cos_sin;  // as cos_sin, for layers with compressed entries; empty: none
 };
-/// FP32 values that they take.
+/// Size of these tables, in FP32 values.
 [[nodiscard]] uint64_t position_table_values(const ModelConfig& config, uint32_t positions);
+/// The tables' places in `memory`, which has position_table_values().
 [[nodiscard]] PositionTables position_tables(const ModelConfig& config, kernels::Slice memory, uint32_t positions);
 
-/// What attention scores are multiplied with: query_dim^-1/2, times YaRN's mscale squared.
+/// The factor of attention scores: query_dim^-1/2, times YaRN's mscale squared.
 [[nodiscard]] float attention_scale(const RopeConfig& rope, uint32_t query_dim);
 
 }  // namespace dspack::runtime

@@ -9,7 +9,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// More would ask for more experts than can be read before they are wanted.
+// More rows would predict more experts than can be read in time.
 constexpr uint32_t kMostRows = 4;
 
 // The last of the top k are the least certain; published prefetchers read 4 to 6 of 8.
@@ -17,7 +17,8 @@ uint32_t sure_ones(uint32_t top_k) {
   return top_k - top_k / 4;
 }
 
-/// Of ids [rows, top_k], best first: the likeliest of all rows, then the next.
+/// From ids [rows, top_k], best first in each row: the likeliest expert of every row, then the second likeliest, and so
+/// on, without repetition.
 std::vector<ExpertId> likely_ones(std::span<const uint32_t> ids, uint32_t top_k) {
   std::vector<ExpertId> likely;
   for (uint32_t rank = 0; rank < sure_ones(top_k); ++rank) {

@@ -1,6 +1,6 @@
-// Predicts the experts of the next MoE layer before its input is computed: its norm and router are applied to the
-// residual stream while this layer's experts are being read; it lacks their output and the next attention. No result of
-// the model depends on the prediction.
+// Predicts the experts of the next MoE layer before its input is computed: applies that layer's norm and router to the
+// residual stream while this layer's experts are being read. The stream still lacks their output and the next
+// attention. No result of the model depends on the prediction.
 // Threads: single-thread. Lifetime: borrows the configuration; a forecast borrows the memory that it is written to.
 // Errors: none.
 #pragma once
@@ -21,23 +21,23 @@ class RoutePredictor {
   /// Reserves scratch for a few rows.
   RoutePredictor(const ModelConfig& config, const Residual& residual, ScratchPlan& plan);
 
-  /// Memory of the host that a prediction is written to.
+  /// Size of the host memory that a prediction is written to.
   [[nodiscard]] uint64_t forecast_bytes() const;
-  /// Where a prediction is computed, and the host's memory that it is written to (Device::allocate_host), which is
-  /// overwritten by the next one.
+  /// `scratch`: where a prediction is computed. `forecast`: host memory that it is written to (Device::allocate_host);
+  /// the next prediction overwrites it.
   struct Memory {
     kernels::Buffer& scratch;
     kernels::Buffer& forecast;
   };
-  /// What is known while a layer's experts are on their way.
+  /// Values known while a layer's experts are being read.
   struct Known {
     const LayerWeights& layer;
-    kernels::Rows stream;  // [rows, Residual::width], after its attention
-    kernels::Slice mix;    // by which its experts' output will join (Residual::mix_in)
-    kernels::Rows shared;  // [rows, hidden], of the shared expert; no rows: there is none
+    kernels::Rows stream;  // [rows, Residual::width], after the layer's attention
+    kernels::Slice mix;    // with which the experts' output will join (Residual::mix_in)
+    kernels::Rows shared;  // [rows, hidden], the shared expert's output; no rows: none
   };
-  /// `next`: the MoE layer in question. Its experts, which the device is yet to find. Of a pass with many rows only the
-  /// first few are looked at.
+  /// Enqueues the prediction of the experts of `next`, a MoE layer; the forecast can be read once the device has
+  /// computed it. In a pass with many rows only the first few are used.
   [[nodiscard]] ExpertForecast predict(kernels::Queue& queue, const Memory& memory, const Residual& residual,
                                        const Known& known, const LayerWeights& next) const;
 

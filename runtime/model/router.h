@@ -1,7 +1,7 @@
-// A router: which experts a token goes to, and with which weights. Most choose by what the layer reads; the first
-// layers of DeepSeek-V4 have a table of experts for each token of the vocabulary, so that they are known before the
-// pass. Threads: thread-safe (tables are not changed). Errors: those of finding and reading weights; invalid (a table
-// that names an expert that there is not). Source: DeepSeek-V3 and DeepSeek-V4 inference/model.py, class Gate.
+// A router: which experts a token goes to, and with which weights. Most choose by the layer's input; the first layers
+// of DeepSeek-V4 have a table of experts by token id, so their experts are known before the pass. Threads: thread-safe
+// (tables are not changed). Errors: those of finding and reading weights; invalid (a table names an expert that does
+// not exist). Source: DeepSeek-V3 and DeepSeek-V4 inference/model.py, class Gate.
 #pragma once
 
 #include <memory>
@@ -21,11 +21,11 @@ using ExpertsByToken = std::vector<uint32_t>;
 
 struct RouterWeights {
   Linear scores;                                   // [experts, hidden]
-  kernels::Slice bias;                             // [experts]; empty where the model has none
-  std::shared_ptr<const ExpertsByToken> by_token;  // null: it chooses by what it reads
+  kernels::Slice bias;                             // [experts]; empty if the layer has none
+  std::shared_ptr<const ExpertsByToken> by_token;  // null: chooses by the layer's input
 };
 
-/// Adds what is read with a layer's other weights. `mlp`: "model.layers.3.mlp".
+/// Adds the weights that are read with the layer's others. `mlp`: "model.layers.3.mlp".
 [[nodiscard]] Result<void> add_router(WeightGroup& group, RouterWeights& weights, const ModelConfig& config,
                                       LayerId layer, const std::string& mlp);
 /// Reads the layer's table, if it has one.
@@ -34,14 +34,14 @@ struct RouterWeights {
 
 class Router {
  public:
-  /// Places for what is made of some rows; see kernels::RouterArgs.
+  /// Memory for the results of some rows; see kernels::RouterArgs.
   struct Places {
     kernels::Slice logits, ids, weights;
   };
   explicit Router(const ModelConfig& config) : config_(config) {}
 
-  /// Leaves ids and weights of the rows of x, best first, or in the order of the table. `tokens`: of the rows, where
-  /// the layer has a table.
+  /// Enqueues the routing of the rows of x: writes ids and weights, best first, or in the order of the table. `tokens`:
+  /// the rows' tokens; needed only if the layer has a table.
   void route(kernels::Queue& queue, const RouterWeights& weights, const kernels::Rows& x,
              std::span<const uint32_t> tokens, const Places& places, const TraceScope& trace = {}) const;
   /// The experts that these tokens go to: [tokens, top_k]. Precondition: the layer has a table.

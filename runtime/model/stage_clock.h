@@ -1,6 +1,6 @@
-// Where the time of passes goes: a clock that always counts for one stage of a layer or another.
-// Threads: single-thread. Lifetime: a scope borrows its clock. Errors: none. What it counts is the time of the calls,
-// so it is of use where operations run at once (on a CPU); elsewhere there is no clock.
+// Measures the time of passes by stage: a clock that always counts for one stage.
+// Threads: single-thread. Lifetime: a scope borrows its clock. Errors: none. It measures calls, so it is only used if
+// operations run in them (on a CPU); otherwise there is no clock.
 #pragma once
 
 #include <array>
@@ -16,11 +16,11 @@ enum class Stage : uint8_t {
   embedding,
   attention,
   router,
-  experts,  // the routed ones, waiting for them included
+  experts,  // routed experts, waiting for them included
   mlp,      // shared experts and dense MLPs
   head,
-  waiting,  // for layers that memory has no room for
-  other,    // norms, residuals, sampling; all that no scope covers
+  waiting,  // for streamed layers
+  other,    // norms, residuals, sampling; everything outside scopes
 };
 inline constexpr std::array<std::string_view, 8> kStageNames = {"embedding", "attention", "router",  "experts",
                                                                 "mlp",       "head",      "waiting", "other"};
@@ -31,7 +31,7 @@ using StageSeconds = std::array<double, kStages>;
 
 class StageClock {
  public:
-  /// From now on time belongs to `stage`. Returns the stage before.
+  /// Counts time for `stage` from now on. Returns the stage before.
   Stage enter(Stage stage) {
     const auto now = Clock::now();
     seconds_[static_cast<size_t>(stage_)] += std::chrono::duration<double>(now - since_).count();
@@ -51,7 +51,7 @@ class StageClock {
   Clock::time_point since_ = Clock::now();
 };
 
-/// Counts its own lifetime for a stage, the scopes within it excepted. Without a clock nothing.
+/// Counts its lifetime for a stage, except scopes within it. Does nothing without a clock.
 class StageScope {
  public:
   StageScope(StageClock* clock, Stage stage) : clock_(clock) {

@@ -109,7 +109,7 @@ kernels::Rows WindowAttention::key_rows(const Input& input) const {
   return dense_rows(input.scratch.at(keys_at_), input.x.rows, head_dim());
 }
 
-// The last values of each head. Layers with entries have angles of their own.
+// Rotates the last values of each head. Layers with entries use their own angles.
 void WindowAttention::rotate(kernels::Queue& queue, const Input& input, const kernels::Rows& rows, uint32_t heads,
                              kernels::RopePairs pairs, bool inverse) const {
   const uint32_t dim = rows.cols / heads;
@@ -143,7 +143,7 @@ void WindowAttention::project(kernels::Queue& queue, const Input& input, const T
   normalise(queue, latent, q_norm_, config_.norm_epsilon, latent, trace, "q_a_norm");
   normalise(queue, key_rows(input), kv_norm_, config_.norm_epsilon, key_rows(input), trace, "kv_norm");
   apply(q_b_, queue, latent, query_rows(input), trace, "q_b_proj");
-  // A norm of each head by itself, without a gain.
+  // Normalises each head by itself, without a gain.
   const kernels::Rows heads = dense_rows(query_rows(input).data, input.x.rows * config_.heads, head_dim());
   queue.rms_norm(heads, {}, config_.norm_epsilon, heads);
   rotate(queue, input, query_rows(input), config_.heads, kernels::RopePairs::neighbours, false);
@@ -155,7 +155,7 @@ void WindowAttention::project(kernels::Queue& queue, const Input& input, const T
   rotate(queue, input, queries, config_.indexer->heads, config_.indexer->pairs, false);
 }
 
-// Rows that see no more entries than they may choose see all of them.
+// False: the rows have no more entries than they may choose, and attend to all of them.
 bool WindowAttention::needs_choice(const PassPart& part) const {
   return indexer_ && (uint64_t{part.position.first} + part.rows) / every_ > config_.indexer->most;
 }
@@ -188,7 +188,7 @@ void WindowAttention::choose(kernels::Queue& queue, const Input& input, const Pa
                 .every = every_});
 }
 
-// A ring ends somewhere in the rows, at most once.
+// The rows may wrap around the ring's end, at most once.
 void WindowAttention::store(kernels::Queue& queue, const kernels::Rows& keys, const CacheRows& ring,
                             uint32_t position) const {
   const uint32_t first = position % ring.rows;

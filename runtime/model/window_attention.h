@@ -1,7 +1,8 @@
-// DeepSeek-V4's attention: one key, which is the value as well, for all heads; a row sees those of the last positions
-// and, in most layers, entries that older positions are compressed to: all of them, or those that an indexer chooses.
+// DeepSeek-V4's attention: all heads share one key per position, which is also the value. A row attends to the keys of
+// the last positions (a window) and, in most layers, to entries that compress older positions: to all of them, or to
+// those that an indexer chooses.
 // Threads, lifetime, errors: attention_block.h. Source: DeepSeek-V4 inference/model.py, classes Attention and Indexer.
-// That code rounds keys and entries to FP8 and the indexer's values to FP4 as training did; here nothing is rounded but
+// That code rounds keys and entries to FP8 and the indexer's values to FP4, as training did; here they are only rounded
 // to the cache's type.
 #pragma once
 
@@ -26,7 +27,7 @@ class WindowAttention final : public AttentionBlock {
            const TraceScope& trace) const override;
 
  private:
-  /// Of layers whose entries are chosen: the keys to choose by are entries too, smaller ones.
+  /// For layers whose entries are chosen: its keys are smaller entries of the same positions.
   struct Indexer {
     Compressor keys;
     uint64_t queries_at, weights_at, chosen_at, counts_at;  // in the scratch memory
@@ -39,7 +40,7 @@ class WindowAttention final : public AttentionBlock {
   [[nodiscard]] bool needs_choice(const PassPart& part) const;
   [[nodiscard]] kernels::Choice choice(const Input& input, uint32_t first) const;
   void choose(kernels::Queue& queue, const Input& input, const PassPart& part, uint32_t at) const;
-  /// Some rows of one part at a time, as many as the ring has room for besides what they see.
+  /// Attends batch by batch over the rows of one part: a batch has the rows that the ring can hold besides the window.
   void attend(kernels::Queue& queue, const Input& input, const PassPart& part, uint32_t at) const;
   void store(kernels::Queue& queue, const kernels::Rows& keys, const CacheRows& ring, uint32_t position) const;
   [[nodiscard]] kernels::Rows query_rows(const Input& input) const;
@@ -48,7 +49,7 @@ class WindowAttention final : public AttentionBlock {
 
   const ModelConfig& config_;
   AttentionOptions options_;
-  uint32_t every_;  // positions that an entry stands for; 0: the layer has none
+  uint32_t every_;                                                // positions per entry; 0: the layer has no entries
   uint64_t q_latent_at_, q_at_, keys_at_, heads_at_, groups_at_;  // in the scratch memory
   std::optional<Compressor> compressor_;
   std::optional<Indexer> indexer_;

@@ -9,7 +9,7 @@ namespace {
 
 // Large enough that a read is not dominated by its call.
 constexpr uint64_t kPieceBytes = 4ULL << 20;
-// Of a tensor that would have to be fetched.
+// Piece size for a tensor that would have to be fetched.
 constexpr uint64_t kSampleBytes = 1ULL << 20;
 
 // Offsets of the pieces to compare, of at most `piece` bytes each.

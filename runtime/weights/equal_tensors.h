@@ -1,4 +1,4 @@
-// Whether two stored tensors are the same, so that one of them need not be kept in memory.
+// Compares two stored tensors, so that equal ones are kept in memory once.
 // Threads: single-thread. Errors: those of reading.
 #pragma once
 
@@ -6,10 +6,10 @@
 
 namespace dspack::runtime {
 
-/// Element type, shape and bytes are equal. Digests decide where both are known (packed repositories), else the bytes
-/// are read and compared, up to the first difference; of a distant place only three pieces of each, since drafts, for
-/// which it is asked, are verified whatever they are made with. A type that needs scales counts as different, since
-/// they are elsewhere.
+/// Whether element type, shape and bytes are equal. Compares the digests if both are known (packed repositories);
+/// otherwise reads the bytes and compares up to the first difference. From a distant place it reads only three pieces
+/// of each: callers load drafts' weights, and drafts are verified in any case. A type that needs scales counts as
+/// different, since its scales are separate tensors.
 [[nodiscard]] Result<bool> are_equal(CheckpointAccess& access, const format::TensorEntry& a,
                                      const format::TensorEntry& b, const std::stop_token& stop);
 

@@ -8,7 +8,7 @@ namespace dspack::runtime {
 
 std::vector<float> download_rows(kernels::Queue& queue, const kernels::Rows& rows) {
   if (rows.rows == 0) return {};
-  // The gaps of strided rows come along: one transfer is worth more than what they cost.
+  // Copies the gaps between strided rows too: one transfer is cheaper than one for each row.
   std::vector<float> values((rows.rows - size_t{1}) * rows.stride + rows.cols);
   queue.download(std::as_writable_bytes(std::span(values)), rows.data);
   queue.synchronize();

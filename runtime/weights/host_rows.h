@@ -1,4 +1,4 @@
-// Rows of a device buffer as values in host memory, whatever their stride.
+// Copies rows of a device buffer, whatever their stride, to and from host memory.
 // Threads: as the queue. Errors: none.
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace dspack::runtime {
 
-/// Values [rows, cols], dense. Waits for the queue.
+/// Returns the values [rows, cols], dense. Waits for the queue.
 [[nodiscard]] std::vector<float> download_rows(kernels::Queue& queue, const kernels::Rows& rows);
 
-/// Puts dense values [rows, cols] there. Waits for the queue.
+/// Writes dense values [rows, cols] to `rows`. Waits for the queue.
 void upload_rows(kernels::Queue& queue, const kernels::Rows& rows, std::span<const float> values);
 
 }  // namespace dspack::runtime

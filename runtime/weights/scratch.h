@@ -1,4 +1,4 @@
-// Places in one scratch buffer, laid out before it is allocated, and views of some of a matrix's rows.
+// Lays out one scratch buffer before it is allocated, and makes views of a matrix's rows.
 // Threads: plain values. Lifetime: views borrow the buffer.
 #pragma once
 
@@ -9,6 +9,7 @@
 
 namespace dspack::runtime {
 
+/// add() each place, then allocate size_bytes() bytes and use the returned offsets.
 class ScratchPlan {
  public:
   /// Offset in bytes of a new place for `values` FP32 (or u32) values.

@@ -13,19 +13,20 @@
 
 namespace dspack::runtime {
 
-/// Listens to a pass. A module's rows come in order, in one piece or several; `total_rows` is how many they will be in
-/// the end: the tokens of the pass, or for a routed expert the tokens that were routed to it.
+/// Listens to a pass. A module's rows arrive in order, in one or several calls; `total_rows` is their number over all
+/// calls: the tokens of the pass, or for a routed expert the tokens routed to it.
 class Trace {
  public:
   virtual ~Trace() = default;
   /// Tokens of the whole pass, which goes through the model in one chunk.
   [[nodiscard]] virtual uint32_t tokens() const = 0;
-  /// What `module` is about to read. A listener may put other values there: the module then reads those.
+  /// `rows` are the input of `module`, before it reads them. A listener may overwrite them: the module then reads the
+  /// new values.
   virtual void input(std::string_view module, const kernels::Rows& rows, uint32_t total_rows) = 0;
-  /// What `module` has made.
+  /// `rows` are the output of `module`.
   virtual void output(std::string_view module, const kernels::Rows& rows, uint32_t total_rows) = 0;
 
-  /// What a router chose for some tokens, best first.
+  /// A router's choice for some tokens, best first.
   struct Routing {
     kernels::Slice ids;      // u32 [rows, top_k]
     kernels::Slice weights;  // FP32 [rows, top_k]
@@ -34,14 +35,14 @@ class Trace {
   };
   virtual void routing(std::string_view module, const Routing& routing) = 0;
 
-  /// The first error of the listener; the pass asks after each layer, and ends.
+  /// The listener's first error. The pass checks it after each layer, and ends.
   [[nodiscard]] virtual Result<void> status() const = 0;
 };
 
-/// One module's place in the pass: a trace, or none, and the module's full name.
+/// A module's place in the pass: a trace, or none, and the module's full name.
 class TraceScope {
  public:
-  /// Nobody listens.
+  /// Without a listener.
   TraceScope() = default;
   /// `trace` may be null.
   TraceScope(Trace* trace, std::string_view name) : trace_(trace) {
@@ -59,7 +60,7 @@ class TraceScope {
     inner.total_rows_ = total_rows_;
     return inner;
   }
-  /// This module and those within it see `rows` rows in all, not every token of the pass.
+  /// This module and its children handle `rows` rows in all, not every token of the pass.
   void expect(uint32_t rows) { total_rows_ = rows; }
 
   void input(const kernels::Rows& rows) const {
@@ -89,7 +90,7 @@ inline void apply(const Linear& weight, kernels::Queue& queue, const kernels::Ro
   module.output(y);
 }
 
-/// y = rms_norm(x) * gain, as module `name` of `scope`. y may be x. `readers`: weights that take y next.
+/// y = rms_norm(x) * gain, as module `name` of `scope`. y may be x. `readers`: weights that multiply y next.
 inline void normalise(kernels::Queue& queue, const kernels::Rows& x, kernels::Slice gain, float epsilon,
                       const kernels::Rows& y, const TraceScope& scope, std::string_view name,
                       std::span<const kernels::Weight> readers = {}) {

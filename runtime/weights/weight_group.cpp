@@ -14,7 +14,7 @@ namespace dspack::runtime {
 
 namespace {
 
-// Kernels read whole vector registers; 64 is the widest, and what Device::allocate promises for the start.
+// Kernels read whole vector registers, at most 64 bytes wide; Device::allocate aligns the start to that.
 constexpr uint64_t kAlignment = 64;
 // Large enough that a read is not dominated by its call, small enough to stay in the last-level cache until uploaded.
 constexpr uint64_t kUploadBytes = 4ULL << 20;
@@ -30,7 +30,7 @@ uint64_t WeightGroup::place(const format::StoredPlane& plane) {
   return offset;
 }
 
-// Small ones are not worth pieces of the grid of their own.
+// Small planes are not worth whole pieces of the mapping grid.
 bool WeightGroup::is_mapped(const format::StoredPlane& plane) const {
   return context_.in_place && plane.is_as_stored() && plane.bytes >= kWorthMapping &&
          plane.elements().range.begin % plane.alignment == 0;
@@ -64,7 +64,7 @@ Result<void> WeightGroup::add_values(kernels::Slice* into, std::string_view name
     return Error{ErrorKind::unsupported, fmt::format("{} is stored as {}; it can be F32, BF16 or F16",
                                                      place_of(checkpoint, *tensor), to_string(tensor->dtype))};
   }
-  // A router's bias that is no number would change which experts are chosen, and nothing else would tell.
+  // A router bias that is not finite would change the choice of experts without any other sign.
   vectors_.push_back({.into = into, .data = place(format::finite_values(format::widened_plane(*tensor, length)))});
   return {};
 }
@@ -110,7 +110,7 @@ Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging
       return {};
     }
     const ErrorKind kind = mapped.error().kind;
-    if (kind != ErrorKind::unsupported && kind != ErrorKind::budget) return mapped;  // else it is read
+    if (kind != ErrorKind::unsupported && kind != ErrorKind::budget) return mapped;  // otherwise it is read
   }
   staging.made.resize(std::min(kUploadBytes, total));
   for (uint64_t done = 0; done < total;) {

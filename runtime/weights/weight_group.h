@@ -19,7 +19,7 @@
 
 namespace dspack::runtime {
 
-/// A linear layer's weight, which multiplies itself: no code asks how it is stored (format/weights/weight_format.h).
+/// A linear layer's weight, whatever its stored form (format/weights/weight_format.h).
 /// Borrows the device buffer that holds its bytes.
 class Linear {
  public:
@@ -37,10 +37,10 @@ class Linear {
   kernels::Weight weight_;
 };
 
-/// What a product of one row of x with each of some matrices takes at least.
+/// Least work of multiplying one row of x by each of some matrices.
 struct WeightWork {
-  uint64_t bytes = 0;            // of weights that are read, scales included
-  uint64_t multiplications = 0;  // as many additions beside them
+  uint64_t bytes = 0;            // weights read, scales included
+  uint64_t multiplications = 0;  // each with one addition
   WeightWork& operator+=(const WeightWork& more) {
     bytes += more.bytes;
     multiplications += more.multiplications;
@@ -48,19 +48,21 @@ struct WeightWork {
   }
 };
 
-/// What loading needs besides the tensors' names.
+/// Inputs of loading, besides the tensors' names.
 struct LoadContext {
   kernels::Device& device;
   kernels::Queue& queue;
   CheckpointAccess& access;
   format::Quantization quantization;
-  /// Weights stay where the page cache has them, as far as they are used as they are stored (ReadFile::map). The device
-  /// is the CPU's.
+  /// Map weights from the page cache, if they are used as they are stored, instead of copying them (ReadFile::map).
+  /// Precondition: a CPU device.
   bool in_place = false;
-  /// Told of layers and their bytes as they are loaded; null: nobody looks.
+  /// Receives layers and their bytes as they are loaded; may be null.
   format::Progress* progress = nullptr;
 };
 
+/// Call add_*() for every tensor, then either load(), or, to read by other means: allocate size_bytes() bytes, fill
+/// parts() and bind().
 class WeightGroup {
  public:
   explicit WeightGroup(const LoadContext& context) : context_(context) {}
@@ -69,25 +71,26 @@ class WeightGroup {
   [[nodiscard]] Result<void> add_linear(Linear* into, std::string_view name, uint32_t out, uint32_t in);
   /// `*into` becomes the values of the tensor `name` [length], as FP32.
   [[nodiscard]] Result<void> add_vector(kernels::Slice* into, std::string_view name, uint32_t length);
-  /// Likewise of a tensor [rows, cols].
+  /// The same for a tensor [rows, cols].
   [[nodiscard]] Result<void> add_table(kernels::Slice* into, std::string_view name, uint32_t rows, uint32_t cols);
 
   /// Device memory that `load` takes.
   [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
-  /// Of everything that was added.
+  /// Work of everything that was added; `bytes` includes vectors and tables.
   [[nodiscard]] WeightWork work() const;
   /// Every tensor of the group, scales included.
   [[nodiscard]] std::vector<const format::TensorEntry*> tensors() const;
 
+  /// Allocates a buffer, reads everything that was added into it, and binds it.
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> load(WeightPurpose purpose, const std::stop_token& stop);
 
   struct Part {
     format::StoredPlane plane;
     uint64_t offset = 0;  // in the buffer
   };
-  /// For who reads by other means: what goes where in a buffer of size_bytes().
+  /// For reading by other means: each plane and its place in a buffer of size_bytes().
   [[nodiscard]] const std::vector<Part>& parts() const { return parts_; }
-  /// Makes what was added refer to a buffer, whose bytes may come later.
+  /// Points everything that was added into `buffer`, whose bytes may come later.
   void bind(kernels::Buffer& buffer);
 
  private:
@@ -105,7 +108,7 @@ class WeightGroup {
   uint64_t place(const format::StoredPlane& plane);
   [[nodiscard]] bool is_mapped(const format::StoredPlane& plane) const;
   struct Staging {
-    std::vector<std::vector<std::byte>> stored;  // of each tensor of a plane that is made or checked
+    std::vector<std::vector<std::byte>> stored;  // bytes of each tensor of a plane that is converted or checked
     std::vector<std::byte> made;
   };
   Result<void> read_part(const Part& part, kernels::Slice to, Staging& staging, WeightPurpose purpose,
