@@ -250,7 +250,8 @@ class Structure(unittest.TestCase):
     def test_files_stay_short(self):
         for name, text in sources(*ROOMS, "tests"):
             lines = text.count("\n")
-            self.assertLessEqual(lines, 500, f"{name} has {lines} lines: is it still one idea?")
+            wall = 800 if name.endswith((".cpp", ".cu")) else 500
+            self.assertLessEqual(lines, wall, f"{name} has {lines} lines: is it still one idea?")
 
     def check_exceptions(self, reasons, found, what):
         for stem in found:
