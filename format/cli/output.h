@@ -1,6 +1,6 @@
-// What a program writes for people and for pipes, and the status line of its terminal. Text for people passes the one
-// filter of foreign_text.h here, so that no place that prints can forget it and no name can steer the terminal;
-// failures of stdout are noticed. Threads: thread-safe.
+// A program's output for people and for pipes, and the status line of its terminal. Text for people passes the filter
+// of foreign_text.h here, so no print site can forget it and no name can control the terminal; write failures on stdout
+// are noticed. Threads: thread-safe.
 #pragma once
 
 #include <string>
@@ -10,25 +10,25 @@
 
 namespace dspack::format {
 
-/// A report to stdout, in lines: unprintable characters become escapes, and no URL shows a password. A failure is
-/// remembered for finish_output; so with the next two. (A line feed stays: a piece of text from outside that could have
-/// one passes brief() or printable() before.)
+/// Prints a report of one or more lines to stdout: unprintable characters become escapes, and URLs lose their
+/// passwords. A failure is remembered for finish_output, as by all functions that print to stdout. (Line feeds stay:
+/// text from outside that may contain one must pass brief() or printable() first.)
 void print_out(std::string_view text);
 
-/// One line to stdout, a finding say: as message_line has it.
+/// Prints one line, such as a finding, to stdout, as message_line makes it.
 void print_line(std::string_view text);
 
-/// JSON to stdout: unprintable characters are spelt \uXXXX, so that its values stay what they are.
+/// Prints JSON to stdout: unprintable characters become \uXXXX, which leaves its values unchanged.
 void print_json(std::string_view json);
 
-/// To stdout what the user asked for itself (a model's answer, a rendered prompt, a page): a pipe or a file gets the
-/// bytes as they are, a terminal what printable_text makes of them.
+/// Prints to stdout what the user asked for (a model's answer, a rendered prompt, a page): a pipe or a file gets the
+/// bytes unchanged, a terminal gets them through printable_text.
 void print_data(std::string_view data);
 
-/// Writes one line to stderr, as message_line has it; a stderr that is closed is no reason to fail.
+/// Prints one line to stderr, as message_line makes it; a closed stderr is not an error.
 void print_error(std::string_view line);
 
-/// What follows on stdout is dimmed, or not any more: on a terminal, unless NO_COLOR is set (no-color.org).
+/// Starts or ends dimming of what follows on stdout: on a terminal, unless NO_COLOR is set (no-color.org).
 void dim_data(bool on);
 
 /// The cursor of the terminal at stdout goes to the first column, so many rows up, and everything from there on is
