@@ -31,8 +31,7 @@ struct KeptPlace : KeptName {
   std::string reason;  // why it is unreadable, or why its share is unknown
   uint64_t disk_bytes = 0;
   std::optional<KeptShare> share;
-  int64_t used_ns =
-      0;  // since the epoch: modification time of its journal, which every process that opens the cache writes
+  int64_t used_ns = 0;  // modification time of its journal, since the epoch; opening a cache writes it
 };
 
 /// An entry below the root that is not a cache of dsrun.

@@ -47,8 +47,7 @@ std::string removal_json(const KeptName& place, uint64_t bytes) {
 
 Result<int> remove_place(const CacheFlags& flags, const Path& root, const KeptName& place) {
   const Path folder = root / place.folder;
-  TRY(lock_kept_place(posix_file_system(), folder,
-                      LockKind::exclusive));  // fails before the question if the cache is in use
+  TRY(lock_kept_place(posix_file_system(), folder, LockKind::exclusive));  // fails before asking if it is in use
   TRY_ASSIGN(const uint64_t bytes, kept_disk_bytes(posix_file_system(), folder));
   const std::string what = fmt::format("{} ({})", brief(place.name()), human_bytes(bytes));
   if (!flags.yes && !can_ask())

@@ -80,8 +80,7 @@ Result<uint64_t> parse_some_rate(std::string_view text) {
 std::string help_entry(std::string_view name, std::string_view about) {
   std::string text = fmt::format("  {:<{}}", name, kNameColumns - 2);
   size_t column = text.size();
-  if (column > kNameColumns || text.back() != ' ')
-    column = kHelpColumns;  // too long: the description begins on the next line
+  if (column > kNameColumns || text.back() != ' ') column = kHelpColumns;  // the description begins a new line
   while (!about.empty()) {
     const std::string_view word = about.substr(0, about.find(' '));
     about.remove_prefix(std::min(about.size(), word.size() + 1));

@@ -42,8 +42,7 @@ struct Screen {
   std::mutex mutex;            // guards the following members
   std::string status;          // as drawn; empty: none
   Shade shade = Shade::plain;  // look of the status line
-  size_t column =
-      0;  // the cursor's, if stdout and stderr share the terminal; equal to the width: the next character wraps
+  size_t column = 0;    // the cursor's, if stdout and stderr share the terminal; at the width the next character wraps
   bool is_dim = false;  // set by dim_data
 };
 Screen screen;

@@ -154,8 +154,7 @@ std::string peer_hint(const Program& program, const CLI::App& app, const std::ve
   for (size_t i = 0; i < words.size() && words[i] != "--" && words[i] != "-h" && words[i] != "--help"; ++i) {
     if (!words[i].starts_with('-')) continue;
     if (const CLI::Option* own = app.get_option_no_throw(words[i])) {
-      if (own->get_type_size() > 0 && own->get_items_expected_min() > 0)
-        ++i;  // skips its value, whatever that looks like
+      if (own->get_type_size() > 0 && own->get_items_expected_min() > 0) ++i;  // its value, whatever that looks like
       continue;
     }
     const std::string name = option_name(words[i]);
