@@ -38,9 +38,8 @@ class Process {
 
 /// A verb whose command line has been parsed, or is about to be.
 struct Invocation {
-  std::any options;  // std::shared_ptr<Options of the verb>
-  std::function<Result<void>()>
-      complete;  // completes and checks options that depend on each other. Errors: wrong usage
+  std::any options;                          // std::shared_ptr<Options of the verb>
+  std::function<Result<void>()> complete;    // completes and checks interdependent options. Errors: wrong usage
   std::function<Result<int>(Process&)> run;  // returns the exit status
 };
 
@@ -82,8 +81,7 @@ struct Program {
   std::string when_interrupted;                   // hint after an interruption; empty: none
   std::function<std::string()> build_facts = {};  // lines that --version prints after the version; empty function: none
   std::vector<PeerOption> peer_options = {};
-  std::vector<std::string> secret_options =
-      {};  // "--api-key": hidden, since all users of a machine can list command lines
+  std::vector<std::string> secret_options = {};  // "--api-key": hidden, since all users can list command lines
 };
 
 /// A parsed command line: a verb to run, or a text for the user.
