@@ -94,8 +94,7 @@ float f16_to_f32(uint16_t bits) {
 
 uint16_t f32_to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value))
-    return static_cast<uint16_t>((bits >> 16) | 0x40U);  // quiet, or a payload in the low bits would become infinity
+  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40U);  // quiet: never becomes infinity
   return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
@@ -104,8 +103,7 @@ uint16_t f32_to_f16(float value) {
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
   const float magnitude = std::fabs(value);
   if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00U);
-  if (magnitude >= 65520.0F)
-    return static_cast<uint16_t>(sign | 0x7c00U);  // halfway to 2^16, which is the even neighbour
+  if (magnitude >= 65520.0F) return static_cast<uint16_t>(sign | 0x7c00U);  // halfway to 2^16, which is even
   // Below 2^-14 values are 2^-24 apart, as are FP32 values from 1/2 to 1: adding 1/2 rounds to them.
   if (magnitude < 0x1p-14F) {
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(magnitude + 0.5F) - std::bit_cast<uint32_t>(0.5F)));

@@ -1,4 +1,5 @@
-// The operating system's own files. All POSIX calls on files are here or in read_file_posix.cpp (reading).
+// The operating system's files, by POSIX calls. Only this file and read_file_posix.cpp (for reading) access data files
+// that way.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/resource.h>
