@@ -89,7 +89,7 @@ struct HttpFailure {
   std::optional<double> wait_seconds = std::nullopt;  // requested by the server (RateLimit, Retry-After)
   bool wrong_answer = false;    // it contradicts the request: another attempt may meet a correct server
   bool link_expired = false;    // the link has expired or is invalid; the file's own address may lead to a new one
-  bool no_such_host = false;    // or no name server: may pass only if the host was reached before
+  bool no_such_host = false;    // or no name server answered: may pass only if the host was reached before
   long status = 0;              // 0: no answer
   std::string error_code = {};  // as in HttpResponse, like the next two
   std::string repo_commit = {};
