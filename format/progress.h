@@ -14,10 +14,10 @@ enum class NoteKind { remark, warning, pause };
 
 /// Work that begins.
 struct Work {
-  std::string_view what;            // 0: progress is counted in items
-  uint64_t total_bytes = 0;         // if total_bytes is 0, too, the size is unknown
-  uint64_t total_items = 0;         // name of the items
-  std::string_view item = "files";  // what the items are
+  std::string_view what;            // a verb for people ("packing")
+  uint64_t total_bytes = 0;         // 0: progress is counted in items
+  uint64_t total_items = 0;         // if total_bytes is 0, too, the size is unknown
+  std::string_view item = "files";  // name of the items
 };
 
 class Progress {
