@@ -10,8 +10,8 @@ namespace dspack::format {
 /// First bytes of a file that suffice to recognise it.
 inline constexpr size_t kTellingBytes = 512;
 
-/// What a file with these first bytes is, and the remedy, as the end of a sentence that begins with the file's name;
-/// empty: not recognised.
+/// The kind of a file with these first bytes, and the remedy, as the end of a sentence that begins with the file's
+/// name; empty: not recognised.
 [[nodiscard]] std::string_view foreign_kind(std::string_view first_bytes);
 
 }  // namespace dspack::format

@@ -85,7 +85,7 @@ struct CompanionFile {
 struct SourceShard {
   std::string path;
   uint64_t size_bytes = 0;
-  std::optional<Digest> sha256;  // of the whole file as it was read; nullopt: not read whole
+  std::optional<Digest> sha256;  // whole file, as it was read; nullopt: not read whole
   uint64_t read_bytes = 0;       // bytes that were read, if not all
 };
 

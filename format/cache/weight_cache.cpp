@@ -278,7 +278,7 @@ void WeightCache::remember(ExpertKey expert, std::span<const std::span<const std
   files_[file].first_fetch = std::move(digests);
 }
 
-// What there is ------------------------------------------------------------------------------------------------------
+// Contents -----------------------------------------------------------------------------------------------------------
 
 uint64_t WeightCache::blocks_of(uint32_t tensor) const {
   const uint64_t rows = rows_per_cache_block(catalogue_, tensor);

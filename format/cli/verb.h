@@ -22,7 +22,7 @@ namespace dspack::format {
 /// Exit status after Ctrl-C, also if it only cut an answer short.
 inline constexpr int kInterruptedStatus = 130;
 
-/// What a verb gets from the process that runs it.
+/// Services of the process for the verb that it runs.
 class Process {
  public:
   /// From the first call on, Ctrl-C and SIGTERM request a stop of this token (InterruptWatch). Call it before other

@@ -116,8 +116,8 @@ class Connections {
   uint64_t interval_bytes_ = 0;
 };
 
-/// What a connection fetches at a time when there are others: long compared to a round trip, short enough to buffer one
-/// per connection. Always a multiple of kPieceUnit, so that no compressed frame is cut in two.
+/// Bytes that a connection fetches at a time when there are others: many compared to a round trip, few enough to buffer
+/// a piece per connection. Always a multiple of kPieceUnit, so that no compressed frame is cut in two.
 inline constexpr uint64_t kPieceUnit = 1ULL << 20;
 inline constexpr uint64_t kPieceBytes = 4 * kPieceUnit;
 

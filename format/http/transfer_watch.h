@@ -1,6 +1,5 @@
-// What the transfers from and to remote places are waiting for: how long no byte has moved, and which retry is running
-// or about to start. The HTTP layer updates it; a display may query it at any time, with its own clock.
-// Threads: thread-safe. Lifetime: transfers must end before their watch. Errors: none.
+// Shows why transfers from and to remote places wait: how long no byte has moved, and which retry is running or about
+// to start. The HTTP layer updates it; a display may query it at any time, with its own clock.
 #pragma once
 
 #include <atomic>
@@ -46,7 +45,7 @@ class TransferWatch {
 
   struct Wait {
     double silence_seconds = 0;  // since the last byte of any transfer, or since the first one began
-    unsigned retry = 0;          // of the most repeated transfer; 0: none is being repeated
+    unsigned retry = 0;          // retry number of the most repeated transfer; 0: none is being repeated
     unsigned retries = 0;        // the most there can be
     double pause_seconds = 0;    // until the retry starts; 0: it has started
   };

@@ -1,5 +1,5 @@
-// What this machine has of a repository on the Hub. A commit's files are in the Hub's local cache, as huggingface_hub
-// and "hf download" keep them; it is read, never written.
+// The part of a Hub repository that is on this machine. A commit's files are in the Hub's local cache, as
+// huggingface_hub and "hf download" keep them; it is read, never written.
 //   HF_HUB_CACHE/models--org--name/{refs/REVISION, snapshots/COMMIT/PATH -> ../../blobs/ETAG, blobs/ETAG}
 // Files downloaded with Xet are in a store that repositories share: models--org--name/blobs/ETAG is a link to
 //   HF_HUB_CACHE/blobs/XX/HASH (XX: the hash's first two digits)

@@ -19,14 +19,14 @@ namespace dspack::format {
 template <class T>
 using Attempted = std::variant<T, HttpFailure>;
 
-/// What exists of a repository.
+/// Which parts of a repository exist.
 struct Presence {
   bool repository = false;  // it exists, and this token may see it
   bool revision = false;
   RepositoryInfo info;  // the revision's, or the repository's if there is no such revision
 };
 
-/// What preupload needs to know of a file.
+/// A file as preupload needs it.
 struct Sample {
   std::string path;
   uint64_t size_bytes = 0;
