@@ -31,9 +31,8 @@ struct KeptHeader {
 
 /// A weight file that is kept whole.
 struct KeptFile {
-  Digest sha256;  // SHA-256 of the whole file
-  std::vector<Digest>
-      tensors;  // digests at the first fetch, in the file's order; empty: the origin's manifest has them
+  Digest sha256;                // SHA-256 of the whole file
+  std::vector<Digest> tensors;  // at the first fetch, in the file's order; empty: the origin's manifest has them
 };
 
 /// Digests of the kept parts of an incomplete file, by the tensor's index in the file.

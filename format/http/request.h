@@ -40,7 +40,7 @@ struct HttpRequest {
   std::optional<ByteRange> range{};  // nullopt: the whole file
   bool is_link = false;              // `url` is where an earlier answer led: its expiry says nothing about the file
   bool stays_home = false;           // for APIs: a redirect to another scheme, host or port is refused
-  bool is_payload = false;           // weights, at any rate; all else has a minimum rate (AnswerPace)
+  bool is_payload = false;           // weights: any rate is accepted; all else has a minimum rate (AnswerPace)
   /// A call of an API: every answer is good except 408, 429 and 5xx, which may pass. Redirects are not followed, since
   /// the request is meant for one address. For other requests 200 is good, and 206 with exactly the range.
   bool any_status = false;
