@@ -9,8 +9,8 @@
 
 namespace dspack::format {
 
-/// Rows per block of a tensor that is read by rows: embeddings, and heads that may be copies of them. 0: it is read as
-/// a whole. The manifest of a packed origin decides itself which tensors have blocks.
+/// Rows per block of a tensor that is read by rows: embeddings, and heads that may be copies of other tensors. 0: it is
+/// read as a whole. The manifest of a packed origin decides itself which tensors have blocks.
 [[nodiscard]] uint64_t rows_per_cache_block(const Checkpoint& catalogue, uint32_t tensor);
 
 /// The digest of a block in the origin's manifest; nullopt: it has none.

@@ -46,7 +46,7 @@ void print_help(std::string_view text);
 /// (the folder), conflict (a folder has the name), io.
 [[nodiscard]] Result<void> try_output(const std::string& file);
 
-/// Checks likewise that a folder exists or can be created. Errors: conflict (something else has the name), io.
+/// Checks in the same way that a folder exists or can be created. Errors: conflict (something else has the name), io.
 [[nodiscard]] Result<void> try_output_folder(const std::string& folder);
 
 /// From now on only results and errors are printed: no progress, and no notes on a terminal. Called by main, before

@@ -17,7 +17,7 @@ namespace dspack::format {
 /// (`kept_headers`: read_kept_headers of the part), and their SHA-256 if both sides have it: the part for shards that
 /// were read whole, the place (`versions_are_digests`: the Hub) for all. If the other place is a packed repository, it
 /// must have the same source, by its manifest and the digest of the headers that it keeps, and, if there are no
-/// witnesses, the same commit.
+/// witnesses, the same commit if both name one.
 [[nodiscard]] Result<void> compare_sources(const Checkpoint& part, const Json& kept_headers, const Checkpoint& other,
                                            bool versions_are_digests);
 

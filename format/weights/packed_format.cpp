@@ -11,8 +11,8 @@ namespace dspack::format {
 namespace {
 
 // Integers of 4 or 8 bits in I32 words, row by row, the first in the lowest bits, each stored as its value plus half of
-// the range; weight_shape [2] holds the shape before packing; zero points are packed along the rows' dimension
-// (compressed-tensors, compressors/pack_quantized: "pack-quantized"). Little-endian words are the bytes of the row.
+// the range; weight_shape [2] holds the shape before packing; zero points are packed down the rows (compressed-tensors,
+// compressors/pack_quantized: "pack-quantized"). Little-endian words are the bytes of the row.
 constexpr std::array<std::string_view, 5> kPackedSuffixes = {"weight_packed", "weight_scale", "weight_shape",
                                                              "weight_zero_point", "weight_g_idx"};
 constexpr std::array<ScaledCodes, 1> kPackedScaled = {{
