@@ -17,21 +17,21 @@
 namespace dspack::format {
 namespace {
 
-constexpr uint64_t kLengthBytes = 8;  // of a header's length, in front of it
+constexpr uint64_t kLengthBytes = 8;  // every header is preceded by its length
 
-/// How an ordinary checkpoint's files are called.
+/// File names of an ordinary checkpoint.
 struct ShardNames {
   const char* index;
-  const char* single;  // where one file needs no index
+  const char* single;  // if one file needs no index
 };
-// The second are Mistral's; where a repository has both, the first have the names that other programs know.
+// The second are Mistral's; if a repository has both, the first win, since other programs know their names.
 constexpr ShardNames kShardNames[] = {{kIndexPath, "model.safetensors"},
                                       {kConsolidatedIndexPath, "consolidated.safetensors"}};
 
-/// What the headers of a checkpoint have come to, while several are read at a time.
+/// Totals over the headers of a checkpoint, several of which are read at a time.
 class HeaderTotals {
  public:
-  /// Before the text is read.
+  /// Call before the text is read.
   Result<void> add_bytes(uint64_t bytes) {
     if (bytes_.fetch_add(bytes) + bytes <= kMaxHeadersBytes) return {};
     return Error{ErrorKind::budget, fmt::format("the checkpoint's headers come to more than {}, the most that is read",
@@ -49,7 +49,7 @@ class HeaderTotals {
   std::atomic<uint64_t> tensors_{0};
 };
 
-/// What a shard is whose header cannot be read, where it can be told; otherwise `error`.
+/// Explains why a shard's header cannot be read, if its first bytes or a file beside it show why; otherwise `error`.
 Error misread(Repository& repository, const std::string& path, ByteSource& source, Error error,
               const std::stop_token& stop) {
   std::string first(std::min<uint64_t>(kTellingBytes, source.size_bytes()), '\0');
@@ -57,7 +57,7 @@ Error misread(Repository& repository, const std::string& path, ByteSource& sourc
     if (const std::string_view kind = foreign_kind(first); !kind.empty())
       return Error{ErrorKind::invalid, fmt::format("{} {}", repository.locate(path), kind)};
   }
-  // aria2 makes the whole file at once, and keeps what it has fetched of it in another beside it.
+  // aria2 creates the file at full size and records in another file beside it which parts it has fetched.
   if (repository.kind() == RepositoryKind::local && repository.open(path + ".aria2", stop).has_value()) {
     return Error{ErrorKind::corrupt, fmt::format("{} is an unfinished download of aria2 ({}.aria2 is beside it); let "
                                                  "aria2 finish it",
@@ -77,7 +77,7 @@ Result<Shard> read_shard(Repository& repository, const std::string& path, Header
                .header = {}},
               {}};
   std::string& text = shard.file.header;
-  /// The text's first `bytes` bytes, of which it has some.
+  /// Extends the text to its first `bytes` bytes.
   const auto read_until = [&](uint64_t bytes) -> Result<void> {
     const uint64_t known = text.size();
     text.resize(bytes);
@@ -104,14 +104,14 @@ Result<Checkpoint> open_packed(std::string_view text) {
   return builder.finish();
 }
 
-/// Tensors that an index leaves out.
+/// Tensors of the shards that an index leaves out.
 struct LeftOut {
   uint64_t tensors = 0;
   uint64_t bytes = 0;
 };
 
-/// Takes out what the index does not name, or names in another file: the index decides, as in transformers, vLLM and
-/// SGLang. `path`: of the shard.
+/// Removes tensors that the index does not name, or assigns to another file: the index decides, as in transformers,
+/// vLLM and SGLang. `path`: the shard's.
 LeftOut leave_out(SafetensorsHeader& header, const std::string& path, const Index& index) {
   LeftOut left;
   std::erase_if(header.tensors, [&](const TensorInfo& tensor) {
@@ -124,7 +124,7 @@ LeftOut leave_out(SafetensorsHeader& header, const std::string& path, const Inde
   return left;
 }
 
-/// `index`, at `index_path`, or nullptr for files that need none.
+/// `index`, read from `index_path`; nullptr: the files need none.
 Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::string>& paths, const Index* index,
                                const char* index_path, unsigned jobs, const std::stop_token& stop, Progress* progress) {
   std::vector<std::optional<Shard>> shards(paths.size());
@@ -171,14 +171,14 @@ Result<Checkpoint> open_shards(Repository& repository, const std::vector<std::st
   return builder.finish();
 }
 
-/// nullopt: neither the index nor the single file is there.
+/// nullopt: neither the index nor the single file exists.
 Result<std::optional<Checkpoint>> open_ordinary(Repository& repository, const ShardNames& names, unsigned jobs,
                                                 const std::stop_token& stop, Progress* progress) {
   auto index_text = repository.read_text(names.index, kIndexDocument.bytes, stop);
   if (index_text) {
     auto index = parse_index(*index_text);
     if (!index) return index.error().in(repository.locate(names.index));
-    *index_text = std::string();  // V3's is 9 MB: not to be held while the shards are read
+    *index_text = std::string();  // frees V3's 9 MB before the shards are read
     TRY_ASSIGN(Checkpoint opened, open_shards(repository, index->files, &*index, names.index, jobs, stop, progress));
     return std::optional(std::move(opened));
   }
@@ -189,7 +189,7 @@ Result<std::optional<Checkpoint>> open_ordinary(Repository& repository, const Sh
   return std::optional(std::move(single).value());
 }
 
-/// Files of what people take for a checkpoint of safetensors.
+/// Files by which to recognise other kinds of checkpoints that users try.
 struct OtherForm {
   const char* file;
   const char* meaning;
@@ -204,7 +204,7 @@ constexpr OtherForm kOtherForms[] = {
     {"pytorch_model.bin", kPickles},
 };
 
-/// The first of a local folder's files that is one of several shards ("model-00001-of-00163.safetensors").
+/// The first file of a local folder that is one of several shards ("model-00001-of-00163.safetensors").
 std::optional<std::string> shard_without_index(Repository& repository, const std::stop_token& stop) {
   if (repository.kind() != RepositoryKind::local) return std::nullopt;
   const auto files = repository.list(stop);
@@ -300,7 +300,7 @@ void Checkpoint::place_modules(uint32_t layers) {
   while (!experts_.empty() && is_numbered_apart(experts_.rbegin()->first.layer)) {
     auto module = experts_.extract(std::prev(experts_.end()));
     module.key().layer = layer_behind(module.key().layer, layers);
-    experts_.insert(std::move(module));  // where both are there, the one that has a layer's number is read
+    experts_.insert(std::move(module));  // if both exist, the one numbered as a layer wins
   }
 }
 

@@ -19,7 +19,7 @@ bool is_number(std::string_view component) {
   return !component.empty() && component.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-/// The name with N for each number: what its likes have in common.
+/// The name with N for each number, so that tensors which differ only in numbers share a pattern.
 std::string pattern_of(std::string_view name) {
   std::string pattern;
   while (true) {
@@ -255,7 +255,7 @@ Result<void> CheckpointBuilder::add(TensorEntry entry, const std::string& path) 
   const auto number = narrow<uint32_t>(checkpoint_.tensors_.size());
   const auto [known, added] = checkpoint_.by_name_.emplace(entry.name, number);
   if (!added) {
-    // A shard that the loop has not pushed yet is the one being added now.
+    // A file that is not in files_ yet is the one being added.
     const uint32_t other = checkpoint_.tensors_[known->second].file;
     const std::string& first = other < checkpoint_.files_.size() ? checkpoint_.files_[other].path : path;
     return Error{ErrorKind::invalid, fmt::format("tensor \"{}\" is in both {} and {}", entry.name, first, path)};

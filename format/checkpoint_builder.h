@@ -1,7 +1,7 @@
-// Fills a Checkpoint and checks its rules: names are unique, sizes fit a disk, experts are found by their key. Only
-// code that makes catalogues uses it; all other code uses Checkpoint.
-// Threads: single-thread. Lifetime: owns what it is given, until finish. Errors: invalid (contradictory headers,
-// indexes and manifests), naming the file and the tensor.
+// Fills a Checkpoint and checks its rules: names are unique, sizes fit a disk, experts are found by key. Only code that
+// makes catalogues uses it; all other code uses Checkpoint.
+// Threads: single-thread. Lifetime: owns what is added, until finish. Errors: invalid (contradictory headers, indexes
+// and manifests), naming the file and the tensor.
 #pragma once
 
 #include <optional>
@@ -16,9 +16,9 @@
 
 namespace dspack::format {
 
-/// For people: how many there are and what they look like, as `12 tensors speak of experts and have names of no known
-/// family: "a.N.experts.w1" (such as "a.0.experts.w1")`. nullopt: there are none. Tensors that look like fused experts
-/// are not counted: FusedExperts speaks of them.
+/// A sentence for people about tensors that seem to be experts' but match no known name family: their number and name
+/// patterns, as `12 tensors speak of experts and have names of no known family: "a.N.experts.w1" (such as
+/// "a.0.experts.w1")`. nullopt: there are none. Tensors that look like fused experts are left to FusedExperts.
 [[nodiscard]] std::optional<std::string> unknown_experts(std::span<const TensorEntry> tensors);
 
 /// A file of an ordinary checkpoint with its header read.
@@ -29,20 +29,20 @@ struct Shard {
 
 class CheckpointBuilder {
  public:
-  /// So many tensors will come: no memory is moved about while they do.
+  /// Reserves memory for `tensors` tensors.
   void expect(size_t tensors);
-  /// A file of an ordinary checkpoint; of its fused tensors the slices.
+  /// Adds a file of an ordinary checkpoint; fused tensors are added as slices.
   Result<void> add_shard(Shard shard, const FusedExperts& fused);
-  /// All that a packed repository holds.
+  /// Adds all files and aliases of a packed repository.
   Result<void> set_manifest(Manifest manifest);
-  /// A tensor that is in no file.
+  /// Adds a tensor that is in no file.
   Result<void> add_made(TensorEntry entry);
-  /// Files, and tensors in them, as other catalogues have them: TensorEntry::file counts in these files. `manifest`:
-  /// what the whole is said to be; its files, if it has any, are the first of these.
+  /// Adds files and their tensors from other catalogues; TensorEntry::file is an index into `files`. `manifest`
+  /// describes the whole; its files, if it has any, are the first of `files`.
   Result<void> add_known(std::vector<CheckpointFile> files, std::vector<TensorEntry> tensors, Manifest manifest);
-  /// Whether the shards hold what the index promises.
+  /// Checks that the shards hold what the index promises.
   Result<void> check_index(const Index& index);
-  /// A sentence for people about what is in the files.
+  /// Adds a sentence for people about the files.
   void warn(std::string warning);
   void doubt_experts(std::optional<std::string> doubt);
 
@@ -52,11 +52,12 @@ class CheckpointBuilder {
  private:
   void find_matrices_within();
   Result<void> add_packed(const PackedFile& packed, const Layout& layout);
-  /// A file lists exactly the experts that it holds, or their digests would say nothing about them.
+  /// Checks that a file lists exactly the experts that it holds: otherwise their digests would prove nothing about
+  /// them.
   static Result<void> check_experts(const PackedFile& packed, std::span<const TensorEntry> tensors);
   Result<void> add_alias(const std::string& name, const std::string& target);
   Result<void> count(uint64_t size_bytes, const std::string& path);
-  /// A tensor, or a slice of one, of the shard that is being added.
+  /// Adds a tensor, or a slice of one, of the shard that is being added.
   Result<void> add_stored(TensorInfo tensor, const Shard& shard);
   Result<void> add(TensorEntry entry, const std::string& path);
 

@@ -10,7 +10,7 @@ namespace dspack::format {
 
 namespace {
 
-/// Every few layers of some models are of another kind; of so many at least two are then.
+/// In some models every few layers are of another kind; among this many layers there are at least two of them.
 constexpr size_t kLeastLayers = 8;
 
 /// Counts losses of one kind and keeps the first.
@@ -29,18 +29,18 @@ class Losses {
   std::string first_;
 };
 
-/// Which owners (experts of a layer, or layers) have a tensor of each template.
+/// The owners (experts of a layer, or layers) of a tensor, by name template.
 template <class Owner>
 using Owners = std::map<std::string, std::set<Owner>>;
 
-/// Calls `lost` with each owner that lacks a template which all others have; fewer than `least`
-/// do not say what is usual.
+/// Calls `lost` with each owner that lacks a template which all others have. Does nothing for fewer than `least`
+/// owners, which do not show what is usual.
 template <class Owner, class Lost>
 void find_lost(const std::set<Owner>& all, const Owners<Owner>& owners, size_t least, const Lost& lost) {
   if (all.size() < least) return;
   for (const auto& [text, have] : owners) {
     if (have.size() + 1 != all.size()) continue;
-    // Named again: clang 14 captures no structured binding.
+    // Renamed in the capture: clang 14 cannot capture a structured binding.
     const auto without =
         std::ranges::find_if(all, [&having = have](const Owner& owner) { return !having.contains(owner); });
     lost(text, *without);
@@ -54,7 +54,8 @@ void compare_experts(const Checkpoint& checkpoint, Losses& tensors, Losses& expe
     by_layer[key.layer].insert(key.expert);
     in_any = std::max<uint64_t>(in_any, uint64_t{key.expert.value} + 1);
   }
-  // Where a minority of layers has fewer experts, the last ones are lost; else a model was pruned so.
+  // If only a minority of layers has fewer experts, their last experts are lost; otherwise the model was pruned that
+  // way.
   const auto fewer = std::ranges::count_if(
       by_layer, [&](const auto& layer) { return uint64_t{layer.second.rbegin()->value} + 1 < in_any; });
   const bool are_few = 2 * static_cast<uint64_t>(fewer) < by_layer.size();

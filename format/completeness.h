@@ -1,6 +1,6 @@
-// What a checkpoint seems to have lost: experts and layers of one model are alike, so that one without a tensor that all
-// the others have is most likely damaged (a shard that was not saved, a download cut short).
-// Threads: thread-safe (pure functions). Errors: none; what is said is for people, and decides nothing.
+// Finds what a checkpoint seems to have lost. Experts and layers of one model are alike, so one that lacks a tensor
+// which all others have is most likely damaged (a shard that was not saved, an incomplete download).
+// Threads: thread-safe (pure functions). Errors: none; the findings are messages for people and decide nothing.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace dspack::format {
 
-/// A sentence for each kind of loss, naming the first one: an expert without a tensor that its layer's others have, a
-/// layer with fewer experts than the largest number in it says or with a gap in the layers' numbers, a layer with
-/// experts without a tensor that all other such layers have. Empty: nothing looks lost.
+/// One sentence per kind of loss, naming the first: an expert lacks a tensor that its layer's other experts have; a
+/// layer has fewer experts than the largest expert number implies; the layer numbers have a gap; a layer with experts
+/// lacks a tensor that all other such layers have. Empty: nothing seems lost.
 [[nodiscard]] std::vector<std::string> missing_parts(const Checkpoint& checkpoint);
 
 }  // namespace dspack::format

@@ -9,7 +9,7 @@ namespace dspack::format {
 
 namespace {
 
-// Long values (a pasted list, say) are cut: the message stays one line.
+// Cuts long values (a pasted list, for example), so that the message stays one line.
 std::string shown(const Json& value) {
   constexpr size_t kLongest = 60;
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
@@ -17,7 +17,7 @@ std::string shown(const Json& value) {
   return text;
 }
 
-// As in JSON, without the quotes: a key cannot break the line or steer a terminal.
+// As in JSON, without the quotes: a key cannot break the line or control a terminal.
 std::string shown_key(const std::string& key) {
   const std::string text = shown(Json(key));
   return text.size() < 2 ? text : text.substr(1, text.size() - 2);
@@ -62,7 +62,7 @@ std::string ConfigFields::described(std::string_view key) const {
 
 void ConfigFields::fail(ErrorKind kind, std::string_view key, std::string_view reason) {
   if (error_) return;
-  (void)find(key);  // it has been asked for
+  (void)find(key);  // marks the key as read
   error_ = Error{kind, fmt::format("{}; {}", described(key), reason)};
 }
 
@@ -74,7 +74,7 @@ uint32_t ConfigFields::integer(std::string_view key, uint32_t low, uint32_t high
     const uint64_t number = fits ? value->get<uint64_t>() : 0;
     if (fits && number >= low && number <= high) return static_cast<uint32_t>(number);
   }
-  if (value != nullptr && value->is_number_float()) {  // as some programs write whole numbers: 64.0
+  if (value != nullptr && value->is_number_float()) {  // some programs write whole numbers as 64.0
     const double number = value->get<double>();
     if (number >= low && number <= high && number == std::floor(number)) return static_cast<uint32_t>(number);
   }

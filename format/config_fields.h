@@ -1,5 +1,5 @@
 // Reads checked fields of a JSON object and keeps the first error, so that a long list of fields needs one check. It
-// remembers which keys were read, so that the others can be refused.
+// remembers which keys were read, so that others can be refused.
 // Threads: single-thread. Lifetime: borrows the object. Errors: invalid, naming file, key, value and what was expected.
 #pragma once
 
@@ -21,7 +21,7 @@ class ConfigFields {
   /// `object` must be a JSON object. `place` is the file, or the file and the key that leads here.
   ConfigFields(const Json& object, std::string place) : object_(object), place_(std::move(place)) {}
 
-  /// A whole number in [low, high]. Absent or null: the fallback, or an error where there is none.
+  /// A whole number in [low, high]. If absent or null: the fallback, or an error if there is none.
   uint32_t integer(std::string_view key, uint32_t low, uint32_t high, std::optional<uint32_t> fallback = std::nullopt);
   /// A finite number in [low, high].
   double number(std::string_view key, double low, double high, std::optional<double> fallback = std::nullopt);
@@ -29,18 +29,17 @@ class ConfigFields {
   std::string text(std::string_view key, std::string_view fallback);
   /// nullptr when absent or null; an error when it is not an object.
   const Json* object(std::string_view key);
-  /// Whether the key is there and its value is null.
+  /// Whether the key exists and its value is null.
   [[nodiscard]] bool is_null(std::string_view key) const;
   /// nullptr when absent or null.
   [[nodiscard]] const Json* find(std::string_view key);
 
-  /// The keys that nothing has asked for, that are not in `without_effect` and whose value is not null.
+  /// Keys with a value other than null that were not read and are not in `without_effect`.
   [[nodiscard]] std::vector<std::string> others(std::span<const std::string_view> without_effect) const;
-  /// Fails (unsupported) if the object has a key that nothing has asked for and that is not in `without_effect`: what
-  /// it says might change the result.
+  /// Fails (unsupported) if others() finds a key: it might change the result.
   void refuse_others(std::span<const std::string_view> without_effect);
 
-  /// `PLACE: "key" is VALUE`, for a key that is there.
+  /// `PLACE: "key" is VALUE`, or `PLACE: "key" is missing`.
   [[nodiscard]] std::string described(std::string_view key) const;
   /// Keeps the first error: `"key" is VALUE; reason`.
   void fail(ErrorKind kind, std::string_view key, std::string_view reason);

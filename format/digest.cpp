@@ -1,6 +1,6 @@
 #include "format/digest.h"
 
-// The low-level interface: only there can a digest's state be reached, which sha256_lanes needs.
+// OpenSSL's low-level interface: only it exposes a digest's state, which sha256_lanes needs.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 
@@ -95,14 +95,14 @@ struct Sha256::Context {
   void update(std::span<const std::byte> bytes) {
     DSPACK_CHECK(SHA256_Update(&openssl, bytes.data(), bytes.size()) == 1, "SHA-256 failed");
   }
-  /// Bytes that are missing to a whole block.
+  /// Bytes missing to a whole block.
   [[nodiscard]] size_t missing() const { return (kSha256BlockBytes - openssl.num) % kSha256BlockBytes; }
   [[nodiscard]] uint64_t bytes() const { return (uint64_t{openssl.Nh} << 32 | openssl.Nl) / 8; }
   void set_bytes(uint64_t bytes) {
     openssl.Nh = static_cast<SHA_LONG>(bytes * 8 >> 32);
     openssl.Nl = static_cast<SHA_LONG>(bytes * 8);
   }
-  /// Accounts for blocks that were taken in past OpenSSL.
+  /// Accounts for blocks that were hashed without OpenSSL.
   void count_blocks(size_t blocks) { set_bytes(bytes() + uint64_t{blocks} * kSha256BlockBytes); }
 };
 
@@ -146,7 +146,7 @@ void update_together(std::span<Sha256* const> hashes, std::span<const std::byte>
       hash->update(bytes);
     return;
   }
-  // Each first fills the block that it has begun; the blocks that all of them have then go side by side.
+  // Each hash first fills its partial block; the blocks that all have left are then hashed side by side.
   std::array<Sha256Lane, kSha256Lanes> lanes;
   std::array<size_t, kSha256Lanes> at{};
   size_t blocks = bytes.size() / kSha256BlockBytes;

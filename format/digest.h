@@ -1,4 +1,4 @@
-// SHA-256 digests: of tensors, experts, files and source shards.
+// SHA-256 digests of tensors, experts, files and source shards.
 // Threads: Digest is a plain value; a Sha256 belongs to one thread at a time. Source: FIPS 180-4, computed by OpenSSL;
 // several digests of the same bytes side by side by our own block function (sha256_lanes.h).
 #pragma once
@@ -23,27 +23,27 @@ struct Digest {
 /// 64 lower-case hexadecimal digits, or nullopt.
 [[nodiscard]] std::optional<Digest> parse_digest(std::string_view hex);
 
-/// A digest on its way: what is needed to go on behind the bytes that it has taken.
+/// An unfinished digest: the state needed to continue after the bytes taken so far.
 struct Sha256State {
   std::array<uint32_t, 8> words{};  // a to h
   uint64_t bytes = 0;               // taken so far
-  std::string rest;                 // the bytes % 64 last of them, which make no block yet
+  std::string rest;                 // the last bytes % 64 of them, not yet a whole block
   bool operator==(const Sha256State&) const = default;
 };
 
 /// "WORDS BYTES REST" in hexadecimal, decimal, hexadecimal.
 [[nodiscard]] std::string to_text(const Sha256State& state);
-/// nullopt: to_text does not write such a text.
+/// nullopt: not a text that to_text writes.
 [[nodiscard]] std::optional<Sha256State> parse_sha256_state(std::string_view text);
 
 class Sha256 {
  public:
   Sha256();
-  /// Goes on from there.
+  /// Continues from a saved state.
   explicit Sha256(const Sha256State& state);
   [[nodiscard]] Sha256State state() const;
   void update(std::span<const std::byte> bytes);
-  /// The digest of all bytes so far; the object starts anew.
+  /// The digest of all bytes so far; resets the object.
   [[nodiscard]] Digest finish();
 
  private:
@@ -55,8 +55,8 @@ class Sha256 {
   std::unique_ptr<Context, Free> context_;
 };
 
-/// As update() of each, which do not have to be equally far: but three cost hardly more than one where the processor
-/// has SHA instructions, because those of one digest wait for each other.
+/// As update() of each hash; they may have taken different numbers of bytes. Three cost hardly more than one on a
+/// processor with SHA instructions, because those of one digest wait for each other.
 void update_together(std::span<Sha256* const> hashes, std::span<const std::byte> bytes);
 
 [[nodiscard]] Digest sha256(std::string_view bytes);

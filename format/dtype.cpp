@@ -94,7 +94,7 @@ float f16_to_f32(uint16_t bits) {
 
 uint16_t f32_to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40U);  // quiet, so that no payload is lost
+  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40U);  // quiet: never becomes infinity
   return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
@@ -103,8 +103,8 @@ uint16_t f32_to_f16(float value) {
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
   const float magnitude = std::fabs(value);
   if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00U);
-  if (magnitude >= 65520.0F) return static_cast<uint16_t>(sign | 0x7c00U);  // half-way to 2^16, which would be even
-  // Below 2^-14 values are 2^-24 apart: so are FP32 values from 1/2 to 1, and adding 1/2 rounds to them.
+  if (magnitude >= 65520.0F) return static_cast<uint16_t>(sign | 0x7c00U);  // halfway to 2^16, which is even
+  // Below 2^-14 values are 2^-24 apart, as are FP32 values from 1/2 to 1: adding 1/2 rounds to them.
   if (magnitude < 0x1p-14F) {
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(magnitude + 0.5F) - std::bit_cast<uint32_t>(0.5F)));
   }
@@ -118,7 +118,7 @@ uint8_t f32_to_f8_e4m3(float value) {
   const float magnitude = std::fabs(value);
   if (std::isnan(value)) return static_cast<uint8_t>(sign | 0x7fU);
   if (magnitude >= 448.0F) return static_cast<uint8_t>(sign | 0x7eU);
-  // Below 2^-6 values are 2^-9 apart: so are FP32 values from 2^14 to 2^15, and adding 2^14 rounds to them.
+  // Below 2^-6 values are 2^-9 apart, as are FP32 values from 2^14 to 2^15: adding 2^14 rounds to them.
   if (magnitude < 0x1p-6F) {
     return static_cast<uint8_t>(sign |
                                 (std::bit_cast<uint32_t>(magnitude + 0x1p14F) - std::bit_cast<uint32_t>(0x1p14F)));

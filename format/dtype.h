@@ -8,7 +8,7 @@
 
 namespace dspack {
 
-/// All element types that the safetensors format names. The spelling in files is `to_string`.
+/// All element types of the safetensors format. Their spelling in files is `to_string`.
 enum class Dtype : uint8_t {
   boolean,
   u8,
@@ -40,7 +40,7 @@ enum class Dtype : uint8_t {
 /// Bits of one element: 4, 6, 8, 16, 32 or 64.
 [[nodiscard]] uint32_t bits_of(Dtype dtype);
 
-/// Bytes of `count` elements side by side: whole ones.
+/// Bytes of `count` packed elements, rounded up.
 [[nodiscard]] inline uint64_t bytes_of(Dtype dtype, uint64_t count) {
   return (count * bits_of(dtype) + 7) / 8;
 }
@@ -51,12 +51,12 @@ enum class Dtype : uint8_t {
 [[nodiscard]] float bf16_to_f32(uint16_t bits);
 [[nodiscard]] float f16_to_f32(uint16_t bits);
 
-// The nearest value of the small type; of two as near, the even one. Beyond the largest: infinity. NaN stays NaN.
+// Round to the nearest value of the small type, ties to even. Beyond the largest: infinity. NaN stays NaN.
 [[nodiscard]] uint16_t f32_to_bf16(float value);
 [[nodiscard]] uint16_t f32_to_f16(float value);
-/// What F16 can hold at most.
+/// The largest finite F16 value.
 inline constexpr float kLargestHalf = 65504.0F;
-/// E4M3 has no infinity: beyond the largest, 448, it is that.
+/// The same, but E4M3 has no infinity: beyond its largest value, 448, the result is that value.
 [[nodiscard]] uint8_t f32_to_f8_e4m3(float value);
 
 }  // namespace dspack

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMostPathBytes = 4096;  // Linux's PATH_MAX and NAME_MAX
 constexpr size_t kMostNameBytes = 255;
 
-/// What printable() escapes, invalid UTF-8 apart. Precondition: no backslash.
+/// Whether printable() would escape a character, apart from invalid UTF-8. Precondition: no backslash.
 bool has_control_character(std::string_view text) {
   return printable(text).find("\\u") != std::string::npos;
 }
@@ -75,8 +75,8 @@ Result<std::unique_ptr<WriteFile>> create_temporary(FileSystem& files, const Pat
   const Path temporary = temporary_of(path);
   auto file = files.open_write(temporary, mode);
   if (file) return file;
-  if (file.error().kind != ErrorKind::conflict) return file.error().in(path.string());  // the name that was asked for
-  TRY_ASSIGN(const auto there, files.stat(temporary));  // nullopt: a link that leads nowhere
+  if (file.error().kind != ErrorKind::conflict) return file.error().in(path.string());  // the requested name
+  TRY_ASSIGN(const auto there, files.stat(temporary));                                  // nullopt: a link to nothing
   if (there && there->is_directory && !there->is_link)
     return Error{ErrorKind::conflict,
                  temporary.string() + ": is a folder where a temporary file belongs; move it away"};
@@ -153,13 +153,13 @@ Result<void> DurableFolders::make(const Path& folder) {
     missing.push_back(at);
   }
   if (!at.empty() && !known_.contains(at) && at != at.parent_path()) {
-    // It may come from a run that was killed before it had synced the name. Folders around the output are not ours: one
-    // that we may not open is not one that such a run has written to.
+    // It may be left by a run that was killed before it synced the name. Folders around the output are not ours: one
+    // that cannot be opened was not written by such a run.
     const auto synced = sync_name(at);
     if (!synced && at != out_ && is_within(at, out_)) return synced.error();
     known_.insert(at);
   }
-  // One at a time from above, so that after a kill the last one alone can lack its sync.
+  // One at a time from the top, so that after a kill only the last one can lack its sync.
   for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
     TRY(access_ == Access::owner ? files_.make_private_folders(*made) : files_.make_folders(*made));
     TRY(sync_name(*made));
@@ -180,7 +180,7 @@ Result<void> DurableFolders::check_links(const Path& folder) {
     }
     seen.insert(at);
   }
-  unlinked_.merge(seen);  // not before: what lies below a link is none itself
+  unlinked_.merge(seen);  // not earlier: what lies below a link is no link itself
   return {};
 }
 

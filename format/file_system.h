@@ -1,8 +1,8 @@
-// The one seam to the operating system's files, so that tests can lose power, fill disks and count calls.
-// Threads: a FileSystem is thread-safe; a ReadFile may be read from many threads at once; a WriteFile may be written
-// from many threads at once as long as their ranges do not overlap. Lifetime: a file owns its descriptor.
+// The only interface to the operating system's files, so that tests can lose power, fill disks and count calls.
+// Threads: a FileSystem is thread-safe; a ReadFile may be read by many threads at once; a WriteFile may be written by
+// many threads at once if their ranges do not overlap. Lifetime: a file owns its descriptor.
 // Errors: not_found, io (everything else that the system refuses), budget (no space left, too many open files),
-// conflict (a lock is held), unsupported (a way of reading that a file system lacks).
+// conflict (a lock is held), unsupported (a read mode that a file system lacks).
 #pragma once
 
 #include <cstddef>
@@ -23,133 +23,133 @@ namespace dspack::format {
 
 using Path = std::filesystem::path;
 
-/// How a file's bytes come into memory.
+/// How a file's bytes get into memory.
 enum class ReadMode {
   buffered,  // through the page cache, which keeps them
-  once,      // through the page cache, which afterwards holds what it held before
-  direct,    // past the page cache, straight to their place where memory and offset are equal modulo kPageBytes
-  mapped,    // by mapping the file; the page cache afterwards holds what it held before
+  once,      // through the page cache, whose contents are afterwards as before
+  direct,    // past the page cache; without a copy if memory and offset are equal modulo kPageBytes
+  mapped,    // by mapping the file; the page cache's contents are afterwards as before
 };
 
 class ReadFile {
  public:
   virtual ~ReadFile() = default;
-  /// Size when it was opened.
+  /// Size at the time of opening.
   [[nodiscard]] virtual uint64_t size_bytes() const = 0;
-  /// Fills `into` from `offset`. A file that ends before is `corrupt`, never a short success.
+  /// Fills `into` from `offset`. A file that ends too early is `corrupt`, never a short success.
   [[nodiscard]] virtual Result<void> read(uint64_t offset, std::span<std::byte> into) const = 0;
-  /// Lays the file's pages over `over`, part of a PageRange that is congruent to `offset` modulo kMapGrid; all of the
-  /// grid's pieces that it touches become the file's. It then has the bytes that `read` would bring, without a copy.
-  /// They are those of the page cache: the system may take them and read them again, and what others write to the file
-  /// shows. What is written there stays in this process. The mapping outlives the file. Errors: those of reading;
-  /// unsupported; budget (too many mappings).
+  /// Maps the file's pages over `over`, part of a PageRange that is congruent to `offset` modulo kMapGrid; every grid
+  /// piece that it touches is replaced by the file's. `over` then has the bytes that `read` would deliver, without a
+  /// copy. The pages belong to the page cache: the system may evict them and read them again, and what others write to
+  /// the file is visible. Writes to the memory stay in this process. The mapping outlives the file. Errors: those of
+  /// reading; unsupported; budget (too many mappings).
   [[nodiscard]] virtual Result<void> map(uint64_t offset, std::span<std::byte> over) const;
-  /// How many bytes of a range the page cache holds; nullopt: the system does not say. For a file that this user may
-  /// not write, the system may say all.
+  /// Number of bytes of a range in the page cache; nullopt: the system does not report it. For a file that this user
+  /// may not write, the system may report all.
   [[nodiscard]] virtual std::optional<uint64_t> cached_bytes(ByteRange /*range*/) const { return std::nullopt; }
 };
 
 class WriteFile {
  public:
   virtual ~WriteFile() = default;
-  /// Large pieces whose memory and offset are equally aligned (see PageBuffer) go to the disk directly where the system
-  /// can: a copy of hundreds of gigabytes through
-  /// the page cache costs more processor time than the rest of the work, and pushes everything else out of memory.
+  /// Large pieces whose memory and offset are equally aligned (see PageBuffer) are written directly to the disk if the
+  /// system can: copying hundreds of gigabytes through the page cache costs more processor time than the rest of the
+  /// work, and pushes everything else out of memory.
   [[nodiscard]] virtual Result<void> write(uint64_t offset, std::span<const std::byte> from) = 0;
   [[nodiscard]] virtual Result<void> resize(uint64_t bytes) = 0;
-  /// Returns when the bytes written so far survive a loss of power.
+  /// Returns when the bytes written so far are safe from a loss of power.
   [[nodiscard]] virtual Result<void> sync() = 0;
 };
 
-/// Exclusive: nobody else holds the lock. Shared: others may hold it so, and none exclusively.
+/// Exclusive: the only holder. Shared: together with other shared holders, but no exclusive one.
 enum class LockKind { exclusive, shared };
 
-/// Held until destruction; also released by the system when the process dies.
+/// Held until destruction; the system also releases it when the process dies.
 class FileLock {
  public:
   virtual ~FileLock() = default;
 };
 
-/// Who can have written what is there, besides root.
+/// Who, apart from root, may have written a file.
 enum class Writers {
-  user,          // this process's user alone
-  others,        // also members of its group, or all: by its permissions
-  another_user,  // it belongs to somebody else
+  user,          // only this process's user
+  others,        // also members of its group, or all users: by its permissions
+  another_user,  // it belongs to another user
 };
 
 struct FileInfo {
   uint64_t size_bytes = 0;
-  uint64_t allocated_bytes = 0;  // on the disk: less than the size where a file has holes
+  uint64_t allocated_bytes = 0;  // on the disk: less than the size if the file has holes
   bool is_directory = false;
-  bool is_regular = false;  // neither a folder nor a pipe, socket or device
-  bool is_link = false;     // the name is a symbolic link; everything else here tells of what it points to
-  int64_t modified_ns = 0;  // since the epoch; for telling whether a local source changed
-  int64_t changed_ns = 0;   // likewise, of content or attributes: no program sets it
+  bool is_regular = false;  // not a folder, pipe, socket or device
+  bool is_link = false;     // the name is a symbolic link; all other fields describe its target
+  int64_t modified_ns = 0;  // since the epoch; shows whether a local source has changed
+  int64_t changed_ns = 0;   // since the epoch, for content or attributes: programs cannot set it
   Writers writers = Writers::user;
 };
 
-/// Refuses, with the remedy, what others can have written: digests say nothing against who may write them.
+/// Refuses a file that others may have written, with the remedy: digests prove nothing against someone who may change
+/// them.
 [[nodiscard]] Result<void> check_writers(const Path& path, Writers writers);
 
-/// Who may look into what is made: whom the user's settings (umask) allow, or the owner alone, where the file system
-/// knows owners.
+/// Who may read what is created: as the user's umask allows, or the owner alone, if the file system has owners.
 enum class Access { usual, owner };
 
 enum class OpenMode {
-  keep,            // create if absent, keep what is there
-  truncate,        // create if absent, empty what is there
-  create,          // create; something is there: conflict
-  create_private,  // create, with Access::owner
+  keep,            // create if absent, else keep the contents
+  truncate,        // create if absent, else discard the contents
+  create,          // create; conflict if it exists
+  create_private,  // as create, with Access::owner
 };
 
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
   [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_read(const Path& path) = 0;
-  /// open_read, with a way of reading. One that this file system lacks: unsupported (direct reads may also be refused
-  /// with that when they are first tried).
+  /// open_read in a given mode. Errors: also unsupported (the file system lacks the mode; direct reads may also be
+  /// refused so when they are first tried).
   [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_read_as(const Path& path, ReadMode mode);
-  /// open_read of what nobody but this user (or root) can have written. Looked at when it is open, so that nothing can
-  /// take its place in between. A symbolic link, a file of another user or one that others may write: invalid.
+  /// open_read of a file that only this user (or root) can have written. Checked after opening, so that it cannot be
+  /// replaced in between. Errors: also invalid (a symbolic link, a file of another user or one that others may write).
   [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_read_own(const Path& path) { return open_read(path); }
-  /// Never through a symbolic link, which could make us overwrite any file of this user: invalid. But for the system's
-  /// names of this process's own descriptors (/dev/stdout, /dev/fd/N): these are written from where they are. A device
-  /// or a pipe is written in order, and has neither size nor sync.
+  /// Never follows a symbolic link, which could make us overwrite any file of this user: invalid. Exception: the
+  /// system's names of this process's own descriptors (/dev/stdout, /dev/fd/N), which are written from their current
+  /// position. A device or a pipe is written in order; resize and sync do nothing.
   [[nodiscard]] virtual Result<std::unique_ptr<WriteFile>> open_write(const Path& path, OpenMode mode) = 0;
-  /// nullopt: nothing there.
+  /// nullopt: there is nothing, or a link to nothing.
   [[nodiscard]] virtual Result<std::optional<FileInfo>> stat(const Path& path) = 0;
   /// Names in a folder, sorted; not recursive.
   [[nodiscard]] virtual Result<std::vector<std::string>> list(const Path& folder) = 0;
   [[nodiscard]] virtual Result<void> make_folders(const Path& folder) = 0;
   [[nodiscard]] virtual Result<void> rename(const Path& from, const Path& to) = 0;
-  /// Makes `link` a symbolic link to `target`, which is stored as it is written. Something is there: conflict. A file
-  /// system without such links: unsupported.
+  /// Makes `link` a symbolic link to `target`, which is stored unchanged. Errors: conflict (`link` exists), unsupported
+  /// (the file system has no such links).
   [[nodiscard]] virtual Result<void> make_link(const Path& target, const Path& link);
-  /// What a symbolic link was made with; nullopt: there is none.
+  /// The target stored in a symbolic link; nullopt: `path` is not one.
   [[nodiscard]] virtual Result<std::optional<Path>> read_link(const Path& path);
-  /// A file, a link, or whatever else is no folder. A folder stays: conflict. Removing what is not there succeeds.
+  /// Removes a file, a link, or anything else but a folder: conflict. Succeeds if there is nothing.
   [[nodiscard]] virtual Result<void> remove_file(const Path& path) = 0;
-  /// A folder with nothing in it; one that holds something stays, and that is no error.
+  /// Removes an empty folder; succeeds, without removing it, if it is not empty.
   [[nodiscard]] virtual Result<void> remove_empty_folder(const Path& path) = 0;
-  /// Whatever is there, with all below it: only for what this program has made itself, and nobody has named. Removing
-  /// what is not there succeeds. Of a link, the link is removed.
+  /// Removes anything, with all below it; only for what this program has made itself and no user has named. Succeeds if
+  /// there is nothing. Removes a link, not its target.
   [[nodiscard]] virtual Result<void> remove_tree(const Path& path) = 0;
-  /// Makes the names in a folder survive a loss of power.
+  /// Makes the names in a folder safe from a loss of power.
   [[nodiscard]] virtual Result<void> sync_folder(const Path& folder) = 0;
-  /// Bytes that this user may still write to the disk that holds `path` (or its nearest existing parent).
+  /// Bytes that this user may still write to the disk of `path` (or of its nearest existing parent).
   [[nodiscard]] virtual Result<uint64_t> free_bytes(const Path& path) = 0;
-  /// Size of that disk. nullopt: not known.
+  /// Size of that disk. nullopt: unknown.
   [[nodiscard]] virtual Result<std::optional<uint64_t>> disk_bytes(const Path& /*path*/) {
     return std::optional<uint64_t>();
   }
-  /// Files and folders (inodes) that this user may still make there. nullopt: the file system sets no number.
+  /// Files and folders (inodes) that this user may still create there. nullopt: the file system has no limit.
   [[nodiscard]] virtual Result<std::optional<uint64_t>> free_files(const Path& /*path*/) {
     return std::optional<uint64_t>();
   }
-  /// Takes a lock on a file (created if absent) without waiting. Held elsewhere in a way that excludes this: conflict.
-  /// A symbolic link: invalid.
+  /// Takes a lock on a file (created if absent) without waiting. Errors: conflict (another holder excludes it), invalid
+  /// (a symbolic link).
   [[nodiscard]] virtual Result<std::unique_ptr<FileLock>> lock(const Path& path, LockKind kind) = 0;
-  /// make_folders, with Access::owner for what it creates.
+  /// make_folders, with Access::owner for the folders that it creates.
   [[nodiscard]] virtual Result<void> make_private_folders(const Path& folder) { return make_folders(folder); }
 };
 
@@ -159,40 +159,39 @@ class FileSystem {
 /// Files that this process may have open at once (ulimit -n).
 [[nodiscard]] uint64_t open_file_limit();
 
-/// A whole small file. Larger than `limit_bytes`: budget.
+/// Reads a whole small file. Errors: also budget (larger than `limit_bytes`).
 [[nodiscard]] Result<std::string> read_text(FileSystem& files, const Path& path, uint64_t limit_bytes);
 
-/// A text that the system makes up when it is read, below /proc or /sys: its size is not known before. Longer than
-/// `limit_bytes`: cut there.
+/// Reads a file below /proc or /sys, whose size is unknown before it is read. Cut at `limit_bytes`.
 [[nodiscard]] Result<std::string> read_system_text(const Path& path, uint64_t limit_bytes);
 
-/// The sole writer of final names: writes `path` so that after any crash either the old file or the whole new one is
-/// there: a sibling temporary is written and synced, then renamed, then the folder is synced.
+/// The only writer of final names: after any crash either the old file or the whole new one exists. Writes and syncs a
+/// temporary beside `path`, renames it, then syncs the folder.
 [[nodiscard]] Result<void> write_sealed(FileSystem& files, const Path& path, std::string_view bytes,
                                         Access access = Access::usual);
 
-/// Creates the temporary that will become `path`, at `temporary_of(path)`. What an earlier run has left there, or
-/// somebody has put there, is removed first; a folder is not: conflict.
+/// Creates the temporary that will become `path`, at `temporary_of(path)`. Anything there already is removed first,
+/// except a folder: conflict.
 [[nodiscard]] Result<std::unique_ptr<WriteFile>> create_temporary(FileSystem& files, const Path& path,
                                                                   Access access = Access::usual);
 /// A hidden name, which no file of a repository can have.
 [[nodiscard]] Path temporary_of(const Path& path);
 
-/// Writes a file that a user has named: sealed where that is an ordinary file or nothing yet; what cannot be replaced
-/// (is_stream) is written to as it is.
+/// Writes a file that a user has named: with write_sealed if it is an ordinary file or does not exist yet; a stream
+/// (is_stream) is written to directly.
 [[nodiscard]] Result<void> write_output(FileSystem& files, const Path& path, std::string_view bytes);
 /// Whether a path names a device, a pipe, or a descriptor of this process: /dev/null, /dev/stdout, /dev/fd/N.
 [[nodiscard]] Result<bool> is_stream(FileSystem& files, const Path& path);
-/// The descriptor of this process that a path names in one of the system's ways: /dev/stdout is 1, /dev/fd/N is N.
+/// The descriptor of this process that a path names: /dev/stdout is 1, /dev/fd/N is N.
 [[nodiscard]] std::optional<int> named_descriptor(const Path& path);
 
-/// Whether components that begin with a dot are accepted: .gitattributes is an ordinary part of a listing of the Hub.
+/// Whether components that begin with a dot are accepted: the Hub's listings contain .gitattributes, for example.
 enum class HiddenNames { refused, accepted };
 
-/// The one rule for every relative path from outside (index, manifest, kept headers, journals, listings): it stays
-/// below the folder that it is relative to, cannot pass for a file of another program (.git/config) or of ours
+/// The rule for every relative path from outside (index, manifest, kept headers, journals, listings): it stays below
+/// the folder that it is relative to, cannot be mistaken for a file of another program (.git/config) or of ours
 /// (.reshard, .dspack-cache, temporaries), and can be printed. So no absolute path, no empty component, none that
-/// begins with a dot, no backslash, no control character. Returns the reason if it is broken.
+/// begins with a dot, no backslash, no control character. Returns the reason if it breaks the rule.
 [[nodiscard]] std::optional<std::string> unsafe_path_reason(std::string_view path,
                                                             HiddenNames hidden = HiddenNames::refused);
 
@@ -200,10 +199,11 @@ enum class HiddenNames { refused, accepted };
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// Creates an output folder and those below it so that they survive a loss of power, whoever has created them.
+/// Creates an output folder and those below it so that they survive a loss of power, also if an earlier run created
+/// them.
 class DurableFolders {
  public:
-  /// `access`: of the folders that it creates.
+  /// `access`: for the folders that it creates.
   DurableFolders(FileSystem& files, Path out, Access access = Access::usual)
       : files_(files), out_(out.has_filename() ? std::move(out) : out.parent_path()), access_(access) {}
   [[nodiscard]] Result<void> make(const Path& folder);
@@ -216,11 +216,11 @@ class DurableFolders {
   Path out_;
   Access access_;
   std::mutex mutex_;
-  std::set<Path> known_;     // synced by this run; guarded by mutex_
-  std::set<Path> unlinked_;  // below out_, looked at and no links; guarded by mutex_
+  std::set<Path> known_;     // names synced by this run; guarded by mutex_
+  std::set<Path> unlinked_;  // below out_, checked not to be links; guarded by mutex_
 };
 
-/// Whether `inner` is `outer` or lies below it. Both canonical, or the one made from the other.
+/// Whether `inner` is `outer` or lies below it. Both must be canonical, or one derived from the other.
 [[nodiscard]] bool is_within(const Path& inner, const Path& outer);
 
 }  // namespace dspack::format

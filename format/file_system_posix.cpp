@@ -1,5 +1,5 @@
-// The operating system's own files: POSIX calls, and nothing else in the project makes them (reading has a file of its
-// own, read_file_posix.cpp).
+// The operating system's files, by POSIX calls. Only this file and read_file_posix.cpp (for reading) access data files
+// that way.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/resource.h>
@@ -36,7 +36,7 @@ Result<void> write_all(const Path& path, int fd, uint64_t offset, std::span<cons
   return {};
 }
 
-/// The path, or the nearest of its parents that is there.
+/// The path, or its nearest existing parent.
 Path nearest_existing(const Path& path) {
   std::error_code code;
   Path probe = std::filesystem::absolute(path, code);
@@ -45,15 +45,15 @@ Path nearest_existing(const Path& path) {
   return probe;
 }
 
-/// Pages that lie whole in a piece which is to be written at `offset`: [begin, end) relative to the piece; empty where
-/// memory and offset do not have the same alignment.
+/// The whole pages of a piece that is to be written at `offset`: [begin, end) relative to the piece; empty if memory
+/// and offset are not equally aligned.
 ByteRange whole_pages(uint64_t offset, std::span<const std::byte> from) {
   const uint64_t begin = (kPageBytes - offset % kPageBytes) % kPageBytes;
   if (from.size() < begin || reinterpret_cast<uintptr_t>(from.data()) % kPageBytes != offset % kPageBytes) return {};
   return {begin, begin + (from.size() - begin) / kPageBytes * kPageBytes};
 }
 
-/// Small pieces are collected by the page cache; direct ones go to the disk, past it.
+/// Small pieces go through the page cache; large aligned ones directly to the disk.
 class PosixWriteFile final : public WriteFile {
  public:
   PosixWriteFile(Path path, Descriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
@@ -77,19 +77,19 @@ class PosixWriteFile final : public WriteFile {
   }
 
  private:
-  // Below this a direct write's own latency weighs more than the copy that it saves.
+  // Below this, the latency of a direct write outweighs the copy that it saves.
   static constexpr uint64_t kDirectBytes = 256ULL * 1024;
 
   Result<void> write_pages(uint64_t offset, std::span<const std::byte> from) {
     const int fd = direct_descriptor();
     if (fd < 0) return write_all(path_, fd_.get(), offset, from);
     const ssize_t put = ::pwrite(fd, from.data(), from.size(), static_cast<off_t>(offset));
-    // What a direct write refuses or leaves over, the ordinary one does, and tells the reason if it cannot.
+    // The ordinary write does what the direct one refuses or leaves over, and reports the error if it cannot.
     const size_t done = put > 0 ? static_cast<size_t>(put) : 0;
     return write_all(path_, fd_.get(), offset + done, from.subspan(done));
   }
 
-  /// -1 where the file system has no direct writes. Several threads may write at once: opened by the first.
+  /// -1 if the file system has no direct writes. Several threads may write at once: opened by the first.
   int direct_descriptor() {
     std::call_once(direct_once_, [this] {
       auto opened = open_descriptor(path_, O_WRONLY | O_DIRECT | O_NOFOLLOW, "open for direct writing");
@@ -104,7 +104,7 @@ class PosixWriteFile final : public WriteFile {
   std::optional<Descriptor> direct_;  // set once, by direct_once_
 };
 
-/// A device, a pipe, or whatever a descriptor of this process is: written in order, but for /dev/null and its like.
+/// A device, a pipe, or a descriptor of this process: written in order, unless it is seekable like /dev/null.
 class PosixStream final : public WriteFile {
  public:
   enum class Order { any, given };
@@ -138,7 +138,7 @@ class PosixStream final : public WriteFile {
   uint64_t written_ = 0;  // guarded by mutex_
 };
 
-/// Opens a file to write to it, and nothing that a symbolic link leads to.
+/// Opens a file for writing; refuses symbolic links.
 Result<Descriptor> open_own(const Path& path, int flags, std::string_view what, unsigned mode = kUsualMode) {
   auto opened = open_descriptor(path, flags | O_NOFOLLOW, what, mode);
   if (opened) return opened;
@@ -255,14 +255,14 @@ class PosixFileSystem final : public FileSystem {
 
   Result<void> rename(const Path& from, const Path& to) override {
     if (::rename(from.c_str(), to.c_str()) == 0) return {};
-    const int code = errno;  // before a text is made, which may change it
+    const int code = errno;  // saved before making the text, which may change it
     return system_error(from, "rename to " + to.string(), code);
   }
 
   Result<void> make_link(const Path& target, const Path& link) override {
     if (::symlink(target.c_str(), link.c_str()) == 0) return {};
     if (errno == EEXIST) return Error{ErrorKind::conflict, link.string() + ": exists already"};
-    // What file systems without them answer: EPERM the local ones, the others those across a network.
+    // Errors of file systems without links: EPERM from local ones, the others from network ones.
     if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS) {
       return Error{ErrorKind::unsupported, link.string() + ": this file system has no symbolic links"};
     }
@@ -281,7 +281,7 @@ class PosixFileSystem final : public FileSystem {
   Result<void> remove_file(const Path& path) override {
     if (::unlink(path.c_str()) == 0 || errno == ENOENT || errno == ENOTDIR) return {};
     const int code = errno;
-    // Linux answers EISDIR, POSIX allows EPERM, which the folder around it can be the reason of, too.
+    // Linux returns EISDIR; POSIX allows EPERM, which the parent folder can also cause.
     std::error_code unknown;
     if (code == EISDIR || (code == EPERM && std::filesystem::is_directory(path, unknown)))
       return Error{ErrorKind::conflict, path.string() + ": is a folder where a file of ours belongs; move it away"};
@@ -326,7 +326,7 @@ class PosixFileSystem final : public FileSystem {
     const Path probe = nearest_existing(path);
     struct ::statvfs disk {};
     if (::statvfs(probe.c_str(), &disk) != 0) return system_error(probe, "ask for the free files", errno);
-    if (disk.f_files == 0) return std::optional<uint64_t>();  // btrfs and others make inodes as they need them
+    if (disk.f_files == 0) return std::optional<uint64_t>();  // btrfs and others create inodes on demand
     return std::optional<uint64_t>(disk.f_favail);
   }
 
@@ -337,7 +337,7 @@ class PosixFileSystem final : public FileSystem {
         if (errno != EWOULDBLOCK) return system_error(path, "lock", errno);
         return Error{ErrorKind::conflict, path.string() + ": locked by another running process"};
       }
-      // The holder before us may have removed the file while we opened it: then we hold a lock that nobody else sees.
+      // The previous holder may have removed the file while we opened it; then no other process sees our lock.
       struct ::stat ours {};
       struct ::stat named {};
       if (::fstat(fd.get(), &ours) != 0) return system_error(path, "stat", errno);

@@ -8,7 +8,7 @@ namespace dspack::format {
 namespace {
 
 struct Kind {
-  std::string_view begins;  // in lower case where `any_case`
+  std::string_view begins;  // in lower case if `any_case`
   bool any_case = false;
   std::string_view text;
 };

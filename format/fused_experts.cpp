@@ -14,7 +14,7 @@ namespace {
 using Shards = std::span<const std::span<const TensorInfo>>;
 using Fused = std::vector<const TensorInfo*>;
 
-/// Bytes of one expert's part; nullopt: no number of experts, or no whole bytes.
+/// Bytes per expert; nullopt: the first axis is no number of experts, or a part has no whole bytes.
 std::optional<uint64_t> slice_bytes(const TensorInfo& tensor) {
   if (tensor.shape.empty() || tensor.shape[0] < 2 || tensor.shape[0] > kMaxId) return std::nullopt;
   const std::optional<uint64_t> bytes = tensor_bytes(tensor.dtype, {tensor.shape.begin() + 1, tensor.shape.end()});
@@ -22,7 +22,7 @@ std::optional<uint64_t> slice_bytes(const TensorInfo& tensor) {
   return bytes;
 }
 
-/// One number for all experts of a layer, as Mistral-Small-4's scales of activations.
+/// A single number for all experts of a layer, such as Mistral-Small-4's activation scales.
 bool is_of_all(const TensorInfo& tensor) {
   return std::ranges::all_of(tensor.shape, [](uint64_t length) { return length == 1; });
 }
@@ -35,7 +35,7 @@ std::map<LayerId, Fused> find_fused(Shards shards) {
       if (name && !is_of_all(tensor)) layers[name->layer].push_back(&tensor);
     }
   }
-  // An expert's bias alone, say, would not tell what the axis counts.
+  // An expert's bias alone, for example, does not show what the axis counts.
   std::erase_if(layers, [](const auto& layer) {
     return std::ranges::none_of(layer.second,
                                 [](const TensorInfo* t) { return parse_fused_name(t->name)->projection; });
@@ -57,7 +57,7 @@ std::string described(const TensorInfo& tensor) {
   return fmt::format("\"{}\" {} [{}]", tensor.name, to_string(tensor.dtype), fmt::join(tensor.shape, ","));
 }
 
-/// Why the tensors of a layer cannot be told to be fused; nullopt: they are.
+/// Why the tensors of a layer cannot be taken for fused experts; nullopt: they can.
 std::optional<std::string> doubt(const Fused& tensors) {
   const TensorInfo& first = *tensors.front();
   for (const TensorInfo* tensor : tensors) {
@@ -95,7 +95,7 @@ FusedExperts::FusedExperts(Shards shards) {
   const std::set<LayerId> numbered = layers_of_numbered_experts(shards);
   uint64_t slices = 0;
   std::vector<LayerId> whole;
-  std::string reason;  // of the first of these
+  std::string reason;  // for the first of `whole`
   for (const auto& [layer, tensors] : layers) {
     std::optional<std::string> why = doubt(tensors);
     if (!why && numbered.contains(layer)) why = described(*tensors.front()) + " is beside numbered experts";

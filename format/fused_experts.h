@@ -1,8 +1,7 @@
-// Fused experts: tensors whose first axis counts the routed experts of a layer, as "mlp.experts.gate_up_proj"
-// [E, 2n, d]. A catalogue has one tensor an expert instead, each a slice of the bytes: they are contiguous, since the
+// Fused experts: tensors whose first axis counts the routed experts of a layer, such as "mlp.experts.gate_up_proj" [E,
+// 2n, d]. A catalogue lists one tensor per expert instead, each a slice of the bytes: slices are contiguous, since the
 // axis is the outermost one.
-// Threads: immutable once made. Lifetime: owns its data. Errors: none; what is not certain is left whole, with a
-// warning.
+// Threads: immutable once made. Lifetime: owns its data. Errors: none; doubtful tensors stay whole, with a warning.
 // Source: the weights of Llama-4, gpt-oss, Qwen3-VL and Qwen3.5 in the names of Hugging Face transformers.
 #pragma once
 
@@ -17,30 +16,31 @@
 
 namespace dspack::format {
 
-/// More in one checkpoint stay together: a short header names any number of them. Qwen3.5's largest has 61,440 (60
-/// layers of two tensors of 512 experts), gpt-oss 27,648.
+/// Limit for one checkpoint; layers beyond it stay whole, since a short header can name any number of slices. Qwen3.5's
+/// largest has 61,440 (60 layers of two tensors of 512 experts), gpt-oss 27,648.
 inline constexpr uint64_t kMaxSlices = 250'000;
 
-/// One tensor for each expert of a tensor that is fused: named by slice_name, without the first axis, each with its
-/// part of the bytes. nullopt: its name is none of a fused tensor, or its shape cannot be cut into 2 to kMaxId experts
-/// of whole bytes.
+/// Cuts a fused tensor into one tensor per expert: named by slice_name, without the first axis, each with its part of
+/// the bytes. nullopt: the name is not a fused tensor's, or the shape cannot be cut into 2 to kMaxId experts of whole
+/// bytes.
 [[nodiscard]] std::optional<std::vector<TensorInfo>> slices_of(const TensorInfo& tensor);
 
 /// Which layers of a checkpoint have fused experts.
 class FusedExperts {
  public:
-  /// Decides by the tensors of all shards, since a layer may lie in several: a layer is split if none of its experts
-  /// has a number, all tensors that stand where experts are have the same number E of them along the first axis, but
-  /// for single numbers, which stay whole, and one of these is a matrix of each expert, of three axes or more.
+  /// Decides by the tensors of all shards, since a layer may be spread over several. A layer is split if none of its
+  /// experts is numbered, all its tensors with names of fused experts have the same number E along the first axis
+  /// (except single numbers, which stay whole), and at least one of them is a matrix per expert, with three axes or
+  /// more.
   explicit FusedExperts(std::span<const std::span<const TensorInfo>> shards);
 
-  /// The slices of a tensor of such a layer; nullopt: it stays as it is.
+  /// The slices of a tensor of a layer that is split; nullopt: the tensor stays whole.
   [[nodiscard]] std::optional<std::vector<TensorInfo>> split(const TensorInfo& tensor) const;
-  /// Of layers that look fused and stay whole: which, and why.
+  /// Names the first layer that looks fused and stays whole, why, and how many others there are; nullopt: none.
   [[nodiscard]] const std::optional<std::string>& warning() const { return warning_; }
 
  private:
-  std::set<LayerId> layers_;  // that are split
+  std::set<LayerId> layers_;  // the layers that are split
   std::optional<std::string> warning_;
 };
 

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kGateUp = "gate_up_proj";
 constexpr std::string_view kDown = "down_proj";
 
-/// What follows the projection's word in a fused tensor's name, and in that of a matrix of its own.
+/// The suffix after a projection's name: in a fused tensor's name, and in that of a separate matrix.
 struct Suffix {
   std::string_view fused;
   std::string_view own;
@@ -40,7 +40,7 @@ uint64_t count_of(const TensorEntry& tensor) {
   return count;
 }
 
-/// The tensor under another name, which no digest is known for.
+/// The tensor under another name; its digest is not known.
 TensorEntry renamed(const TensorEntry& tensor, std::string_view projection, std::string_view suffix) {
   TensorEntry entry = tensor;
   entry.name.resize(entry.name.size() - last_word(entry.name).size());
@@ -49,7 +49,7 @@ TensorEntry renamed(const TensorEntry& tensor, std::string_view projection, std:
   return entry;
 }
 
-/// Gate and up; of a scale of the whole tensor twice the same.
+/// Adds gate and up; a scale of the whole tensor is added twice.
 void add_halves(const TensorEntry& tensor, std::string_view suffix, std::vector<TensorEntry>& into) {
   TensorEntry gate = renamed(tensor, "gate_proj", suffix);
   TensorEntry up = renamed(tensor, "up_proj", suffix);
@@ -57,7 +57,7 @@ void add_halves(const TensorEntry& tensor, std::string_view suffix, std::vector<
     gate.shape.clear();
     up.shape.clear();
   } else {
-    if (tensor.shape.empty() || tensor.shape[0] % 2 != 0) return;  // blocks across both: it has no scale then
+    if (tensor.shape.empty() || tensor.shape[0] % 2 != 0) return;  // a block spans both: no scale is added
     gate.shape[0] = up.shape[0] = tensor.shape[0] / 2;
     gate.range.end = up.range.begin = tensor.range.begin + tensor.range.size() / 2;
   }

@@ -12,7 +12,7 @@
 namespace dspack::format {
 namespace {
 
-/// "</script>" and "<!--" need their first character.
+/// Escapes "<", so that no text can contain "</script>" or "<!--".
 std::string embedded_json(const Json& data) {
   std::string text = data.dump(-1, ' ', true, Json::error_handler_t::replace);
   std::string harmless;
@@ -38,7 +38,7 @@ std::string html_page(const HtmlParts& parts, const Json& data) {
                                                                                 {"style", parts.style},
                                                                                 {"script", parts.script},
                                                                                 {"data", json}}};
-  // Front to back through the frame alone: what was put in is never looked through for places.
+  // One pass over the frame alone: inserted text is never searched for places.
   std::string page;
   std::string_view rest = parts.frame;
   for (size_t open = 0; (open = rest.find("{{")) != std::string_view::npos;) {

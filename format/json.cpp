@@ -11,12 +11,11 @@
 namespace dspack::format {
 namespace {
 
-// Far deeper than any file of a checkpoint; keeps hostile nesting from costing memory.
+// Far deeper than any file of a checkpoint; bounds the memory of hostile nesting.
 constexpr size_t kMaxDepth = 64;
 
-/// Builds the value from the parser's events, and refuses what the grammar allows and we do not. (The library's own way
-/// of watching, a callback while it builds values, takes quadratic time for objects of many objects, which is what a
-/// header is.)
+/// Builds the value from the parser's events, and refuses what the grammar allows but we do not. (The library's own
+/// filter, a callback while it builds values, takes quadratic time for objects of many objects, which headers are.)
 class StrictBuilder final : public nlohmann::json_sax<Json> {
  public:
   explicit StrictBuilder(const DocumentBounds& bounds) : bounds_(bounds) {}
@@ -27,7 +26,7 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
   bool number_float(number_float_t value, const string_t& /*text*/) override { return add(Json(value)); }
   bool string(string_t& value) override { return add(Json(std::move(value))); }
-  bool binary(binary_t& /*value*/) override { return false; }  // of other encodings than text
+  bool binary(binary_t& /*value*/) override { return false; }  // only in binary encodings
 
   bool start_object(size_t /*elements*/) override { return open(Json::object()); }
   bool start_array(size_t /*elements*/) override { return open(Json::array()); }
@@ -51,7 +50,7 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   [[nodiscard]] Json take() { return std::move(root_); }
 
  private:
-  /// Whether there may be one more value.
+  /// Counts one more value; false if there are too many.
   bool count() {
     if (++values_ <= bounds_.values) return true;
     problem_ = {ErrorKind::budget,
@@ -74,7 +73,7 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   }
   bool open(Json container) {
     if (!count()) return false;
-    // What is open is the last element of its parent, which therefore does not grow and move it.
+    // An open container is the last element of its parent, which therefore does not grow and move it.
     open_.push_back(place(std::move(container)));
     if (open_.size() <= kMaxDepth) return true;
     problem_ = invalid(fmt::format("nested deeper than {} levels", kMaxDepth));
@@ -88,8 +87,8 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   DocumentBounds bounds_;
   uint64_t values_ = 0;
   Json root_;
-  std::vector<Json*> open_;  // the objects and arrays that are open, outermost first
-  Json* member_ = nullptr;   // of the innermost object, whose value comes next
+  std::vector<Json*> open_;  // open objects and arrays, outermost first
+  Json* member_ = nullptr;   // member of the innermost object whose value comes next
   Error problem_ = invalid("no JSON");
 };
 
@@ -100,12 +99,12 @@ Error missing(std::string_view key, std::string_view wanted) {
 }  // namespace
 
 Error json_error(const Json::exception& exception) {
-  // "[json.exception.parse_error.101] parse error at ...": the bracket is of no use to a person.
+  // "[json.exception.parse_error.101] parse error at ...": the bracket means nothing to users.
   std::string_view what = exception.what();
   if (const size_t end = what.find("] "); what.starts_with('[') && end != std::string_view::npos) {
     what.remove_prefix(end + 2);
   }
-  // It quotes the text from where a word began.
+  // It quotes the text from the beginning of a word.
   return {ErrorKind::invalid, fmt::format("not valid JSON: {}", brief(what))};
 }
 

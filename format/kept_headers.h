@@ -1,4 +1,4 @@
-// The headers that a packed repository keeps of its source's shards (provenance/headers.json.zst).
+// The headers of its source's shards that a packed repository keeps (provenance/headers.json.zst).
 // Threads: thread-safe (a pure function, except for reading). Errors: unsupported (none are kept), corrupt (bytes that
 // differ from the manifest or do not decompress), invalid (no JSON object), budget (more than the manifest's shards can
 // have), those of the repository.
@@ -16,11 +16,11 @@ namespace dspack::format {
 
 inline constexpr char kHeadersPath[] = "provenance/headers.json.zst";
 
-/// An object of the headers' texts, without the 8 bytes of their length, by path of the shard.
+/// A JSON object with the header text of each shard, without the 8 bytes of its length, by the shard's path.
 [[nodiscard]] Result<Json> read_kept_headers(Repository& packed, const Manifest& manifest, const std::stop_token& stop);
 
-/// Every source shard's original header, zstd-compressed JSON {"<shard>": "<header text>"}: with the packed bytes it is
-/// enough to rebuild the shards.
+/// Every source shard's original header, as zstd-compressed JSON {"<shard>": "<header text>"}: together with the packed
+/// bytes this suffices to rebuild the shards.
 [[nodiscard]] Result<std::string> kept_headers(const Checkpoint& source);
 
 }  // namespace dspack::format

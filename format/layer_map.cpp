@@ -15,14 +15,14 @@ Error too_long() {
   return invalid(fmt::format("the layers would be passed in more than {} steps", kMaxPassLayers));
 }
 
-/// Reads a text from the front, spaces aside.
+/// Scans a text from the front, ignoring spaces.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : rest_(text), size_(text.size()) { skip_spaces(); }
 
   [[nodiscard]] bool at_end() const { return rest_.empty(); }
 
-  /// Whether `c` stood here; it is passed if so, with the spaces behind it.
+  /// Whether `c` comes next; if so, skips it and the spaces after it.
   bool take(char c) {
     const bool found = take_within(c);
     if (found) skip_spaces();
@@ -36,7 +36,7 @@ class Scanner {
     return true;
   }
 
-  /// The digits that stand here, perhaps none.
+  /// The digits that come next, perhaps none.
   std::string_view digits() {
     const std::string_view found = rest_.substr(0, rest_.find_first_not_of("0123456789"));
     rest_.remove_prefix(found.size());
@@ -55,7 +55,7 @@ class Scanner {
   size_t size_;
 };
 
-/// The value of digits; more than `most` is `most` + 1.
+/// The value of digits, at most `most` + 1.
 uint64_t bounded(std::string_view digits, uint64_t most) {
   uint64_t value = 0;
   for (const char digit : digits) {
@@ -97,7 +97,7 @@ std::string share_text(DepthShare share) {
   return text;
 }
 
-/// Appends first to last, both included.
+/// Appends `first` to `last`, both included.
 Result<void> append_range(LayerMap& map, uint32_t first, uint32_t last) {
   if (last - first >= kMaxPassLayers - map.size()) return too_long();
   for (uint32_t layer = first; layer <= last; ++layer)
@@ -109,7 +109,7 @@ Result<LayerMap> expand(const RatioRepeat& ratio, uint32_t layers) {
   LayerMap map;
   const auto next = [&map] { return map.empty() ? 0 : map.back().value + 1; };
   for (const DepthRange& range : ratio) {
-    // A start of 1 would be the layer behind the last one.
+    // A start of 1 would be the layer after the last one.
     const auto start = static_cast<uint32_t>(std::min<uint64_t>(range.start * layers / kWholeDepth, layers - 1));
     const auto end = static_cast<uint32_t>((range.end * (layers - 1) + kWholeDepth - 1) / kWholeDepth);
     TRY(append_range(map, std::min(next(), start), end));

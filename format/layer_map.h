@@ -1,7 +1,7 @@
-// Layer maps: the sequence of layers that a token passes if not each layer once, and its two notations: layers by
-// number ("0-3,2-5,4-10"), or ranges by their share of the depth ("(0,.5),(.3,.8),(.5,1)"). docs/layer-maps.md states
-// the rules.
-// Threads: pure functions of plain values. Errors: invalid, with the part of the text that is wrong.
+// Layer maps: the sequence of layers that a token passes, if it is not each layer once, and its two notations: layers
+// by number ("0-3,2-5,4-10"), or ranges by their share of the depth ("(0,.5),(.3,.8),(.5,1)"). docs/layer-maps.md
+// states the rules.
+// Threads: pure functions of plain values. Errors: invalid, with the wrong part of the text.
 #pragma once
 
 #include <cstdint>
@@ -36,16 +36,15 @@ struct DepthRange {
 /// Ranges by depth in the order of the pass; never empty.
 using RatioRepeat = std::vector<DepthRange>;
 
-/// What was asked for, before it is known how many layers there are.
+/// The requested layers, before the number of layers is known.
 using LayerSelection = std::variant<LayerMap, RatioRepeat>;
 
-/// Numbers and inclusive ascending ranges with commas between; spaces count for nothing.
+/// Numbers and inclusive ascending ranges, separated by commas; spaces are ignored.
 [[nodiscard]] Result<LayerMap> parse_layers(std::string_view text);
 /// The inverse, in the fewest ranges: "0-3,2-5".
 [[nodiscard]] std::string to_string(const LayerMap& layers);
 
-/// Pairs of decimals from 0 to 1 in parentheses, commas between; spaces count for nothing, nor does the order in a
-/// pair.
+/// Pairs of decimals from 0 to 1 in parentheses, separated by commas; spaces and the order in a pair are ignored.
 [[nodiscard]] Result<RatioRepeat> parse_ratio_repeat(std::string_view text);
 /// The inverse: "(0,0.5),(0.3,0.8)".
 [[nodiscard]] std::string to_string(const RatioRepeat& ratio);
@@ -56,7 +55,7 @@ using LayerSelection = std::variant<LayerMap, RatioRepeat>;
 
 /// The sequence in a model of `layers` layers (at least 1). A range of shares goes from layer floor(start x layers) to
 /// ceil(end x (layers - 1)), both included; then the sequence is filled so that it begins with the first layer, ends
-/// with the last, and never jumps forward over one. Errors: also layers that the model lacks, too long a pass.
+/// with the last, and never skips a layer going forward. Errors: also layers that the model lacks, too long a pass.
 [[nodiscard]] Result<LayerMap> select_layers(const LayerSelection& selection, uint32_t layers);
 
 }  // namespace dspack::format

@@ -1,7 +1,7 @@
-// The manifest of a packed repository: what it holds, file by file, with digests and provenance. docs/format.md
+// The manifest of a packed repository: its contents, file by file, with digests and provenance. docs/format.md
 // specifies it; this is its reader and writer.
-// Threads: a plain value. Errors of parsing: invalid (breaks the format), corrupt (its seal does not fit), unsupported
-// (a newer major version, or a requirement that this version lacks; both are named).
+// Threads: a plain value. Errors of parsing: invalid (breaks the format), corrupt (its seal does not match),
+// unsupported (a newer major version, or a requirement that this version lacks; both are named).
 #pragma once
 
 #include <map>
@@ -21,28 +21,28 @@
 namespace dspack::format {
 
 inline constexpr char kManifestPath[] = "manifest.json";
-/// Field of the layer map, and the name under which `requires` lists it.
+/// Field of the layer map, also its name in `requires`.
 inline constexpr char kLayerMapKey[] = "layer_map";
-/// Field of the aliases, and the name under which `requires` lists it.
+/// Field of the aliases, also their name in `requires`.
 inline constexpr char kAliasesKey[] = "aliases";
-/// Field of a file's compressed form, and the name under which `requires` lists it.
+/// Field of a file's compressed form, also its name in `requires`.
 inline constexpr char kZstdKey[] = "zstd";
-/// In `requires`: the numbers of some names stand elsewhere than in V3's names.
+/// In `requires`: in some names the numbers have other places than in V3's names.
 inline constexpr char kNameFamiliesKey[] = "name_families";
-/// In `requires`: some tensors are slices of the source's, one an expert; the kept headers have the whole ones.
+/// In `requires`: some tensors are slices of the source's, one per expert; the kept headers list the whole ones.
 inline constexpr char kFusedExpertsKey[] = "fused_experts";
-/// Field that holds the digest of the manifest's text without it.
+/// Field that holds the digest of the manifest's text with an empty seal.
 inline constexpr char kSealKey[] = "seal";
 
 /// One tensor of a layout: its name as a template and its place relative to the file's byte buffer.
 struct LayoutTensor {
-  std::string name;  // in a file with a layer a name_template, otherwise literal; tensor_name expands it
+  std::string name;  // a name_template if the file has a layer, otherwise literal; tensor_name expands it
   Dtype dtype = Dtype::u8;
   std::vector<uint64_t> shape;
   ByteRange data;
 };
 
-/// The tensors of a file, written once for all files that are alike.
+/// The tensors of a file, written once for all files that have the same.
 struct Layout {
   std::vector<LayoutTensor> tensors;  // by offset
 };
@@ -54,7 +54,7 @@ struct RowBlocks {
   std::vector<Digest> digests;  // ceil(rows / rows_per_block)
 };
 
-/// A routed expert that lies whole in a file.
+/// A routed expert that is whole in one file.
 struct PackedExpert {
   ExpertKey key;
   Digest digest;  // expert_digest: equal in every grouping
@@ -64,7 +64,7 @@ struct PackedExpert {
 struct PackedFile {
   std::string path;
   std::string part;                   // embed, head, other, dense, expert (one or several) or shard (anything)
-  std::optional<LayerId> layer;       // of all that it holds; none where the tensors' names are literal
+  std::optional<LayerId> layer;       // common to all its tensors; nullopt: their names are literal
   std::vector<PackedExpert> experts;  // ascending by key
   uint64_t layout = 0;                // index into Manifest::layouts
   uint64_t size_bytes = 0;
@@ -75,7 +75,7 @@ struct PackedFile {
   std::vector<RowBlocks> row_blocks;   // ascending by tensor
 };
 
-/// Any other file: copied from the source byte for byte, or written by us (index, model card, headers).
+/// Any file without weights: copied from the source byte for byte, or written by us (index, model card, headers).
 struct CompanionFile {
   std::string path;
   uint64_t size_bytes = 0;
@@ -85,17 +85,17 @@ struct CompanionFile {
 struct SourceShard {
   std::string path;
   uint64_t size_bytes = 0;
-  std::optional<Digest> sha256;  // of the whole file as it was read; absent: not all of it was read
-  uint64_t read_bytes = 0;       // where it was not read whole: how much of it was
+  std::optional<Digest> sha256;  // whole file, as it was read; nullopt: not read whole
+  uint64_t read_bytes = 0;       // bytes that were read, if not all
 };
 
 struct Origin {
   std::string kind;        // "hub", or "folder" (local or HTTP)
-  std::string repository;  // "org/name" for the Hub; empty otherwise: an address is not part of what the weights are
+  std::string repository;  // "org/name" for the Hub; else empty: an address does not identify weights
   std::string revision;    // for the Hub
 };
 
-/// Numbers of what there is.
+/// Counts.
 struct Extension {
   uint64_t layers = 0;  // decoder layers, the MTP module's included
   uint64_t experts = 0;
@@ -105,7 +105,7 @@ struct Extension {
 };
 
 struct Coverage : Extension {
-  std::optional<Extension> of{};  // where the recipe left out a part of the model: of the whole
+  std::optional<Extension> of{};  // the whole model's, if the recipe left out a part of it
 };
 
 struct Manifest {
@@ -118,12 +118,12 @@ struct Manifest {
   std::string plan;  // hex digest of recipe, program version and source catalogue: equal plans give equal files
   Origin origin;
   Coverage coverage;
-  Json rounding_errors;  // per role, of weights that a transform has rounded; null: none
+  Json rounding_errors;  // per role, for weights that a transform has rounded; null: none
   std::vector<SourceShard> source;
   std::vector<Layout> layouts;
   std::vector<PackedFile> files;          // by path
   std::vector<CompanionFile> companions;  // by path
-  /// Tensors whose bytes are those of another one, and which: stored once. Then `requirements` has kAliasesKey.
+  /// Alias -> tensor with the same bytes, which are stored once. If not empty, `requirements` has kAliasesKey.
   std::map<std::string, std::string> aliases;
 };
 
@@ -131,28 +131,28 @@ struct Manifest {
 [[nodiscard]] std::string write_manifest(const Manifest& manifest);
 [[nodiscard]] Result<Manifest> parse_manifest(std::string_view text);
 
-/// Where and how a file lies in the repository, compressed or not.
+/// Path, size and digest of a file as it is stored, compressed or not.
 struct StoredFile {
   std::string path;
   uint64_t size_bytes = 0;
   Digest sha256;
 };
 [[nodiscard]] StoredFile stored_file(const PackedFile& file);
-/// Where the raw bytes of a file are cut when it is compressed.
+/// Offsets at which the raw bytes of a file are cut for compression.
 [[nodiscard]] std::vector<uint64_t> frame_cuts(const PackedFile& file, const Layout& layout);
 
 /// Whether `requires` has this name.
 [[nodiscard]] bool has_requirement(const Manifest& manifest, std::string_view name);
 
 /// The name in `file` of a tensor of its layout. Precondition: the file lists every expert that the layout names, which
-/// parse_manifest has checked.
+/// parse_manifest checks.
 [[nodiscard]] std::string tensor_name(const PackedFile& file, const LayoutTensor& tensor);
-/// Whether the source's shards can be put together again from the packed bytes: nothing was left out or converted.
+/// Whether the source's shards can be rebuilt from the packed bytes: nothing was left out or converted.
 [[nodiscard]] bool holds_source_bytes(const Manifest& manifest);
-/// Which of the file's experts this is, as an index; nullopt: none.
+/// The index of an expert in `file.experts`; nullopt: it is not in the file.
 [[nodiscard]] std::optional<size_t> find_expert(const PackedFile& file, ExpertKey key);
 
-/// Digest of an expert from those of its tensors: SHA-256 over one line "name dtype [shape] sha256\n" a tensor, by
+/// Digest of an expert from those of its tensors: SHA-256 over one line "name dtype [shape] sha256\n" per tensor, by
 /// name.
 struct NamedDigest {
   std::string name;

@@ -1,4 +1,4 @@
-// The reader of manifests: everything in them comes from outside and is checked before it is believed.
+// The reader of manifests: everything in them is untrusted, and checked before use.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,7 +14,7 @@
 namespace dspack::format {
 namespace {
 
-// What this version of the program can read beyond the plain format.
+// Requirements beyond the plain format that this version supports.
 const std::set<std::string> kKnownRequirements{kLayerMapKey, kAliasesKey, kZstdKey, kNameFamiliesKey, kFusedExpertsKey};
 
 Result<Digest> read_digest(const Json& object, std::string_view key) {
@@ -35,7 +35,7 @@ Result<std::vector<Digest>> read_digests(const Json& object, std::string_view ke
   return digests;
 }
 
-/// The manifest is no file of the repository that it describes, and nothing that is unpacked may be taken for one.
+/// A file's path. The manifest's own is refused: no other file may take its place.
 Result<std::string> read_path(const Json& object) {
   TRY_ASSIGN(std::string path, json_string(object, "path"));
   if (const auto reason = unsafe_path_reason(path))
@@ -44,7 +44,7 @@ Result<std::string> read_path(const Json& object) {
   return path;
 }
 
-/// Paths that go together into one folder: each once, and none a folder of another.
+/// Paths within one folder: each once, and none both a file and a folder.
 class Paths {
  public:
   Result<void> claim(const std::string& path) {
@@ -63,7 +63,7 @@ class Paths {
   std::set<std::string> folders_;
 };
 
-/// Sizes whose sum must not overflow.
+/// Sizes, whose sum must not overflow.
 class Sizes {
  public:
   Result<void> add(const std::string& path, uint64_t bytes) {
@@ -123,7 +123,7 @@ Result<RowBlocks> read_row_blocks(const Json& json, const Layout& layout) {
   const uint64_t rows = tensor.shape.empty() ? 0 : tensor.shape[0];
   if (rows == 0 || tensor.data.size() == 0 || tensor.data.size() % rows != 0)
     return invalid(fmt::format("\"row_blocks\" is of tensor \"{}\", whose rows are not whole bytes", tensor.name));
-  // A block may be longer than the tensor: writers choose it by the size of a row alone.
+  // A block may be longer than the tensor: writers choose its rows by the size of a row alone.
   const std::optional<uint64_t> block_bytes = checked_mul(tensor.data.size() / rows, blocks.rows_per_block);
   if (!block_bytes || *block_bytes == 0 || *block_bytes > kMostBytes)
     return invalid(
@@ -141,7 +141,7 @@ Result<uint32_t> read_id(const Json& json, std::string_view key) {
   return static_cast<uint32_t>(value);
 }
 
-/// The experts of a file whose path and layer are known.
+/// The experts of a file whose path and layer have been read.
 Result<std::vector<PackedExpert>> read_experts(const Json& json, const PackedFile& file) {
   TRY_ASSIGN(const Json* entries, json_array(json, "experts"));
   std::vector<PackedExpert> experts;
@@ -161,7 +161,7 @@ Result<std::vector<PackedExpert>> read_experts(const Json& json, const PackedFil
   return experts;
 }
 
-/// A layout and what its templates ask of a file.
+/// A layout, and the experts that its templates require of a file.
 struct KnownLayout {
   const Layout& layout;
   std::optional<size_t> last_entry;  // the largest K of its "{expert[K]}"
@@ -184,7 +184,7 @@ Result<CompressedForm> read_compressed(const Json& json, const PackedFile& file,
       return invalid("\"frames\" has an entry that is no size of a frame");
     form.frames.push_back(bytes.get<uint32_t>());
   }
-  if (file.size_bytes / kMostFrameBytes > form.frames.size())  // else cutting a made-up size would take all memory
+  if (file.size_bytes / kMostFrameBytes > form.frames.size())  // else cutting a made-up size would exhaust memory
     return invalid(fmt::format("lists {} compressed frames for {} bytes", form.frames.size(), file.size_bytes));
   TRY(frame_table(frame_cuts(file, layout), form));
   return form;
@@ -215,7 +215,7 @@ Result<PackedFile> read_file(const Json& json, const std::vector<KnownLayout>& l
         fmt::format("{}: its layout names expert [{}], it lists {}", file.path, *last_entry, file.experts.size()));
   }
   const uint64_t payload = layout.tensors.empty() ? 0 : layout.tensors.back().data.end;
-  // Before the data lie the header's length, in 8 bytes, and the header.
+  // The header's length, in 8 bytes, and the header precede the data.
   if (file.data_start <= 8 || file.data_start - 8 > kMaxHeaderBytes)
     return invalid(fmt::format("{}: its data cannot begin at {}", file.path, file.data_start));
   if (file.tensors.size() != layout.tensors.size() || checked_add(file.data_start, payload) != file.size_bytes) {
@@ -282,7 +282,7 @@ Result<double> read_error(const Json& json) {
   return invalid("\"relative_rms\" is missing or no number from 0");
 }
 
-/// Checked, and kept as it is: what it tells is for people.
+/// Checks rounding errors and returns them unchanged: they are for people.
 Result<Json> read_rounding_errors(const Json& json) {
   TRY_ASSIGN(const Json* roles, json_object(json, "rounding_errors"));
   for (const auto& [role, errors] : roles->items()) {
@@ -327,7 +327,7 @@ Result<void> read_format(const Json& json, Manifest& manifest) {
   return {};
 }
 
-/// A reader that passed over the map would run another model: both the map and the requirement, or neither.
+/// A reader that ignored the map would run another model: field and requirement must come together.
 Result<void> read_layer_map(const Json& json, Manifest& manifest) {
   const bool required = has_requirement(manifest, kLayerMapKey);
   if (required != json.contains(kLayerMapKey)) {
@@ -340,7 +340,7 @@ Result<void> read_layer_map(const Json& json, Manifest& manifest) {
   return {};
 }
 
-/// As read_layer_map: a reader that passed over aliases would miss tensors.
+/// As read_layer_map: a reader that ignored aliases would miss tensors.
 Result<void> read_aliases(const Json& json, Manifest& manifest) {
   const bool required = std::ranges::find(manifest.requirements, kAliasesKey) != manifest.requirements.end();
   if (required != json.contains(kAliasesKey)) {
@@ -407,7 +407,7 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
     TRY(paths.claim(stored_file(file).path));
     TRY(sizes.add(file.path, file.size_bytes));
     if (file.zstd) {
-      TRY(paths.claim(file.path));  // by which it is asked for
+      TRY(paths.claim(file.path));  // readers ask for it by this path
       TRY(sizes.add(file.path, file.zstd->size_bytes));
     }
     for (const PackedExpert& expert : file.experts) {
@@ -427,7 +427,7 @@ Result<void> read_files(const Json& json, Manifest& manifest) {
   return {};
 }
 
-/// No more than the files hold, and the aliases that repeat some of it. Precondition: layouts and sizes are checked.
+/// Claims no more than the files hold, plus what aliases repeat. Precondition: layouts and sizes are checked.
 Result<void> check_coverage(const Manifest& manifest) {
   uint64_t tensors = 0;
   uint64_t bytes = 0;
@@ -453,7 +453,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
   TRY_ASSIGN(Json json, parse_json_file(text, kManifestDocument));
   if (!json.is_object()) return invalid("the manifest is not a JSON object");
   Manifest manifest;
-  TRY(read_format(json, manifest));  // first, so that a newer version is called newer and not broken
+  TRY(read_format(json, manifest));  // first, so that a newer version is reported as newer, not as broken
   TRY_ASSIGN(const Digest seal, read_digest(json, kSealKey));
   json[kSealKey] = "";
   if (sha256(canonical_json(json)) != seal) {

@@ -32,7 +32,7 @@ constexpr NamePart kTransformersGlobal[] = {
     {"lm_head.", Role::head},
 };
 
-// transformers, too, for models whose authors named the matrices: Mixtral, Phi-MoE, MiniMax, Kimi-K3.
+// Also transformers, for models whose authors named the matrices: Mixtral, Phi-MoE, MiniMax, Kimi-K3.
 constexpr NamePart kMixtralLayer[] = {
     {"block_sparse_moe.gate.", Role::router},
     {"block_sparse_moe.e_score_correction_bias", Role::router},
@@ -52,7 +52,7 @@ constexpr NamePart kDeepSeekLayer[] = {
     {"attn.", Role::attention},
     {"attn_norm.", Role::norm},
     {"ffn_norm.", Role::norm},
-    {"hc_attn_", Role::residual},  // of DeepSeek-V4
+    {"hc_attn_", Role::residual},  // DeepSeek-V4
     {"hc_ffn_", Role::residual},
     {"ffn.gate.", Role::router},
     {"ffn.shared_experts.", Role::shared_expert},
@@ -61,7 +61,7 @@ constexpr NamePart kDeepSeekLayer[] = {
     {"ffn.w3.", Role::dense_mlp},
     {"e_proj.", Role::mtp},
     {"h_proj.", Role::mtp},
-    {"main_proj.", Role::mtp},  // of DeepSeek-V4's stages that draft
+    {"main_proj.", Role::mtp},  // drafting stages of DeepSeek-V4
     {"main_norm.", Role::mtp},
     {"markov_head.", Role::mtp},
     {"confidence_head.", Role::mtp},

@@ -10,7 +10,7 @@
 
 namespace dspack::format {
 
-/// How a name, or what is left of it, begins, and what such tensors are.
+/// The beginning of a name, or of its remaining part, and the role of such tensors.
 struct NamePart {
   std::string_view begin;
   Role role = Role::other;
@@ -18,26 +18,27 @@ struct NamePart {
 
 struct NameFamily {
   NameAuthor author = NameAuthor::transformers;
-  std::string_view experts;          // between a layer's number and an expert's: "mlp.experts."
-  std::span<const NamePart> layer;   // behind a layer's number; none of all families' begins another
-  std::span<const NamePart> global;  // of tensors of no layer, behind the prefix
+  std::string_view experts;          // between the layer's number and the expert's: "mlp.experts."
+  std::span<const NamePart> layer;   // after a layer's number; in all families, none is a prefix of another
+  std::span<const NamePart> global;  // outside of layers, after the prefix
 };
 
 /// The family of most models first.
 [[nodiscard]] std::span<const NameFamily> name_families();
 
-/// What may stand before all names of a language model, the longer ones before those that they begin with; the last is
-/// empty. Any family's names may follow.
+/// Prefixes of all names of a language model, longer ones before their own prefixes; the last is empty. Names of any
+/// family may follow.
 [[nodiscard]] std::span<const std::string_view> name_prefixes();
 
-/// What stands between such a prefix and the number of a layer.
+/// The part between such a prefix and the number of a layer.
 struct NameStack {
   std::string_view begin;
   bool mtp = false;  // multi-token-prediction modules, counted from 0
 };
 [[nodiscard]] std::span<const NameStack> name_stacks();
 
-/// The first words of an expert's matrices and of what belongs to them: "gate_up_proj" of "gate_up_proj_blocks".
+/// First words of the names of an expert's matrices and of tensors that belong to them: "gate_up_proj" of
+/// "gate_up_proj_blocks".
 struct ProjectionWord {
   std::string_view word;
   uint32_t use = 0;  // as order_of_use

@@ -1,6 +1,6 @@
-// A bounded table of open files: a file in it is not opened again, and at the limit the least recently used file that
-// is not in use is closed. Threads: thread-safe; a thread that finds every file in use waits, so it must not hold one
-// itself. Lifetime: a Use ends before its table. Errors: those of opening.
+// A bounded table of open files: a file in it is not opened again; at the limit it closes the least recently used file
+// that is not in use. Threads: thread-safe; a thread waits if every file is in use, so it must not hold one itself.
+// Lifetime: a Use ends before its table. Errors: those of opening.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +23,7 @@ class OpenFiles {
     uint32_t number = 0;
     std::unique_ptr<ReadFile> file;  // null: being opened
     unsigned users = 0;
-    bool is_forgotten = false;  // is not in by_number_ any more
+    bool is_forgotten = false;  // no longer in by_number_
   };
 
  public:
@@ -48,21 +48,21 @@ class OpenFiles {
     Entry* entry_;
   };
 
-  /// `opener` is called without the table's lock, and once at a time for each file. Precondition: limit > 0.
+  /// `opener` is called without the table's lock, and only once at a time for each file. Precondition: limit > 0.
   OpenFiles(unsigned limit, Opener opener);
 
   [[nodiscard]] Result<Use> use(uint32_t number);
-  /// Whoever uses the file next opens it anew.
+  /// The next use opens the file again.
   void forget(uint32_t number);
 
  private:
-  [[nodiscard]] bool make_room();  // with the lock held; false: all files are in use
+  [[nodiscard]] bool make_room();  // requires the lock; false: all files are in use
   void release(Entry& entry);
 
   unsigned limit_;
   Opener opener_;
   std::mutex mutex_;
-  std::condition_variable changed_;                                     // a file was opened, or is used no more
+  std::condition_variable changed_;                                     // a file was opened or released
   std::list<Entry> entries_;                                            // most recently used first; guarded by mutex_
   std::unordered_map<uint32_t, std::list<Entry>::iterator> by_number_;  // guarded by mutex_
 };

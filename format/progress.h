@@ -7,17 +7,17 @@
 
 namespace dspack::format {
 
-/// What a user should know that is no error. A remark: what is done, and why. A warning: what may be wrong with the
-/// result, for a user who has asked for quiet, too. A pause: that a server is waited for, and why; of these more may
-/// come than anybody reads.
+/// Messages for users that are not errors. A remark: what is done, and why. A warning: what may be wrong with the
+/// result; also shown to a user who has asked for quiet. A pause: a server is being waited for, and why; there may be
+/// more of them than should be shown.
 enum class NoteKind { remark, warning, pause };
 
-/// A work that begins.
+/// Work that begins.
 struct Work {
   std::string_view what;            // a verb for people ("packing")
-  uint64_t total_bytes = 0;         // 0: it is counted in items
-  uint64_t total_items = 0;         // neither: its size is not known
-  std::string_view item = "files";  // what the items are
+  uint64_t total_bytes = 0;         // 0: progress is counted in items
+  uint64_t total_items = 0;         // if total_bytes is 0, too, the size is unknown
+  std::string_view item = "files";  // name of the items
 };
 
 class Progress {
@@ -34,7 +34,7 @@ class Progress {
   virtual void finished() = 0;
 };
 
-/// Tells nobody.
+/// Ignores all events.
 class SilentProgress final : public Progress {
  public:
   using Progress::note;

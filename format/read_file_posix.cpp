@@ -50,11 +50,11 @@ Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view
 
 namespace {
 
-// Linux 6.14's; the C library of older systems lacks the name, and their kernels answer EOPNOTSUPP.
+// Since Linux 6.14; the C library of older systems lacks the name, and older kernels return EOPNOTSUPP.
 constexpr int kReadOnce = 0x00000080;  // RWF_DONTCACHE
-// Linux 5.14's; older kernels answer EINVAL.
+// Since Linux 5.14; older kernels return EINVAL.
 constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ
-// What a direct read that cannot go to its place is copied through: large enough to keep a disk at work.
+// Buffer for direct reads that cannot go to their destination: large enough to keep a disk busy.
 constexpr uint64_t kBounceBytes = 1 << 20;
 // A larger file holds more than one expert (V3's have 44 MB).
 constexpr uint64_t kSharedBytes = 256ULL << 20;
@@ -69,13 +69,13 @@ ByteRange pages_around(ByteRange range) {
   return {range.begin / kPageBytes * kPageBytes, round_up(range.end, kPageBytes)};
 }
 
-/// What of a file's whole pages the page cache holds or lacks. For a file that the user may not write, the system may
-/// say that it holds all.
+/// The whole pages of a file that the page cache holds or lacks. For a file that the user may not write, the system may
+/// report that it holds all.
 class PageCache {
  public:
   explicit PageCache(int fd) : fd_(fd) {}
 
-  /// Runs of pages that are not held, in ascending order; nullopt: the system does not say.
+  /// Runs of pages that are not cached, in ascending order; nullopt: the system does not report it.
   [[nodiscard]] std::optional<std::vector<ByteRange>> missing(ByteRange pages) const {
     void* map = ::mmap(nullptr, pages.size(), PROT_READ, MAP_SHARED, fd_, static_cast<off_t>(pages.begin));
     if (map == MAP_FAILED) return std::nullopt;
@@ -93,7 +93,7 @@ class PageCache {
     return runs;
   }
 
-  /// Lets go of clean pages; what is in use elsewhere stays.
+  /// Evicts clean pages; pages in use elsewhere stay.
   void drop(const std::vector<ByteRange>& runs) const {
     for (const ByteRange& run : runs)
       ::posix_fadvise(fd_, static_cast<off_t>(run.begin), static_cast<off_t>(run.size()), POSIX_FADV_DONTNEED);
@@ -103,7 +103,7 @@ class PageCache {
   int fd_;
 };
 
-/// What all ways of reading have in common.
+/// The common part of all read modes.
 class PosixReadFile : public ReadFile {
  public:
   PosixReadFile(Path path, Descriptor fd, uint64_t size_bytes)
@@ -132,12 +132,12 @@ class PosixReadFile : public ReadFile {
     constexpr int kFlags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
     if (::mmap(start, pages.size(), PROT_READ | PROT_WRITE, kFlags, fd(), static_cast<off_t>(pages.begin)) ==
         MAP_FAILED) {
-      const int code = errno;  // the error's text may change it
+      const int code = errno;  // making the error's text may change it
       Error error = system_error(path(), "map", code);
       error.kind = code == ENOMEM || code == EAGAIN ? ErrorKind::budget : ErrorKind::unsupported;
       return error;
     }
-    // A wish: what is read now comes in large pages, where the file system has such.
+    // Only a hint: pages read from now on are large ones, if the file system supports them.
     ::madvise(start, pages.size(), MADV_HUGEPAGE);
     const ByteRange wanted = pages_around({offset, offset + over.size()});
     return populate(start + (wanted.begin - pages.begin), wanted.size());
@@ -147,7 +147,7 @@ class PosixReadFile : public ReadFile {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] const Path& path() const { return path_; }
 
-  /// A page beyond the end of a file that became shorter would kill the process.
+  /// Checks that a range is in the file now: a page beyond the end of a truncated file would kill the process.
   [[nodiscard]] Result<void> check_length(uint64_t offset, uint64_t bytes) const {
     struct ::stat info {};
     if (::fstat(fd(), &info) != 0) return system_error(path(), "stat", errno);
@@ -156,8 +156,8 @@ class PosixReadFile : public ReadFile {
     return ends_early(path(), std::max(end, offset), offset + bytes - std::max(end, offset));
   }
 
-  /// Brings mapped pages all at once, instead of a fault for every one; and an error of the disk is answered, where a
-  /// fault kills.
+  /// Reads mapped pages all at once, without a fault for each; a disk error is returned, whereas a fault would kill the
+  /// process.
   [[nodiscard]] Result<void> populate(std::byte* pages, uint64_t bytes) const {
     if (::madvise(pages, bytes, kPopulateRead) == 0 || errno == EINVAL) return {};
     return system_error(path(), "read by its mapping", errno == EFAULT ? EIO : errno);
@@ -186,13 +186,13 @@ class BufferedFile : public PosixReadFile {
   }
 };
 
-/// Has the kernel let go of what a read brought into the page cache; where it cannot, does so itself.
+/// Asks the kernel to drop what a read brings into the page cache; if it cannot, drops it after the read.
 class OnceFile final : public BufferedFile {
  public:
   OnceFile(Path path, Descriptor file, uint64_t size_bytes)
       : BufferedFile(std::move(path), std::move(file), size_bytes) {
-    // In a file of many experts, reading ahead brings in some that nobody asked for. In a file of one there is nothing
-    // behind it; and without reading ahead Linux fills the cache page by page, which takes twice the processor time.
+    // In a file of many experts, readahead fetches some that were not requested. In a file of one there is nothing more
+    // to fetch, and without readahead Linux fills the cache page by page, which takes twice the processor time.
     if (size_bytes > kSharedBytes) ::posix_fadvise(fd(), 0, 0, POSIX_FADV_RANDOM);
   }
 
@@ -252,7 +252,7 @@ class DirectFile final : public PosixReadFile {
     return {};
   }
 
-  /// Whole pages to a page of memory; only the first `wanted` bytes need be in the file.
+  /// Reads whole pages into page-aligned memory; only the first `wanted` bytes need be in the file.
   Result<void> read_pages(uint64_t offset, std::span<std::byte> into, uint64_t wanted) const {
     for (uint64_t done = 0; done < wanted;) {
       const auto rest = into.subspan(done);
@@ -263,7 +263,7 @@ class DirectFile final : public PosixReadFile {
             ErrorKind::unsupported,
             fmt::format("{}: its file system refuses direct reads; read it through the page cache", path().string())};
       }
-      // Behind the end, which is on no page's boundary, the system may refuse to read on.
+      // After an end that is not on a page boundary, the system may refuse to read on.
       if (got == 0 || (got < 0 && errno == EINVAL)) return ends_early(path(), offset + done, wanted - done);
       if (got < 0) return system_error(path(), "read", errno);
       done += static_cast<uint64_t>(got);
@@ -310,7 +310,7 @@ Result<std::unique_ptr<ReadFile>> map_file(const Path& path, Descriptor fd, uint
   if (bytes > 0) {
     map = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
     if (map == MAP_FAILED) return system_error(path, "map", errno);
-    ::madvise(map, bytes, MADV_RANDOM);  // what is wanted is said for each read
+    ::madvise(map, bytes, MADV_RANDOM);  // each read gives its own hint
   }
   return std::unique_ptr<ReadFile>(
       std::make_unique<MappedFile>(path, std::move(fd), bytes, static_cast<std::byte*>(map)));
@@ -327,7 +327,7 @@ Result<struct ::stat> stat_regular(const Path& path, const Descriptor& fd) {
 }  // namespace
 
 Result<std::unique_ptr<ReadFile>> open_own_posix_file(const Path& path) {
-  auto opened = open_descriptor(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW, "open");  // a pipe must not hang us
+  auto opened = open_descriptor(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW, "open");  // a pipe must not block us
   std::error_code unknown;
   if (!opened && std::filesystem::is_symlink(path, unknown))
     return Error{ErrorKind::invalid, path.string() + ": is a symbolic link, which is not followed here"};
@@ -339,7 +339,7 @@ Result<std::unique_ptr<ReadFile>> open_own_posix_file(const Path& path) {
 }
 
 Result<std::unique_ptr<ReadFile>> open_posix_file(const Path& path, ReadMode mode) {
-  const int flags = O_RDONLY | O_NONBLOCK;  // a pipe must not hang us
+  const int flags = O_RDONLY | O_NONBLOCK;  // a pipe must not block us
   auto opened = open_descriptor(path, mode == ReadMode::direct ? flags | O_DIRECT : flags, "open");
   if (!opened && mode == ReadMode::direct && open_descriptor(path, flags, "open")) {
     return Error{

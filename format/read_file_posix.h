@@ -1,5 +1,5 @@
-// Open files of the operating system: what they are, and those that are read, one class for each way of reading.
-// file_system_posix.cpp makes them; nobody else includes this.
+// Open files of the operating system: descriptors, and files that are read, one class per read mode. Only
+// file_system_posix.cpp includes this.
 // Threads: a Descriptor is thread-compatible and closes what it holds; else see ReadFile. Errors: by the system's code,
 // with the path; see FileSystem::open_read_as.
 #pragma once
@@ -30,7 +30,7 @@ class Descriptor {
   int fd_;
 };
 
-/// Of a file that is made, before umask.
+/// Permissions of a new file, before umask.
 inline constexpr unsigned kUsualMode = 0644;
 [[nodiscard]] Result<Descriptor> open_descriptor(const Path& path, int flags, std::string_view what,
                                                  unsigned mode = kUsualMode);

@@ -6,7 +6,7 @@
 namespace dspack::format {
 namespace {
 
-// Enough to tell a torn line.
+// Enough to detect a torn line.
 constexpr size_t kCheckDigits = 16;
 
 std::string check_of(std::string_view json) {
@@ -22,7 +22,7 @@ std::optional<Json> parse_line(std::string_view line) {
   return std::move(json).value();
 }
 
-/// Whether a record lies behind a broken line: then the line is no tail that a loss of power has left.
+/// Whether a record follows a broken line: then the line is no tail that a loss of power has left.
 bool record_follows(std::string_view text) {
   for (size_t newline = text.find('\n'); newline != std::string_view::npos; newline = text.find('\n')) {
     if (parse_line(text.substr(0, newline))) return true;
@@ -43,7 +43,7 @@ RecordScan scan_records(std::string_view text, const std::function<Result<void>(
   while (scan.valid_bytes < text.size()) {
     const std::string_view rest = text.substr(scan.valid_bytes);
     const size_t newline = rest.find('\n');
-    if (newline == std::string_view::npos) break;  // torn by a kill: what it would have said is not done
+    if (newline == std::string_view::npos) break;  // torn by a kill: the record was never completed
     const std::optional<Json> json = parse_line(rest.substr(0, newline));
     if (!json && !record_follows(rest.substr(newline + 1))) break;  // torn by a loss of power
     if (!json) {
@@ -62,7 +62,7 @@ RecordScan scan_records(std::string_view text, const std::function<Result<void>(
 Result<std::unique_ptr<RecordLog>> RecordLog::open(FileSystem& files, const Path& path, uint64_t valid_bytes) {
   TRY_ASSIGN(auto file, files.open_write(path, OpenMode::keep));
   TRY(file->resize(valid_bytes));              // drops a torn tail
-  TRY(files.sync_folder(path.parent_path()));  // also an older one's name: its run may have been killed before this
+  TRY(files.sync_folder(path.parent_path()));  // also for an existing log: its run may have been killed before this
   return std::unique_ptr<RecordLog>(new RecordLog(std::move(file), valid_bytes));
 }
 

@@ -26,7 +26,7 @@ void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t>
   DSPACK_CHECK(units.empty() || units.size() == tensors.size(), "every tensor needs its unit");
   struct Place {
     uint64_t bytes = 0;
-    uint32_t bits = 0;  // of an element
+    uint32_t bits = 0;  // per element
     uint32_t unit = 0;
     uint32_t use = 0;
     TensorInfo tensor;
@@ -42,7 +42,7 @@ void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t>
   std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
     const bool pages = a.bytes % kPageBytes == 0;
     if (pages != (b.bytes % kPageBytes == 0)) return pages;
-    // Only whole pages stay aligned whatever lies before them: of the rest the larger elements must come first.
+    // Only whole pages stay aligned whatever precedes them: among the others the larger elements must come first.
     if (pages && a.unit != b.unit) return a.unit < b.unit;
     if (a.bits != b.bits) return a.bits > b.bits;
     return std::tie(a.unit, a.use, a.tensor.name) < std::tie(b.unit, b.use, b.tensor.name);
@@ -65,7 +65,7 @@ std::string write_header(const std::vector<TensorInfo>& tensors, const std::map<
                          {"data_offsets", {tensor.data.begin, tensor.data.end}}};
   }
   std::string json = canonical_json(root);
-  // Trailing spaces are the padding that every reader accepts; leading ones are not.
+  // Every reader accepts trailing spaces as padding, but not leading ones.
   json.resize(round_up(std::max<uint64_t>(8 + json.size(), least_bytes), kPageBytes) - 8, ' ');
   std::string header(8, '\0');
   for (size_t i = 0; i < 8; ++i)
@@ -74,25 +74,25 @@ std::string write_header(const std::vector<TensorInfo>& tensors, const std::map<
 }
 
 // Reading headers: straight from the parser's events into the list of tensors. A tree in between would take twenty
-// times the text.
+// times the memory of the text.
 namespace {
 
 Error too_many(uint64_t most, std::string_view what) {
   return {ErrorKind::budget, fmt::format("more than {} {}, the most that is read", most, what)};
 }
 
-/// Takes a header apart. What it has found is complete once the parser has come to the end without a problem.
+/// Builds a header from the parser's events. The result is complete if parsing ended without a problem.
 class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
   bool null() override {
-    // As metadata it occurs in the wild and means: none.
+    // Some files have null as metadata, which means none.
     if (place_ == Place::root && in_metadata_) return true;
     return other_value();
   }
   bool boolean(bool /*value*/) override { return other_value(); }
   bool number_integer(number_integer_t /*value*/) override { return other_value(); }
   bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return other_value(); }
-  bool binary(binary_t& /*value*/) override { return false; }  // of other encodings than text
+  bool binary(binary_t& /*value*/) override { return false; }  // only in binary encodings
 
   bool number_unsigned(number_unsigned_t value) override {
     if (place_ != Place::list) return other_value();
@@ -166,7 +166,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   TensorInfo& tensor() { return header_.tensors.back(); }
 
-  /// Always false: the parser is to stop.
+  /// Always false, which stops the parser.
   bool refuse(Error problem) {
     const bool of_tensor = place_ == Place::tensor || place_ == Place::list;
     problem_ = of_tensor ? problem.in(fmt::format("tensor \"{}\"", tensor().name)) : std::move(problem);
@@ -223,7 +223,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
                                       field == Field::dtype ? "a string" : "an array")));
   }
 
-  /// A value of a kind that has no business in this place.
+  /// Refuses a value whose kind is not allowed in this place.
   bool other_value() {
     switch (place_) {
       case Place::nowhere: return refuse(invalid("the header is not a JSON object"));
@@ -240,16 +240,16 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   SafetensorsHeader header_;
   Place place_ = Place::nowhere;
-  Field field_ = Field::dtype;  // of the tensor, whose value comes next
+  Field field_ = Field::dtype;  // field of the tensor whose value comes next
   bool has_[std::size(kNames)] = {};
-  bool in_metadata_ = false;  // the root's key is that of the metadata
+  bool in_metadata_ = false;  // the current key of the root is the metadata's
   bool had_metadata_ = false;
   std::string metadata_key_;
   std::vector<uint64_t> offsets_;
   Error problem_ = invalid("no JSON");
 };
 
-/// A name that two tensors have, which need not overlap: each could have a place of its own.
+/// Refuses two tensors of one name, which need not overlap.
 Result<void> check_names(const std::vector<TensorInfo>& tensors) {
   std::vector<std::string_view> names;
   names.reserve(tensors.size());
@@ -261,7 +261,8 @@ Result<void> check_names(const std::vector<TensorInfo>& tensors) {
   return invalid(fmt::format("duplicate key \"{}\"", *twice));
 }
 
-/// The tensors must cover the byte buffer exactly, in the order of their offsets, each with the bytes its shape needs.
+/// The tensors must cover the byte buffer exactly, in the order of their offsets, each with the bytes that its shape
+/// needs.
 Result<void> check_coverage(const std::vector<TensorInfo>& tensors, uint64_t buffer_bytes) {
   uint64_t end = 0;
   for (const TensorInfo& tensor : tensors) {
@@ -312,7 +313,7 @@ Result<SafetensorsHeader> parse_header(std::string_view json, uint64_t file_byte
                  fmt::format("a header of {} bytes runs past the end of the file ({} bytes)", json.size(), file_bytes)};
   }
   TRY(check_no_nul(json));
-  // Blanks and a byte order mark, which some readers of JSON pass over.
+  // Some JSON readers skip blanks and a byte order mark.
   if (!json.empty() && std::string_view(" \t\r\n\xef").find(json.front()) != std::string_view::npos)
     return invalid("the header does not begin with \"{\", as the format asks");
   HeaderReader reader;
@@ -320,7 +321,7 @@ Result<SafetensorsHeader> parse_header(std::string_view json, uint64_t file_byte
   SafetensorsHeader header = reader.take();
   header.data_start = 8 + json.size();
   TRY(check_names(header.tensors));
-  // Empty tensors share their begin with the next one: by end as well, so that they come first.
+  // An empty tensor begins where the next one does: sorting by end as well puts it first.
   std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return std::tie(a.data.begin, a.data.end, a.name) < std::tie(b.data.begin, b.data.end, b.name);
   });

@@ -19,7 +19,7 @@
 
 namespace dspack::format {
 
-/// The entry of a header that is no tensor.
+/// The header entry that is not a tensor.
 inline constexpr char kMetadataKey[] = "__metadata__";
 /// The reference reader refuses longer headers.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
@@ -44,20 +44,20 @@ struct SafetensorsHeader {
 /// Parses the JSON header (without its 8-byte length) of a file of `file_bytes` bytes.
 [[nodiscard]] Result<SafetensorsHeader> parse_header(std::string_view json, uint64_t file_bytes);
 
-/// Bytes of a tensor, or nullopt when they overflow or are not a whole number.
+/// Bytes of a tensor; nullopt if they overflow or are not a whole number.
 [[nodiscard]] std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<uint64_t>& shape);
 
-/// Puts tensors in the order in which we store them and sets their `data`: sizes that are multiples of a page first, so
-/// that large matrices start on pages; then larger elements before smaller, so that all are aligned; then in the
-/// order in which they are used, so that a source which has it can be copied and digested front to back; then by name.
-/// `units`, parallel to `tensors` as given, keeps together what is read together, an expert say: whole pages lie by
-/// unit first, and of the rest those of one element size do. Empty: one unit. Precondition: every tensor's shape and
-/// dtype have a size (tensor_bytes).
+/// Sorts tensors into the order in which we store them and sets their `data`: sizes that are multiples of a page first,
+/// so that large matrices start on pages; then larger elements before smaller, so that all are aligned; then in order
+/// of use, so that a source in that order can be copied and digested front to back; then by name. `units`, parallel to
+/// `tensors` as given, keeps together what is read together, such as an expert: whole pages are sorted by unit first,
+/// the others by unit within one element size. Empty: one unit. Precondition: every tensor's shape and dtype have a
+/// size (tensor_bytes).
 void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t> units = {});
 
 /// Length, JSON and padding spaces of a file that holds `tensors` (arranged, contiguous). The data starts at a multiple
-/// of kPageBytes, at `least_bytes` or after. `__metadata__` is {"format":"pt"}, which transformers demands, and what
-/// `metadata` adds.
+/// of kPageBytes that is at least `least_bytes`. `__metadata__` is {"format":"pt"}, which transformers requires, and
+/// the entries of `metadata`.
 [[nodiscard]] std::string write_header(const std::vector<TensorInfo>& tensors,
                                        const std::map<std::string, std::string>& metadata = {},
                                        uint64_t least_bytes = 0);

@@ -22,7 +22,7 @@ alignas(16) constexpr std::array<uint32_t, 64> kRoundConstants = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-constexpr size_t kGroups = 16;     // of four rounds
+constexpr size_t kGroups = 16;     // groups of four rounds
 constexpr size_t kScheduled = 12;  // groups after which no further message words are needed
 constexpr size_t kBlockBytes = 64;
 
@@ -34,7 +34,7 @@ void store(void* to, __m128i value) {
   _mm_storeu_si128(static_cast<__m128i*>(to), value);
 }
 
-// The instructions want the state as (a b e f) and (c d g h).
+// The instructions need the state as (a b e f) and (c d g h).
 struct Words {
   __m128i abef;
   __m128i cdgh;
@@ -61,7 +61,7 @@ template <size_t kLanes>
     words[n] = load_state(lanes[n].state);
   for (size_t block = 0; block < blocks; ++block) {
     Words before[kLanes];
-    __m128i message[kLanes][4];  // the sixteen words that the next rounds need
+    __m128i message[kLanes][4];  // the sixteen words for the next rounds
     for (size_t n = 0; n < kLanes; ++n) {
       before[n] = words[n];
       for (size_t i = 0; i < 4; ++i)

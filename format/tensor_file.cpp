@@ -7,7 +7,7 @@
 namespace dspack::format {
 
 uint64_t TensorFileWriter::header_room(uint64_t tensors, uint64_t name_bytes, uint64_t metadata_bytes) {
-  // {"data_offsets":[a,b],"dtype":"F32","shape":[1,n,m]}, with quotes and comma: 130 bytes where all are long.
+  // {"data_offsets":[a,b],"dtype":"F32","shape":[1,n,m]}, with quotes and comma: 130 bytes if all numbers are long.
   constexpr uint64_t kEntryBytes = 160;
   constexpr uint64_t kFrameBytes = 64;
   return round_up(kFrameBytes + metadata_bytes + tensors * (name_bytes + kEntryBytes), kPageBytes);
@@ -32,7 +32,7 @@ TensorFileWriter::TensorFileWriter(FileSystem& files, Path path, Path temporary,
 TensorFileWriter::~TensorFileWriter() {
   if (file_ == nullptr) return;
   file_.reset();
-  if (temporary_ != path_) (void)files_.remove_file(temporary_);  // the error that led here is the one to tell
+  if (temporary_ != path_) (void)files_.remove_file(temporary_);  // the earlier error is the one to report
 }
 
 size_t TensorFileWriter::add(std::string name, Dtype dtype, std::vector<uint64_t> shape) {

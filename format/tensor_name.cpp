@@ -25,14 +25,15 @@ constexpr std::array<std::pair<Role, std::string_view>, 11> kRoles{{
     {Role::other, "other"},
 }};
 
-/// Longer ones are no names of released tensors, and a slice repeats them for every expert.
+/// Released tensors have no longer names, and a slice repeats the name for every expert.
 constexpr size_t kMaxFusedNameBytes = 512;
 
-// What older readers know.
+// Parts of names that older readers know.
 constexpr std::array<std::string_view, 2> kFirstStacks{"model.layers.", "language_model.model.layers."};
 constexpr std::string_view kFirstExperts = "mlp.experts.";
 
-// The scale of a weight whose name has this ending: its name without so many last characters, and something else.
+// For a weight whose name ends in `ending`: the scale's name is the weight's with its last `replaced` characters
+// replaced by `suffix`.
 struct ScaleRule {
   std::string_view ending;
   size_t replaced = 0;
@@ -49,7 +50,7 @@ constexpr std::array<ScaleRule, 6> kScaleRules{{
 
 constexpr std::string_view kLayerPlaceholder = "{layer}.";
 
-/// Takes "<number>." (at most `most`) from the front of `text`. Numbers with a leading zero are not numbers of ours.
+/// Takes "<number>." (at most `most`) from the front of `text`. A number with a leading zero is not accepted.
 std::optional<uint32_t> take_number(std::string_view& text, uint32_t most) {
   const size_t dot = text.find('.');
   if (dot == std::string_view::npos || dot == 0 || (dot > 1 && text.front() == '0')) return std::nullopt;
@@ -60,7 +61,7 @@ std::optional<uint32_t> take_number(std::string_view& text, uint32_t most) {
   return number;
 }
 
-/// What stands before the number of a layer, with the prefix.
+/// The part of a name before the layer's number, with the prefix.
 struct Stack {
   std::string_view text;  // "model.layers."; empty: no such name
   bool mtp = false;
@@ -77,7 +78,7 @@ Stack find_stack(std::string_view name) {
   return {};
 }
 
-/// What stands before the number of an expert in what follows a layer's number; empty: nothing of that kind.
+/// The part between a layer's and an expert's number, if it begins `part`; empty: it does not.
 std::string_view find_experts(std::string_view part) {
   for (const NameFamily& family : name_families()) {
     if (part.starts_with(family.experts)) return part.substr(0, family.experts.size());
@@ -94,11 +95,11 @@ std::optional<LayerId> take_layer(std::string_view& text, bool mtp) {
 
 struct Split {
   Stack stack;
-  std::optional<LayerId> layer;  // none: the rest is empty
-  std::string_view part;         // behind the layer's number
-  std::string_view experts;      // of `part`: up to an expert's number, there or not
+  std::optional<LayerId> layer;  // nullopt: the following members are empty
+  std::string_view part;         // after the layer's number
+  std::string_view experts;      // the beginning of `part`, up to where an expert's number may follow
   std::optional<ExpertId> expert;
-  std::string_view rest;  // behind `experts` and the number
+  std::string_view rest;  // after `experts` and the number
 };
 
 Split split_name(std::string_view name) {
@@ -115,17 +116,17 @@ Split split_name(std::string_view name) {
   return split;
 }
 
-/// A template: as Split, with placeholders for the numbers.
+/// A template: as Split, with placeholders for numbers.
 struct TemplateSplit {
-  std::string_view begin;       // up to the layer's number; of an MTP module that is numbered apart, the number too
+  std::string_view begin;       // up to the layer's number; for an MTP module that is numbered apart, including it
   bool has_layer = false;       // "{layer}." follows
-  std::string_view part;        // behind that
-  std::string_view experts;     // of `part`: up to the placeholder of an expert
-  std::optional<size_t> entry;  // K of "{expert[K]}", 0 of "{expert}"; none: no such placeholder
-  std::string_view rest;        // behind the placeholder and its dot
+  std::string_view part;        // after that
+  std::string_view experts;     // the beginning of `part`, up to where an expert's placeholder may follow
+  std::optional<size_t> entry;  // K of "{expert[K]}", 0 of "{expert}"; nullopt: no placeholder
+  std::string_view rest;        // after the placeholder and its dot
 };
 
-/// Takes "{expert}." or "{expert[K]}." from the front of `text`; K.
+/// Takes "{expert}." or "{expert[K]}." from the front of `text`; returns K, or 0.
 std::optional<size_t> take_expert_placeholder(std::string_view& text) {
   constexpr std::string_view kBegin = "{expert";
   if (!text.starts_with(kBegin)) return std::nullopt;
@@ -145,7 +146,7 @@ std::optional<size_t> take_expert_placeholder(std::string_view& text) {
   return entry;
 }
 
-/// nullopt: a text that stands for itself.
+/// nullopt: the text has no placeholder for a layer.
 std::optional<TemplateSplit> split_template(std::string_view text) {
   const Stack stack = find_stack(text);
   if (stack.text.empty()) return std::nullopt;
@@ -189,7 +190,7 @@ Role role_outside_of_layers(std::string_view name) {
   return Role::other;
 }
 
-/// The word that a component is, or begins with before an underscore.
+/// The projection word that a component equals, or begins with before an underscore.
 const ProjectionWord* find_projection(std::string_view component) {
   for (const ProjectionWord& projection : projection_words()) {
     if (!component.starts_with(projection.word)) continue;

@@ -76,7 +76,7 @@ void TensorPass::take(std::span<const std::byte> bytes) {
   }
 }
 
-/// Closes tensors that end here; those of zero bytes have nothing to wait for.
+/// Finishes tensors that end here, and empty ones at once.
 void TensorPass::finish_ended() {
   while (sums_.tensors.size() < tensors_.size() && at_ == tensors_[sums_.tensors.size()].range.end) {
     sums_.tensors.push_back(tensor_.finish());

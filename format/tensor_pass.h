@@ -1,4 +1,4 @@
-// Digests of tensors, taken in one pass over their bytes: of each tensor, of its blocks of rows, of the whole file.
+// Digests of tensors, taken in one pass over their bytes: for each tensor, its blocks of rows, and the whole file.
 // Threads: an object belongs to one thread at a time.
 #pragma once
 
@@ -16,25 +16,25 @@ struct TensorSums {
   std::vector<Digest> row_blocks{};  // the last one may be shorter
 };
 
-/// A tensor of which the beginning has passed.
+/// State of the digests of a tensor of which only the beginning has passed.
 struct TensorSumsBegun {
   Sha256State whole;
-  std::vector<Digest> row_blocks{};        // those that are whole
-  std::optional<Sha256State> row_block{};  // of the one under way, if the tensor has such
+  std::vector<Digest> row_blocks{};        // the complete ones
+  std::optional<Sha256State> row_block{};  // the current block's, if the tensor has blocks
 };
 
 /// The digests of one tensor while its bytes pass.
 class TensorHash {
  public:
-  /// `block_bytes`: the size of the blocks that get digests of their own; 0: there are none.
+  /// `block_bytes`: the size of the blocks with separate digests; 0: there are none.
   explicit TensorHash(uint64_t block_bytes = 0) : block_bytes_(block_bytes) {}
 
-  /// `also` take the same bytes: digests of equal bytes are cheapest together. At most six.
+  /// `also`: hashes that take the same bytes, since hashing them together is cheapest. At most six.
   void take(std::span<const std::byte> bytes, std::span<Sha256* const> also = {});
-  /// After the last byte.
+  /// Call after the last byte.
   [[nodiscard]] TensorSums finish();
 
-  /// For a later run, which goes on with the same block_bytes.
+  /// For a later run, which resumes with the same block_bytes.
   [[nodiscard]] TensorSumsBegun state() const;
   void resume(const TensorSumsBegun& begun);
 
@@ -44,11 +44,11 @@ class TensorHash {
   uint64_t block_bytes_;
   Sha256 whole_;
   Sha256 block_;
-  uint64_t filled_ = 0;  // bytes of the block under way
+  uint64_t filled_ = 0;  // bytes of the current block
   std::vector<Digest> row_blocks_;
 };
 
-/// The digests of tensors that lie in a file, while its bytes pass in order.
+/// The digests of a file's tensors while the file's bytes pass in order.
 class TensorPass {
  public:
   struct Tensor {
@@ -57,17 +57,17 @@ class TensorPass {
   };
   enum class Whole { digested, left_out };
 
-  /// `tensors`: ascending and apart. `begin`: the offset of the first byte that passes. With `whole` all bytes get a
-  /// digest together, those between the tensors included.
+  /// `tensors`: ascending, not overlapping. `begin`: the offset of the first byte that passes. `whole`: whether to
+  /// digest all bytes as well, including those between the tensors.
   TensorPass(std::vector<Tensor> tensors, uint64_t begin, Whole whole);
 
   void take(std::span<const std::byte> bytes);
 
   struct Sums {
     Digest whole{};
-    std::vector<TensorSums> tensors;  // of those that were passed to their end
+    std::vector<TensorSums> tensors;  // those that have passed to their end
   };
-  /// After the last byte.
+  /// Call after the last byte.
   [[nodiscard]] Sums finish();
 
  private:

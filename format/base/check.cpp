@@ -6,8 +6,8 @@
 namespace dspack::detail {
 namespace {
 
-// Of the error that nobody expected, which may quote text from outside. This file stands alone (the CUDA library has a
-// copy of it), so what foreign_text.h does is done in short here.
+// Longest text that is printed of a failed check, which may quote input. This file depends on no other (the CUDA
+// library has a copy of it), so it escapes the text in a simpler way than foreign_text.h.
 constexpr size_t kShownBytes = 200;
 
 char shown(char c) {

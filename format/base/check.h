@@ -1,4 +1,4 @@
-// DSPACK_CHECK: for programming errors only. Input is never checked by it; input errors are Results.
+// DSPACK_CHECK: asserts against programming errors. Never used to check input: input errors are Results.
 // Threads: thread-safe. Errors: prints the condition, the place and the text, then aborts.
 #pragma once
 

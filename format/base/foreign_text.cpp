@@ -5,7 +5,7 @@
 namespace dspack {
 namespace {
 
-/// Length of the character that a first byte announces; 0 if no character starts with it.
+/// Length of a character by its first byte; 0 if no character starts with it.
 size_t announced_length(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -14,7 +14,7 @@ size_t announced_length(unsigned char lead) {
   return 0;
 }
 
-/// Whether `byte` may stand at `index` (1 based on the first byte) of a character that starts with `lead`: the second
+/// Whether `byte` may be at `index` (the first byte has index 0) of a character that starts with `lead`: the second
 /// byte excludes overlong forms, surrogates and values above U+10FFFF (Unicode standard, table 3-7).
 bool continues(unsigned char lead, size_t index, unsigned char byte) {
   if (index == 1) {
@@ -91,7 +91,7 @@ bool continues_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0u) == 0x80;
 }
 
-/// The text without its end where that would split a character.
+/// At most `bytes` bytes from the beginning, without splitting a character.
 std::string_view first_bytes(std::string_view text, size_t bytes) {
   if (text.size() <= bytes) return text;
   while (bytes > 0 && continues_character(text[bytes]))
@@ -106,7 +106,7 @@ std::string_view last_bytes(std::string_view text, size_t bytes) {
   return text.substr(begin);
 }
 
-/// Every word of more than `long_bytes` shortened to `max_bytes`.
+/// Shortens every word of more than `long_bytes` to `max_bytes`.
 std::string with_short_words(std::string_view line, size_t long_bytes, size_t max_bytes) {
   std::string shown;
   while (!line.empty()) {
@@ -120,14 +120,14 @@ std::string with_short_words(std::string_view line, size_t long_bytes, size_t ma
   return shown;
 }
 
-/// Where what stands between "://" and the host ends, counted from the beginning of `rest`; 0: there is nothing.
+/// Length of the user information with its '@' at the start of `rest`, which follows "://"; 0: there is none.
 size_t user_info_bytes(std::string_view rest) {
-  constexpr size_t kLongest = 1024;  // no name and password is longer; a text full of "://" costs no more than that
+  constexpr size_t kLongest = 1024;  // longer than any name and password; bounds the cost of a text full of "://"
   constexpr std::string_view kEnds = " \t\r\n\"<>";
   rest = rest.substr(0, kLongest);
   const std::string_view authority = rest.substr(0, std::min(rest.find('/'), rest.find_first_of(kEnds)));
   if (const size_t at = authority.rfind('@'); at != std::string_view::npos) return at + 1;
-  // A password with a slash in it should have been written as %2F. No server is reached so, but a message says it.
+  // A slash in a password should be written as %2F. Such a URL reaches no server, but a message may contain it.
   const size_t colon = authority.rfind(':');
   if (colon == std::string_view::npos || authority.ends_with(']')) return 0;
   const bool is_port = authority.find_first_not_of("0123456789", colon + 1) == std::string_view::npos;
@@ -173,9 +173,9 @@ std::string quote(std::string_view text) {
 
 std::string message_line(std::string_view text) {
   constexpr size_t kWordBytes = 100;
-  constexpr size_t kLongWord = 160;         // a path of some folders stays whole: it is needed to find the file
-  constexpr size_t kLookedAt = 64UL << 10;  // megabytes of a hostile text are not escaped first and cut then
-  constexpr size_t kOwnBytes = 520;         // our own longest message is full of figures: what does not fit into --vram
+  constexpr size_t kLongWord = 160;         // a path of several folders stays whole: it is needed to find the file
+  constexpr size_t kLookedAt = 64UL << 10;  // a hostile text of megabytes is cut before it is escaped
+  constexpr size_t kOwnBytes = 520;         // the longest message of our own, full of figures: why --vram is too small
   std::string line = without_passwords(printable(shortened(text, kLookedAt)));
   if (line.size() > kMessageBytes) line = with_short_words(line, kLongWord, kWordBytes);
   return line.size() <= kOwnBytes ? line : shortened(line, kMessageBytes);
@@ -183,7 +183,7 @@ std::string message_line(std::string_view text) {
 
 std::string without_passwords(std::string_view text) {
   constexpr std::string_view kMark = "://";
-  constexpr std::string_view kHub = "hf";  // of hf://org/name@revision, which has no host
+  constexpr std::string_view kHub = "hf";  // hf://org/name@revision has no host
   std::string shown;
   for (size_t mark = text.find(kMark); mark != std::string_view::npos; mark = text.find(kMark)) {
     const size_t begin = mark + kMark.size();

@@ -8,7 +8,7 @@
 
 namespace dspack {
 
-/// Largest layer or expert number; released models stay below 1,000. What is beyond is not such a number.
+/// Largest layer or expert number that is accepted; released models stay below 1,000.
 inline constexpr uint32_t kMaxId = 0xffff;
 
 /// Index of a decoder layer as the checkpoint counts them (the MTP module is num_hidden_layers).

@@ -17,7 +17,7 @@ std::string lower(std::string_view word) {
 
 }  // namespace
 
-// Optimal string alignment: three rows of the usual table, since a swap looks two rows back.
+// Optimal string alignment: three rows of the usual table suffice, since a swap looks two rows back.
 size_t edit_distance(std::string_view a, std::string_view b) {
   DSPACK_CHECK(a.size() <= kLongestNearWord && b.size() <= kLongestNearWord, "words of a bounded length");
   using Row = std::array<size_t, kLongestNearWord + 1>;
@@ -59,7 +59,7 @@ std::optional<std::string> near_word(std::string_view typed, std::span<const std
   if (typed.size() - typed.find_first_not_of('-') < kBeginning) return std::nullopt;
   for (const std::string& word : words) {
     if (!lower(word).starts_with(meant)) continue;
-    if (nearest) return std::nullopt;  // there are several
+    if (nearest) return std::nullopt;  // ambiguous
     nearest = word;
   }
   return nearest;

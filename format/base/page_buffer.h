@@ -10,7 +10,7 @@
 
 namespace dspack {
 
-/// What direct I/O wants of memory, offsets and sizes on every disk in use; the grid that packed files are laid out on.
+/// Alignment of memory, offsets and sizes that direct I/O needs on every disk in use; packed files are laid out on it.
 inline constexpr uint64_t kPageBytes = 4096;
 
 class PageBuffer {

@@ -1,5 +1,5 @@
-// Whole pages of memory that may be replaced by pages of files (ReadFile::map). Until then they are memory of their
-// own. Threads: as a plain array. Errors: budget.
+// Whole pages of anonymous memory that may be replaced by pages of files (ReadFile::map).
+// Threads: as a plain array. Errors: budget.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace dspack {
 
-/// What files are mapped on: pieces of a file of this size and place, which the page cache may hold as one large page,
-/// are then one page of the process, too, and walking through rows of a matrix costs as little as in huge pages.
+/// Alignment of file mappings. The page cache may hold an aligned piece of a file as one large page; the process then
+/// maps it as one page, too, and walking the rows of a matrix costs as little as with huge pages.
 inline constexpr uint64_t kMapGrid = 2ULL << 20;
 
 class PageRange {
  public:
-  /// At least so many bytes, from a multiple of kMapGrid on. Nothing is taken of the memory before it is written.
+  /// At least `bytes` bytes, aligned to kMapGrid. Memory is committed when it is written, not before.
   [[nodiscard]] static Result<PageRange> make(uint64_t bytes);
   PageRange(PageRange&& other) noexcept : all_(std::exchange(other.all_, {})), bytes_(other.bytes_) {}
   PageRange& operator=(PageRange&&) = delete;
@@ -30,7 +30,7 @@ class PageRange {
  private:
   PageRange(std::span<std::byte> all, std::span<std::byte> bytes) : all_(all), bytes_(bytes) {}
   std::span<std::byte> all_;
-  std::span<std::byte> bytes_;  // of these
+  std::span<std::byte> bytes_;  // the aligned part of all_
 };
 
 }  // namespace dspack

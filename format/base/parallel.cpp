@@ -26,7 +26,7 @@ Result<void> run_jobs(uint64_t count, unsigned threads, const NumberedJob& job, 
       const Result<void> done = guarded([&] { return job(number, stop_all.get_token()); });
       if (done.has_value()) continue;
       const std::lock_guard lock(mutex);
-      // A job that was told to stop by another's failure must not hide that failure.
+      // Jobs cancelled because another failed must not hide that failure.
       const bool real = done.error().kind != ErrorKind::cancelled;
       const bool had_real = first_error && first_error->kind != ErrorKind::cancelled;
       if (!first_error || (real && !had_real) || (real == had_real && number < first_number)) {
@@ -40,7 +40,7 @@ Result<void> run_jobs(uint64_t count, unsigned threads, const NumberedJob& job, 
     std::vector<std::jthread> workers;
     const uint64_t extra = std::min<uint64_t>(std::max(threads, 1U), std::max<uint64_t>(count, 1)) - 1;
     for (uint64_t i = 0; i < extra; ++i) {
-      // Where no further thread can be had, those that there are do the work.
+      // If no further thread can be created, the existing ones do the work.
       if (!guarded([&]() -> Result<void> {
             workers.emplace_back(work);
             return {};

@@ -1,4 +1,4 @@
-// Result<T>: a value, or an Error that a user or the world has caused.
+// Result<T>: a value, or an Error caused by a user or the environment.
 // Threads: thread-compatible (a plain value). Lifetime: owns what it holds.
 // Errors: carries one of the kinds below; callers branch on the kind, never on the text.
 // The interface is that of C++23's std::expected, so a later standard can replace it by an alias.
@@ -19,25 +19,25 @@
 namespace dspack {
 
 enum class ErrorKind {
-  not_found,    // a file, repository, tensor or entry that is not there
-  invalid,      // input that breaks the rules of its format, or an argument out of range
-  corrupt,      // bytes that differ from what a digest, a length or a header promises
-  unsupported,  // well-formed, but not something this version can do
+  not_found,    // a file, repository, tensor or entry does not exist
+  invalid,      // input breaks the rules of its format, or an argument is out of range
+  corrupt,      // bytes differ from what a digest, a length or a header promises
+  unsupported,  // well-formed, but this version cannot do it
   io,           // the operating system refused a file operation
-  network,      // a transfer failed and retrying did not help
-  budget,       // more memory, disk or open files than there is or than the user allows
+  network,      // a transfer failed, after retries
+  budget,       // more memory, disk or open files needed than available or allowed by the user
   conflict,     // another run, or the remains of a different run, are in the way
   cancelled,    // the user or the caller asked to stop
 };
 
 [[nodiscard]] std::string_view to_string(ErrorKind kind);
 
-/// What went wrong: the kind for the program, the text (place, reason, remedy) for a person.
+/// The kind is for the program, the text (place, reason, remedy) for a person.
 struct [[nodiscard]] Error {
   ErrorKind kind;
   std::string message;
 
-  /// The same error with the place where it happened in front: "place: message".
+  /// The same error with its place as a prefix: "place: message".
   [[nodiscard]] Error in(std::string_view place) const { return {kind, std::string(place) + ": " + message}; }
 };
 
@@ -103,31 +103,31 @@ class [[nodiscard]] Result<void> {
   std::optional<Error> error_;
 };
 
-// Where memory or threads run out the standard library throws: here that becomes an error like any other. Main does so
-// for all that it calls; whatever a thread of its own runs, or a library of C calls, does it there, since an exception
-// that leaves such a function ends the process.
+// The standard library throws when memory or threads run out; `guarded` turns that into an Error. main guards all that
+// it calls; functions that run on their own thread or are called by a C library must guard themselves, since an
+// exception that leaves such a function ends the process.
 inline constexpr char kOutOfMemory[] =
     "out of memory: more was needed than this machine, or a limit set for the process, gives";
-/// More memory was asked for than the system, or the limit of this process, gives.
+/// More memory was asked for than the system, or the limit of this process, allows.
 [[nodiscard]] Error out_of_memory();
-/// A thread or a lock could not be made.
+/// A thread or a lock could not be created.
 [[nodiscard]] Error out_of_threads(const std::system_error& reason);
 
-/// What `work` returns, a Result.
+/// Returns the Result of `work`, or an Error if it ran out of memory, threads or locks.
 template <class Work>
 [[nodiscard]] std::invoke_result_t<Work&> guarded(Work&& work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
     return out_of_memory();
-  } catch (const std::length_error&) {  // larger than any memory: of a container that was to grow
+  } catch (const std::length_error&) {  // a container was to grow beyond any memory
     return out_of_memory();
   } catch (const std::system_error& reason) {
     return out_of_threads(reason);
   }
 }
 
-/// What a C library allocated. Where it had no memory this throws, as the standard library does.
+/// Passes on an object that a C library allocated; throws std::bad_alloc for nullptr, as the standard library does.
 template <class Object>
 [[nodiscard]] Object* allocated(Object* made) {
   if (made == nullptr) throw std::bad_alloc();
@@ -139,7 +139,7 @@ template <class Object>
 #define DSPACK_CONCAT_INNER(a, b) a##b
 #define DSPACK_CONCAT(a, b) DSPACK_CONCAT_INNER(a, b)
 
-/// Returns the error of a Result<void> expression to the caller, if it holds one.
+/// Returns from the caller with the error of a Result<void> expression, if it holds one.
 #define TRY(expr)                                            \
   do {                                                       \
     if (auto try_result = (expr); !try_result.has_value()) { \

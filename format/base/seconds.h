@@ -1,4 +1,4 @@
-// Seconds of wall-clock time, for rates and statistics, and as text for people.
+// Wall-clock time in seconds, for rates and statistics, and as text for people.
 // Threads: any. Errors: none.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace dspack {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// How long something took: "0.3 s", "42.0 s", "2 min 03 s", "5 h 07 min", "3 days 4 h".
+/// A duration for people: "0.3 s", "42.0 s", "2 min 03 s", "5 h 07 min", "3 days 4 h".
 [[nodiscard]] std::string duration_words(double seconds);
 
 }  // namespace dspack

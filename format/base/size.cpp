@@ -30,8 +30,8 @@ Error invalid(std::string_view text, std::string_view reason) {
   return {ErrorKind::invalid, std::string("\"").append(text).append("\" ").append(reason)};
 }
 
-/// Digits after a decimal point, taken from the text, as millionths; nullopt: there is no point, or not one to six
-/// digits follow it.
+/// Removes a decimal point and its digits from the front of `text`; returns them as millionths. nullopt: no point, or
+/// not one to six digits after it.
 std::optional<uint64_t> read_millionths(std::string_view& text) {
   constexpr size_t kMostDigits = 6;
   if (!text.starts_with('.')) return std::nullopt;
@@ -69,7 +69,7 @@ Result<uint64_t> parse_size(std::string_view text) {
   for (const auto& [name, bytes] : kUnits) {
     const bool same = std::equal(unit.begin(), unit.end(), name.begin(), name.end(),
                                  [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
-    if (!same || (millionths && bytes == 1)) continue;  // there is no part of a byte
+    if (!same || (millionths && bytes == 1)) continue;  // a byte has no fraction
     const std::optional<uint64_t> whole = checked_mul(number, bytes);
     constexpr uint64_t kMillion = 1'000'000;
     const uint64_t part = millionths.value_or(0) * bytes / kMillion;  // below 2^20 times 2^40

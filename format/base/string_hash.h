@@ -1,4 +1,4 @@
-// Lets hash maps with string keys be asked with views, without a copy of the key.
+// Hash maps with string keys that are looked up by string_view, without a copy of the key.
 // Threads: pure functions. Errors: none.
 #pragma once
 

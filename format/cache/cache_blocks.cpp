@@ -7,7 +7,7 @@
 namespace dspack::format {
 namespace {
 
-// Of an ordinary origin; a packed one says how long its blocks are.
+// Block size for an ordinary origin; a packed one has its own.
 constexpr uint64_t kCacheBlockBytes = 1 << 20;
 
 bool may_be_a_copy(std::string_view name) {

@@ -16,7 +16,7 @@ Result<bool> is_cache_folder(const Path& root, FileSystem& files) {
 // The largest kind of small file that is kept.
 constexpr uint64_t kMaxTextBytes = kTokenizerDocument.bytes;
 
-/// A folder with other people's files in it is not ours to fill.
+/// Refuses a folder that holds files which are not a cache's.
 Result<void> check_folder(const Path& root, FileSystem& files) {
   TRY_ASSIGN(const auto info, files.stat(root));
   if (!info) return {};
@@ -27,7 +27,8 @@ Result<void> check_folder(const Path& root, FileSystem& files) {
   return Error{ErrorKind::conflict, root.string() + ": not empty, and no cache of dsrun; choose another with --cache"};
 }
 
-/// A journal says from its first record on that the folder is ours, and that is there before anything else.
+/// Refuses a folder with an empty journal and other files: a cache writes the journal's first record before anything
+/// else.
 Result<void> check_new(const Path& root, FileSystem& files) {
   TRY_ASSIGN(const auto names, files.list(root));
   if (names.size() == 1) return {};

@@ -1,8 +1,8 @@
-// The local cache folder of a distant repository: its small files, its catalogue, and a journal of what is present.
+// The local cache folder of a remote repository: its small files, its catalogue, and a journal of what is present.
 // weight_cache.h keeps the weights. docs/format.md specifies the folder.
 // Threads: thread-safe. Lifetime: borrows the FileSystem; holds the folder's lock until it is destroyed. Errors:
-// conflict (another process uses the folder, it is the cache of another place, something else is there), corrupt (the
-// journal is damaged), io, budget (no space).
+// conflict (another process uses the folder, it caches another origin, it holds something else), corrupt (the journal
+// is damaged), io, budget (no space).
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace dspack::format {
 
-/// Folder inside the cache that holds its working state.
+/// The folder for the cache's working state.
 [[nodiscard]] inline Path cache_work_folder(const Path& root) {
   return root / ".dspack-cache";
 }
@@ -26,26 +26,26 @@ namespace dspack::format {
 [[nodiscard]] inline Path cache_journal_path(const Path& root) {
   return cache_work_folder(root) / "journal";
 }
-/// Of a small file of the origin.
+/// Path of the copy of a small file of the origin.
 [[nodiscard]] inline Path cache_text_path(const Path& root, std::string_view path) {
   return cache_work_folder(root) / "origin" / path;
 }
-/// Of an ordinary shard's header.
+/// Path of the copy of an ordinary shard's header.
 [[nodiscard]] inline Path cache_header_path(const Path& root, std::string_view path) {
   return cache_work_folder(root) / "headers" / path;
 }
-/// Where a weight file grows until it is whole.
+/// Path at which a weight file is written until it is complete.
 [[nodiscard]] inline Path cache_part_path(const Path& root, std::string_view path) {
   return cache_work_folder(root) / "part" / path;
 }
 
-/// Removes the working state of a cache that has become a packed repository: what caches put there, by its names.
-/// Anything else stays, and so does the folder.
+/// Removes the working state of a cache that has become a packed repository: only files and folders with the names that
+/// caches use. The folder itself stays if anything else is in it.
 [[nodiscard]] Result<void> remove_cache_work(FileSystem& files, const Path& root);
 
 class CacheFolder {
  public:
-  /// `origin`: the place whose cache it is to be, without secrets. Empty: whatever it is of; then it must be there.
+  /// `origin`: the address of the cached repository, without secrets. Empty: any origin, but the cache must exist.
   [[nodiscard]] static Result<std::unique_ptr<CacheFolder>> open(FileSystem& files, Path root, std::string origin);
 
   [[nodiscard]] const Path& root() const { return root_; }
@@ -53,18 +53,18 @@ class CacheFolder {
   [[nodiscard]] FileSystem& files() { return files_; }
   [[nodiscard]] DurableFolders& folders() { return folders_; }
   [[nodiscard]] RecordLog& journal() { return *journal_; }
-  /// Of weights, as the journal had it when it was opened.
+  /// The weights that the journal listed when it was opened; later changes are not included.
   [[nodiscard]] const CacheState& state() const { return state_; }
-  /// Where a weight file grows until it is whole.
+  /// Path at which a weight file is written until it is complete.
   [[nodiscard]] Path part_path(const std::string& path) const { return cache_part_path(root_, path); }
 
-  /// A small file of the origin, if it is kept and reads as it was.
+  /// A small file of the origin; nullopt if it is not kept, or its bytes have changed.
   [[nodiscard]] std::optional<std::string> text(std::string_view path);
   [[nodiscard]] bool is_absent(std::string_view path);
   [[nodiscard]] Result<void> keep_text(std::string_view path, std::string_view text);
   [[nodiscard]] Result<void> keep_absent(std::string_view path);
 
-  /// What is known of an ordinary shard; the text is its length and JSON.
+  /// An ordinary shard's size and version, and its first bytes: length of the JSON, and JSON.
   struct Header {
     uint64_t file_bytes = 0;
     std::string version;
@@ -74,7 +74,7 @@ class CacheFolder {
   [[nodiscard]] Result<void> keep_header(std::string_view path, const Header& header);
 
  private:
-  // What is kept of a private repository is for who could fetch it.
+  // Access::owner: copies of a private repository's files must be readable only by the user who fetched them.
   CacheFolder(FileSystem& files, Path root)
       : files_(files), root_(std::move(root)), folders_(files, root_, Access::owner) {}
   Result<void> load(std::string origin);
@@ -88,7 +88,7 @@ class CacheFolder {
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<RecordLog> journal_;
   std::mutex mutex_;
-  CacheState state_;  // texts, absent and headers are guarded by mutex_; the rest stays as it was loaded
+  CacheState state_;  // texts, absent and headers are guarded by mutex_; the rest stays as loaded
 };
 
 }  // namespace dspack::format

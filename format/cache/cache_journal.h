@@ -1,6 +1,6 @@
-// The journal of a cache folder: what of a distant repository is durably kept, and what its bytes were verified
-// against. docs/format.md specifies it. Reads and writes its lines; no I/O.
-// Threads: plain values and pure functions. Errors: damage is a status of loading.
+// The journal of a cache folder: what is durably kept of a remote repository, and the digests that its bytes were
+// verified against. docs/format.md specifies it. Parses and formats its lines; no I/O.
+// Threads: plain values and pure functions. Errors: damage is a result of loading (CacheDamaged).
 #pragma once
 
 #include <map>
@@ -22,23 +22,23 @@ struct KeptText {
   Digest sha256;
 };
 
-/// The header of an ordinary checkpoint's shard, and what was known of the shard when it was read.
+/// The header of an ordinary checkpoint's shard, and the shard's size and version when it was read.
 struct KeptHeader {
   uint64_t file_bytes = 0;
-  std::string version;  // of the shard, as ByteSource::version
+  std::string version;  // the shard's ByteSource::version
   KeptText text;        // the first bytes of the shard: length and JSON
 };
 
 /// A weight file that is kept whole.
 struct KeptFile {
-  Digest sha256;                // of the file
-  std::vector<Digest> tensors;  // of a first fetch, in the file's order; empty: the manifest of the origin has them
+  Digest sha256;                // SHA-256 of the whole file
+  std::vector<Digest> tensors;  // at the first fetch, in the file's order; empty: the origin's manifest has them
 };
 
-/// What is kept of a file that is not whole, by the tensor's place in the file.
+/// Digests of the kept parts of an incomplete file, by the tensor's index in the file.
 struct KeptParts {
   std::map<uint64_t, Digest> tensors;
-  std::map<uint64_t, std::map<uint64_t, Digest>> row_blocks;  // tensor -> number of the block
+  std::map<uint64_t, std::map<uint64_t, Digest>> row_blocks;  // by tensor, then by block number
 };
 
 struct CacheState {
@@ -47,9 +47,9 @@ struct CacheState {
   std::map<std::string, KeptHeader, std::less<>> headers;
   std::map<std::string, KeptFile, std::less<>> files;
   std::map<std::string, KeptParts, std::less<>> parts;
-  /// First fetches of files that are no longer kept: what comes again must be the same.
+  /// Digests at the first fetch of files that are no longer kept: a second fetch must match.
   std::map<std::string, std::vector<Digest>, std::less<>> forgotten;
-  std::vector<std::string> used;  // whole files in the order of their last use known, oldest first; a name may repeat
+  std::vector<std::string> used;  // whole files by last known use, oldest first; a name may repeat
 };
 
 struct CacheLoaded {
@@ -60,26 +60,26 @@ struct CacheDamaged {
   uint64_t offset = 0;
   std::string reason;
 };
-/// It is of another origin, which is named.
+/// The journal belongs to this other origin.
 struct CacheForeign {
   std::string origin;
 };
 using CacheLoad = std::variant<CacheLoaded, CacheDamaged, CacheForeign>;
 
-/// `origin`: the address of the place whose cache it is; empty: any. Loads what is before a torn end.
+/// `origin`: the address whose cache it must be; empty: any. A torn last record is ignored.
 [[nodiscard]] CacheLoad parse_cache_journal(std::string_view text, std::string_view origin);
-/// The origin that a journal names in its first record; nullopt: there is none.
+/// The origin that a journal's first record names; nullopt: it has none.
 [[nodiscard]] std::optional<std::string> cache_origin(std::string_view text);
 
-// Lines, each with its check and its end of line.
+// Journal lines, each with its check and line end.
 [[nodiscard]] std::string cache_line_origin(std::string_view origin);
 [[nodiscard]] std::string cache_line(std::string_view path, const KeptText& text);
 [[nodiscard]] std::string cache_line_absent(std::string_view path);
 [[nodiscard]] std::string cache_line(std::string_view path, const KeptHeader& header);
 [[nodiscard]] std::string cache_line(std::string_view path, const KeptFile& file);
-/// Adds to what is known of the file's parts.
+/// Adds parts to those recorded for the file.
 [[nodiscard]] std::string cache_line(std::string_view path, const KeptParts& parts);
-/// Nothing of the file is kept any more; or of `parts`, these.
+/// The file is no longer kept; or, with `tensors`, only these parts of it.
 [[nodiscard]] std::string cache_line_removed(std::string_view path);
 [[nodiscard]] std::string cache_line_removed(std::string_view path, const std::vector<uint64_t>& tensors);
 [[nodiscard]] std::string cache_line_used(const std::vector<std::string>& paths);

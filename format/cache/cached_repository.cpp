@@ -11,15 +11,13 @@
 namespace dspack::format {
 namespace {
 
-// V3's manifest is about 15 MB.
-
-/// What the cache cannot take is only fetched again: no reason to stop.
+/// Ignores a full disk: what could not be kept is fetched again.
 Result<void> unless_full(const Result<void>& kept) {
   if (!kept && kept.error().kind != ErrorKind::budget) return kept.error();
   return {};
 }
 
-/// A file whose first bytes are here; what lies behind is the origin's, which is asked when it is read.
+/// A file whose first bytes are in memory; the rest is read from the origin on demand.
 class BegunSource final : public ByteSource {
  public:
   BegunSource(Repository& origin, std::string path, KnownFile known, std::string head)
@@ -86,7 +84,7 @@ Result<std::string> CachedRepository::read_text(std::string_view path, uint64_t 
 
 Result<std::string> CachedRepository::fetch_text(std::string_view path, uint64_t limit_bytes,
                                                  const std::stop_token& stop) {
-  constexpr unsigned kTries = 2;  // what a network spoils on the way is often whole the second time
+  constexpr unsigned kTries = 2;  // a transfer corrupted on the way often succeeds the second time
   for (unsigned i = 0; i < kTries; ++i) {
     auto text = origin_->read_text(path, limit_bytes, stop);
     if (!text && text.error().kind == ErrorKind::not_found) TRY(unless_full(folder_.keep_absent(path)));

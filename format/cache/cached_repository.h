@@ -1,7 +1,7 @@
-// A distant repository read through its cache folder: small files, the headers of shards, and the answer that a file is
-// absent are fetched once. Weights are not cached here (weight_cache.h).
+// A remote repository read through its cache folder: small files, shard headers, and the fact that a file is absent are
+// fetched once. Weights are not cached here (weight_cache.h).
 // Threads: thread-safe. Lifetime: borrows the cache folder. Errors: as the origin; corrupt (a companion that differs
-// from the manifest). A full disk is no error: the next run fetches again.
+// from the manifest). A full disk is not an error: the next run fetches again.
 #pragma once
 
 #include <map>
@@ -16,7 +16,8 @@ namespace dspack::format {
 
 class CachedRepository final : public Repository {
  public:
-  /// Reads the origin's manifest, if it has one: its companions are checked against it, and no others are asked for.
+  /// Reads the origin's manifest, if it has one: companions are then checked against it, and no other files are
+  /// requested.
   [[nodiscard]] static Result<std::unique_ptr<CachedRepository>> open(std::unique_ptr<Repository> origin,
                                                                       CacheFolder& folder, const std::stop_token& stop);
 
@@ -24,7 +25,7 @@ class CachedRepository final : public Repository {
   [[nodiscard]] std::optional<HubOrigin> hub_origin() const override { return origin_->hub_origin(); }
   [[nodiscard]] std::string description() const override { return origin_->description(); }
   [[nodiscard]] std::string locate(std::string_view path) const override { return origin_->locate(path); }
-  /// A shard's source reads its header from the cache, and the rest from the origin.
+  /// A shard's source reads the header from the cache, and the rest from the origin.
   [[nodiscard]] Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) override;
   [[nodiscard]] Result<std::unique_ptr<ByteSource>> open_known(std::string_view path, const KnownFile& known,
                                                                std::stop_token stop) override {
@@ -50,7 +51,7 @@ class CachedRepository final : public Repository {
   std::unique_ptr<Repository> origin_;
   CacheFolder& folder_;
   bool is_packed_ = false;
-  std::map<std::string, Digest, std::less<>> companions_;  // of the manifest
+  std::map<std::string, Digest, std::less<>> companions_;  // digests by the manifest
 };
 
 }  // namespace dspack::format

@@ -17,7 +17,7 @@ uint64_t usual_stay_free(uint64_t disk_bytes) {
 Result<void> leave_disk_room(FileSystem& files, const Path& root, uint64_t stay_free_bytes, const CacheSize& size) {
   if (stay_free_bytes == 0) return {};
   const auto free = files.free_bytes(root);
-  if (!free) return {};  // then writing finds out
+  if (!free) return {};  // the write itself will report a full disk
   const uint64_t stays = std::min(stay_free_bytes, saturating_add(size.kept_bytes, size.more_bytes));
   if (*free >= saturating_add(size.more_bytes, stays)) return {};
   return Error{ErrorKind::budget,

@@ -12,7 +12,7 @@
 namespace dspack::format {
 namespace {
 
-constexpr unsigned kMostLevels = 64;  // of folders; a cache has a handful
+constexpr unsigned kMostLevels = 64;  // nested folders; a cache has only a few levels
 
 Result<uint64_t> disk_bytes(FileSystem& files, const Path& folder, unsigned levels) {
   if (levels == 0) return Error{ErrorKind::unsupported, folder.string() + ": lies too deep"};
@@ -31,7 +31,7 @@ Result<uint64_t> disk_bytes(FileSystem& files, const Path& folder, unsigned leve
   return bytes;
 }
 
-/// The beginning of a journal, in which the record of its origin has room.
+/// The beginning of a journal, long enough for the record of its origin.
 Result<std::string> journal_head(FileSystem& files, const Path& journal) {
   constexpr uint64_t kHeadBytes = 64 << 10;
   TRY_ASSIGN(const auto file, files.open_read(journal));
@@ -40,7 +40,7 @@ Result<std::string> journal_head(FileSystem& files, const Path& journal) {
   return head;
 }
 
-/// Why an entry is no cache folder of ours; nullopt: it is one.
+/// Why an entry is not a cache folder of dsrun; nullopt: it is one.
 Result<std::optional<std::string>> strange_reason(FileSystem& files, const Path& folder) {
   const auto is = [](std::string reason) { return std::optional(std::move(reason)); };
   TRY_ASSIGN(const auto info, files.stat(folder));
@@ -63,13 +63,13 @@ Result<std::optional<std::string>> strange_reason(FileSystem& files, const Path&
   }
   if (cache_origin(head)) return std::optional<std::string>();
   if (!head.empty()) return is("its journal is not one of this program");
-  // Whoever began it was killed, or has just begun: nothing was made yet.
+  // The process that created it was killed or has only just started: nothing else may exist yet.
   TRY_ASSIGN(const auto names, files.list(folder));
   if (names.size() > 1) return is("its .dspack-cache says nothing of the other files in it");
   return std::optional<std::string>();
 }
 
-/// The origin in the journal of a cache folder; empty: it does not say yet.
+/// The origin in the journal of a cache folder; empty: not recorded yet.
 Result<std::string> origin_in(FileSystem& files, const Path& folder) {
   TRY_ASSIGN(const auto journal, files.stat(cache_journal_path(folder)));
   if (!journal) return std::string();
@@ -97,7 +97,7 @@ Result<KeptPlace> look_at(FileSystem& files, const Path& root, KeptName name, co
     place.reason = state.error().message;
   }
   TRY_ASSIGN(const auto lock_file, files.stat(cache_lock_path(folder)));
-  if (!lock_file) return place;  // a look creates none
+  if (!lock_file) return place;  // listing must not create one
   const auto lock = lock_kept_place(files, folder, LockKind::shared);
   if (!lock && lock.error().kind == ErrorKind::conflict) place.state = KeptState::in_use;
   return place;
@@ -137,7 +137,7 @@ Result<KeptNames> list_kept_names(FileSystem& files, const Path& root, const std
   TRY_ASSIGN(const auto names, files.list(root));
   for (const std::string& name : names) {
     if (stop.stop_requested()) return stopped();
-    if (name == "hub-commits") continue;  // what names on the Hub meant, a line each
+    if (name == "hub-commits") continue;  // commits that names on the Hub stood for, one per line
     const auto reason = strange_reason(files, root / name);
     if (!reason || *reason) {
       kept.strange.push_back({name, reason ? **reason : reason.error().message});
@@ -199,7 +199,7 @@ Result<CacheState> read_kept_state(FileSystem& files, const Path& folder) {
     return Error{ErrorKind::corrupt,
                  fmt::format("{}: damaged at byte {}: {}", path.string(), damaged->offset, damaged->reason)};
   }
-  return std::move(std::get<CacheLoaded>(load).state);  // without a wanted origin none is foreign
+  return std::move(std::get<CacheLoaded>(load).state);  // any origin was allowed, so this is not CacheForeign
 }
 
 Result<std::unique_ptr<FileLock>> lock_kept_place(FileSystem& files, const Path& folder, LockKind kind) {

@@ -1,6 +1,7 @@
-// What a cache folder has of a distant repository, as a repository that asks nobody: its small files, and the headers
-// of its shards. Enough for the catalogue; weights behind a header are not here (kept_weights.h).
-// Threads: thread-safe. Lifetime: borrows the FileSystem and the state. Errors: not_found (not kept, or not as it was).
+// A cache folder as a repository that sends no requests: its small files and shard headers. Enough for the catalogue;
+// weights are not readable through it (kept_weights.h).
+// Threads: thread-safe. Lifetime: borrows the FileSystem and the state. Errors: not_found (not kept), corrupt (changed
+// since).
 #pragma once
 
 #include <string>
@@ -35,7 +36,7 @@ class KeptRepository final : public Repository {
   const CacheState& state_;
 };
 
-/// A small file, if its bytes are those that the journal speaks of. Errors: not_found (it is gone), corrupt, io.
+/// A small file whose bytes match the journal's digest. Errors: not_found (the file is gone), corrupt, io.
 [[nodiscard]] Result<std::string> read_kept_text(FileSystem& files, const Path& path, const KeptText& kept);
 
 }  // namespace dspack::format

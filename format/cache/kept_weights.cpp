@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMostFindings = 10;
 
-/// The model whose weights are kept, and the files that hold them.
+/// The model whose weights are kept, and the files planned for them.
 struct KeptModel {
   Checkpoint catalogue;
   std::vector<PlannedFile> planned;
@@ -29,7 +29,7 @@ Result<KeptModel> open_kept_model(FileSystem& files, const Path& root, const Cac
   return KeptModel{std::move(catalogue), std::move(planned)};
 }
 
-/// At its final path, or where it grows; nullopt: gone. `size`: of the file that is found.
+/// The file at its final or its part path; nullopt: neither exists. `size`: that of the file found.
 Result<std::optional<Path>> find_kept(FileSystem& files, const Path& root, const std::string& path, uint64_t& size) {
   for (const Path& candidate : {root / path, cache_part_path(root, path)}) {
     TRY_ASSIGN(const auto info, files.stat(candidate));
@@ -52,7 +52,7 @@ std::optional<ByteRange> block_range(const Checkpoint& catalogue, const PlannedF
   return ByteRange{file.offsets[slot] + begin, file.offsets[slot] + std::min(begin + bytes, entry.range.size())};
 }
 
-/// What the journal says of the parts of a file: where each lies, and its digest.
+/// The byte ranges of a file's kept parts by the journal, each with its digest.
 std::vector<std::pair<ByteRange, Digest>> parts_of(const KeptModel& model, const PlannedFile& file,
                                                    const KeptParts& parts) {
   std::vector<std::pair<ByteRange, Digest>> ranges;
@@ -76,7 +76,7 @@ struct PartialFile {
   std::vector<std::pair<ByteRange, Digest>> ranges;
 };
 
-/// A check under way.
+/// State of a check in progress.
 struct Checking {
   FileSystem& files;
   const Path& root;
@@ -105,7 +105,7 @@ struct Checking {
     return hash.finish();
   }
 
-  /// A small file; whether it is as it was.
+  /// Checks a small file.
   void text(const Path& path, const KeptText& kept) {
     ++check.digests;
     check.bytes += kept.size_bytes;
@@ -113,7 +113,7 @@ struct Checking {
     progress.item_done();
   }
 
-  /// A file, or ranges of it.
+  /// Checks ranges of a file.
   Result<void> ranges(const Path& path, const std::vector<std::pair<ByteRange, Digest>>& ranges) {
     const auto file = files.open_read(path);
     if (!file) {

@@ -12,7 +12,7 @@
 namespace dspack::format {
 namespace {
 
-// Beside the connections' sockets and the store's files, below the usual limit of 1,024.
+// Leaves room for the connections' sockets and the store's files below the usual limit of 1,024.
 constexpr unsigned kMaxReaders = 256;
 
 }  // namespace
@@ -34,7 +34,7 @@ WeightCache::WeightCache(CacheFolder& folder, const Checkpoint& catalogue, Cache
 }
 
 WeightCache::~WeightCache() {
-  // Only a hint for what to remove first: a run that cannot leave it has lost nothing.
+  // Only a hint for the order of eviction: failing to write it loses nothing.
   if (!used_.empty()) (void)folder_.journal().append(cache_line_used(used_));
 }
 
@@ -179,7 +179,7 @@ bool WeightCache::has_all_tensors(uint32_t file) const {
   return files_[file].tensors.size() == planned_[file].tensors.size();
 }
 
-/// A file that has all its tensors takes its final name; whoever is killed before leaves that to the next run.
+/// Gives a complete file its final name; if the process is killed first, the next run does it.
 Result<void> WeightCache::move_if_whole(uint32_t file) {
   if (!planned_[file].experts.empty() || !has_all_tensors(file)) return {};
   TRY(folder_.folders().make(final_path(file).parent_path()));
@@ -231,7 +231,7 @@ Result<bool> WeightCache::keep_expert(ExpertKey expert, std::span<const std::spa
   const Path part = folder_.part_path(planned.path);
   auto kept = write_expert(file, expert, tensors);
   if (!kept) {
-    (void)folder_.files().remove_file(part);  // what was begun takes space that is wanted now
+    (void)folder_.files().remove_file(part);  // frees the disk space of the incomplete file
     return kept.error();
   }
   if (auto same = compare_with_first(file, kept->tensors); !same) {
@@ -260,7 +260,7 @@ Result<void> WeightCache::compare_with_first(uint32_t file, const std::vector<Di
 }
 
 void WeightCache::remember(ExpertKey expert, std::span<const std::span<const std::byte>> tensors) {
-  if (catalogue_.manifest()) return;  // which says what they must be
+  if (catalogue_.manifest()) return;  // the manifest has its digests
   const uint32_t file = file_of_.at(expert);
   {
     const std::lock_guard lock(mutex_);
@@ -278,7 +278,7 @@ void WeightCache::remember(ExpertKey expert, std::span<const std::span<const std
   files_[file].first_fetch = std::move(digests);
 }
 
-// What there is ------------------------------------------------------------------------------------------------------
+// Contents -----------------------------------------------------------------------------------------------------------
 
 uint64_t WeightCache::blocks_of(uint32_t tensor) const {
   const uint64_t rows = rows_per_cache_block(catalogue_, tensor);
@@ -322,7 +322,7 @@ uint64_t WeightCache::missing_bytes(uint32_t file) const {
   return missing;
 }
 
-// What earlier processes have left in a cache: taken over as far as the journal and the files agree.
+// Takes over the contents left by earlier processes, as far as the journal and the files agree.
 Result<void> WeightCache::take_over() {
   const CacheState& state = folder_.state();
   std::unordered_map<std::string_view, uint32_t> by_path;
@@ -397,7 +397,7 @@ Result<void> WeightCache::take_over_parts(uint32_t file, const KeptParts& parts)
   return entry.is_moved ? Result<void>() : move_if_whole(file);
 }
 
-/// Experts that were being written when a process died: nothing claims them.
+/// Removes experts that were being written when a process died: nothing claims them.
 Result<void> WeightCache::remove_strays() {
   std::set<Path> folders;
   for (const PlannedFile& planned : planned_) {
@@ -410,14 +410,14 @@ Result<void> WeightCache::remove_strays() {
   return {};
 }
 
-// What leaves a cache: experts, for the limit; whatever has been spoilt.
+// Eviction of experts for the limit; removal of damaged data.
 uint64_t WeightCache::taken_bytes() const {
   return std::max(whole_bytes_, limit_.set_aside_bytes) + other_bytes_ + reserved_bytes_;
 }
 
-/// Null: there is none, even without experts; then none was removed for it. Without bytes, what is above the limit
-/// goes. What others are writing may be removed when it is there, so it is waited for: nobody asks for room who has
-/// some.
+/// Reserves `bytes`, evicting the least recently used experts. Null: there is no room even without experts, and none
+/// was evicted. 0 bytes: only evicts what is above the limit. If no expert can be evicted but others are being written,
+/// waits for those; this cannot deadlock, since no caller holds a Room while it requests one.
 Result<std::unique_ptr<WeightCache::Room>> WeightCache::make_room(uint64_t bytes) {
   for (;;) {
     std::optional<uint32_t> oldest;
@@ -446,7 +446,7 @@ Result<void> WeightCache::leave_room(uint64_t bytes) const {
                          {.kept_bytes = size_bytes(), .more_bytes = bytes});
 }
 
-/// The file goes first: should the process die before the record, the next run misses it and says so.
+/// Removes the file first: if the process dies before the record, the next run finds the file missing and records it.
 Result<void> WeightCache::remove_expert(uint32_t file) {
   {
     const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// What --version says of the source and the compiler that the program was made of.
+// The lines of --version about the source and the compiler of this build.
 // Threads: pure. Errors: none.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace dspack::format {
 
-/// A line each: the commit, where CMake found a repository, and the compiler.
+/// Two lines: the commit, if CMake found a repository, and the compiler.
 [[nodiscard]] std::string source_and_compiler();
 
 }  // namespace dspack::format

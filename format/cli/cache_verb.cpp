@@ -29,7 +29,7 @@ Result<Path> chosen_root(const CacheFlags& flags) {
   return invalid("neither XDG_CACHE_HOME nor HOME names a folder; name that of the caches with --cache");
 }
 
-/// Whether it is an entry that is left alone: then the error says why.
+/// If `name` is an entry that is left alone, returns an error that says why.
 Result<void> check_not_strange(const KeptNames& kept, const std::string& name) {
   for (const StrangeEntry& entry : kept.strange) {
     if (entry.name == name)
@@ -38,7 +38,7 @@ Result<void> check_not_strange(const KeptNames& kept, const std::string& name) {
   return {};
 }
 
-/// `bytes`: that were removed; 0: it stays.
+/// `bytes`: removed; 0: it was kept.
 std::string removal_json(const KeptName& place, uint64_t bytes) {
   return canonical_json(
              {{"name", printable(place.name())}, {"folder", printable(place.folder)}, {"removed_bytes", bytes}}) +
@@ -47,7 +47,7 @@ std::string removal_json(const KeptName& place, uint64_t bytes) {
 
 Result<int> remove_place(const CacheFlags& flags, const Path& root, const KeptName& place) {
   const Path folder = root / place.folder;
-  TRY(lock_kept_place(posix_file_system(), folder, LockKind::exclusive));  // what is in use is not asked about
+  TRY(lock_kept_place(posix_file_system(), folder, LockKind::exclusive));  // fails before asking if it is in use
   TRY_ASSIGN(const uint64_t bytes, kept_disk_bytes(posix_file_system(), folder));
   const std::string what = fmt::format("{} ({})", brief(place.name()), human_bytes(bytes));
   if (!flags.yes && !can_ask())

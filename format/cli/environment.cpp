@@ -20,7 +20,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Of the first variable that is set and not empty.
+/// The value of the first variable that is set and not empty.
 std::string first_of(std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (std::string value = variable(name); !value.empty()) return value;
@@ -52,7 +52,7 @@ std::string hub_token() {
   if (is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return "";
   if (std::string token = first_word(variable("HF_TOKEN")); !token.empty()) return token;
   const std::string path = variable("HF_TOKEN_PATH");
-  // No token file is the usual case and no error.
+  // A missing token file is the usual case, not an error.
   const Path home = hub_home();
   if (path.empty() && home.empty()) return "";
   const auto text = read_text(posix_file_system(), path.empty() ? home / "token" : Path(path), kMaxTokenBytes);
@@ -81,7 +81,7 @@ RemoteOptions remote_options_from_environment() {
         "or DSPACK_TOKEN_OVER_HTTP=1 on a network that you trust",
         without_password(options.hub_endpoint));
   }
-  // libcurl, TLS and the environment keep copies of it that nobody can wipe.
+  // libcurl, TLS and the environment keep copies of the token that cannot be wiped.
   if (!options.hub_token.empty()) forbid_core_dumps();
   return options;
 }

@@ -8,7 +8,7 @@
 namespace dspack::format {
 namespace {
 
-/// Text as man(7) prints it literally: hyphens stay hyphens, and no line is taken for a request.
+/// Escapes text so that man(7) prints it literally: hyphens stay hyphens, and no line is taken for a request.
 std::string roff(std::string_view text) {
   std::string out;
   bool begins_line = true;
@@ -26,7 +26,7 @@ std::string roff(std::string_view text) {
   return out;
 }
 
-/// Lines as they are: examples and tables.
+/// Text whose lines are not filled: examples and tables.
 std::string literal(std::string_view text) {
   return fmt::format(".nf\n{}\n.fi\n", roff(text));
 }
@@ -58,7 +58,7 @@ std::string synopsis(const ProgramSheet& program, const VerbSheet& verb) {
   return line + "\n.br\n";
 }
 
-/// What may follow an option: files, folders, a few words, or anything.
+/// The kinds of values that completion offers after an option.
 enum class Value { none, file, folder, words, any };
 
 struct Completed {
@@ -150,7 +150,7 @@ complete -F _{0} {0}
                      program.name, fmt::join(verb_names(program), " "), values, options);
 }
 
-/// In single quotes, for zsh and fish; a backslash comes before each of `escaped`.
+/// In single quotes, for zsh and fish; the characters in `escaped` get a backslash.
 std::string quoted(std::string_view text, std::string_view escaped) {
   std::string out = "'";
   for (const char c : text) {

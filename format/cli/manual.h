@@ -1,6 +1,6 @@
-// A program's manual page and its completions for shells, made of the same tables that its --help prints, so that they
-// cannot differ from it. The build writes them to files (cmake/install.cmake); `PROGRAM --completion bash` prints them.
-// Threads: pure. Errors: invalid, a shell that is not known.
+// A program's manual page and its shell completions, generated from the same tables as its --help, so that they cannot
+// differ from it. The build writes them to files (cmake/install.cmake); `PROGRAM --completion bash` prints them.
+// Threads: pure. Errors: invalid (an unknown shell).
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@
 namespace dspack::format {
 
 struct VerbSheet {
-  std::string name;   // empty: the verb of a command line that names none
-  std::string about;  // a line
-  std::string text;   // in place of the line, where the verb has more to say
+  std::string name;   // empty: the default verb
+  std::string about;  // one line
+  std::string text;   // replaces `about` where it is not empty
   std::string footer;
   std::vector<OptionSheet> options;
 };
@@ -23,10 +23,10 @@ struct VerbSheet {
 struct ProgramSheet {
   std::string name;
   std::string version;
-  std::vector<VerbSheet> verbs;  // the first has no name
+  std::vector<VerbSheet> verbs;  // the first is the default verb, without a name
 };
 
-/// In the language of man(7).
+/// In the markup of man(7).
 [[nodiscard]] std::string manual_page(const ProgramSheet& program);
 
 /// `shell`: bash, zsh or fish.

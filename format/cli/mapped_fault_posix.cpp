@@ -14,7 +14,7 @@
 namespace dspack::format {
 namespace {
 
-// Everything below runs within a signal's handler: no memory is allocated, no lock is taken.
+// Everything below runs in a signal handler: it allocates no memory and takes no lock.
 
 std::array<char, 256> first_words;  // "dsrun: ", set once, before any other thread runs
 
@@ -42,8 +42,8 @@ uintptr_t take_hex(const char*& from, const char* end) {
   return value;
 }
 
-/// Writes the file's name if this line of /proc/self/maps, "1000-2000 rw-p 00000000 fe:00 123   /name", is of
-/// `address`.
+/// If this line of /proc/self/maps, "1000-2000 rw-p 00000000 fe:00 123   /name", covers `address`, writes the file's
+/// name.
 bool write_name(const char* line, const char* end, uintptr_t address) {
   const char* at = line;
   const uintptr_t first = take_hex(at, end);
@@ -53,16 +53,16 @@ bool write_name(const char* line, const char* end, uintptr_t address) {
   if (address < first || address >= last) return false;
   const char* const name = std::find(at, end, '/');
   if (name == end) return false;
-  for (const char* c = name; c != end; ++c)  // no name steers the terminal
+  for (const char* c = name; c != end; ++c)  // a name must not control the terminal
     say(*c >= ' ' && *c < 0x7f ? c : "?", 1);
   return true;
 }
 
-/// The file that is mapped there, if the system says it.
+/// Writes the name of the file that is mapped at `address`; false if the system does not report it.
 bool write_file_at(uintptr_t address) {
   const int maps = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0) return false;
-  static std::array<char, 8192> text;  // longer than a line can be
+  static std::array<char, 8192> text;  // longer than any line
   size_t held = 0;
   for (;;) {
     const ssize_t got = ::read(maps, text.data() + held, text.size() - held);

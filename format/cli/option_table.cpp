@@ -41,7 +41,7 @@ Result<double> parse_real(std::string_view text, double low, double high) {
 }
 
 Result<uint64_t> parse_count(std::string_view text, uint64_t low, uint64_t high) {
-  constexpr uint64_t kThousand = 1024;  // as lengths of contexts are counted
+  constexpr uint64_t kThousand = 1024;  // as context lengths are counted
   const bool in_thousands = text.ends_with('k') || text.ends_with('K');
   const std::optional<uint64_t> number = parse_decimal(in_thousands ? text.substr(0, text.size() - 1) : text);
   const uint64_t unit = in_thousands ? kThousand : 1;
@@ -54,7 +54,7 @@ Result<uint64_t> parse_large_size(std::string_view text, std::string_view usual_
   constexpr uint64_t kThousand = 1000;
   const std::optional<uint64_t> plain = parse_decimal(text);
   if (!plain || *plain == 0 || *plain >= kLeastBytes) return parse_size(text);
-  // A number above a thousand was counted in the next smaller unit.
+  // A number of a thousand or more was probably meant in the next smaller unit.
   const std::string_view unit = *plain < kThousand ? usual_unit : usual_unit == "GB" ? "MB" : "KB";
   return invalid(fmt::format("{} would be {}; did you mean {}{}?", quote(text),
                              *plain == 1 ? "1 byte" : fmt::format("{} bytes", *plain), *plain, unit));
@@ -80,7 +80,7 @@ Result<uint64_t> parse_some_rate(std::string_view text) {
 std::string help_entry(std::string_view name, std::string_view about) {
   std::string text = fmt::format("  {:<{}}", name, kNameColumns - 2);
   size_t column = text.size();
-  if (column > kNameColumns || text.back() != ' ') column = kHelpColumns;  // too long: the rest begins a line
+  if (column > kNameColumns || text.back() != ' ') column = kHelpColumns;  // the description begins a new line
   while (!about.empty()) {
     const std::string_view word = about.substr(0, about.find(' '));
     about.remove_prefix(std::min(about.size(), word.size() + 1));
@@ -100,7 +100,7 @@ std::string help_entry(std::string_view name, std::string_view about) {
 
 namespace {
 
-/// Words up to a column; the rest begins a line of `indent` spaces.
+/// Appends words, wrapped at kHelpColumns; continuation lines are indented by `indent` spaces.
 void fill(std::string& text, size_t& column, std::string_view words, size_t indent) {
   while (!words.empty()) {
     const std::string_view word = words.substr(0, words.find(' '));
@@ -117,7 +117,7 @@ void fill(std::string& text, size_t& column, std::string_view words, size_t inde
   }
 }
 
-/// An example and what it does, with spaces between: on two lines where one is too short.
+/// An example and its explanation, separated by spaces: on two lines if they do not fit on one.
 std::string example_text(std::string_view line) {
   constexpr size_t kIndent = 6;
   const size_t gap = line.rfind("  ");
@@ -133,7 +133,7 @@ std::string example_text(std::string_view line) {
 
 std::string help_text(std::string_view text) {
   std::string filled;
-  size_t column = 0;  // where the next word of the paragraph goes; 0: a line begins
+  size_t column = 0;  // column of the next word of the paragraph; 0: at the beginning of a line
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));

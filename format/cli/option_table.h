@@ -1,5 +1,5 @@
-// The options of one verb: added under headings of its help text, read by parsers that return Result, with
-// --dev KEY=VALUE for what only developers need. The only file that knows CLI11 is its source.
+// The options of one verb: added under headings of its help text, read by parsers that return Result, with --dev
+// KEY=VALUE for settings that only developers need. Only this table and verb.cpp use CLI11.
 // Threads: main. Lifetime: variables that options are read into must stay in place until the command line has been
 // parsed. Errors: a value that its parser refuses is wrong usage.
 #pragma once
@@ -28,14 +28,15 @@ namespace dspack::format {
 [[nodiscard]] Result<uint64_t> parse_whole(std::string_view text, uint64_t low, uint64_t high);
 /// A decimal number within bounds. Errors: invalid.
 [[nodiscard]] Result<double> parse_real(std::string_view text, double low, double high);
-/// The same, where 1k is 1024: "4096", "32k".
+/// As parse_whole, with a suffix k for 1024: "4096", "32k".
 [[nodiscard]] Result<uint64_t> parse_count(std::string_view text, uint64_t low, uint64_t high);
-/// A size such as "5GB", of what is never a handful of bytes (memory, a disk, a rate): a small number without a unit is
-/// asked back, "24" would be 24 bytes; did you mean 24GB? `usual_unit`: GB, or MB for what is smaller. Errors: invalid.
+/// A size such as "5GB" that is never only a few bytes (memory, a disk, a rate). A small number without a unit is an
+/// error that suggests one: "24" would be 24 bytes; did you mean 24GB? `usual_unit`: GB, or MB for smaller sizes.
+/// Errors: invalid.
 [[nodiscard]] Result<uint64_t> parse_large_size(std::string_view text, std::string_view usual_unit = "GB");
-/// The same, above 0.
+/// As parse_large_size, but above 0.
 [[nodiscard]] Result<uint64_t> parse_some_size(std::string_view text);
-/// A rate such as "20MB" a second, likewise.
+/// A rate such as "20MB" per second; above 0, and small numbers need a unit.
 [[nodiscard]] Result<uint64_t> parse_some_rate(std::string_view text);
 
 /// A parser of numbers from `low` to `high`.
@@ -66,15 +67,15 @@ auto any_number() {
   return between<T>(0, std::numeric_limits<T>::max());
 }
 
-/// Columns of a help text: what every terminal has.
+/// Width of help texts: every terminal has 80 columns.
 inline constexpr size_t kHelpColumns = 80;
-/// An entry of a help text: a name, and in a column beside it what it is about.
+/// An entry of a help text: a name, and its description in a second column.
 [[nodiscard]] std::string help_entry(std::string_view name, std::string_view about);
-/// A text in lines of kHelpColumns. Lines that do not end a sentence go on in the next one; those that begin with a
-/// space stay, but for an example whose explanation has no room beside it.
+/// Fills a text to lines of kHelpColumns. A line that does not end a sentence is joined with the next one; lines that
+/// begin with a space are kept, except that an example too long for one line gets its explanation on the next.
 [[nodiscard]] std::string help_text(std::string_view text);
 
-/// The error for a text that is none of `names` (at least two); it names the nearest.
+/// The error for a text that is none of `names` (at least two); it suggests the nearest.
 [[nodiscard]] Error none_of(std::string_view text, const std::vector<std::string>& names);
 
 /// A parser of names.
@@ -90,13 +91,13 @@ auto one_of(std::vector<std::pair<std::string, T>> choices) {
   };
 }
 
-/// An option as a help text, a manual page or a completion shows it.
+/// An option as help texts, manual pages and completions show it.
 struct OptionSheet {
-  std::vector<std::string> names;  // "-p", "--prompt"; of an argument without a name what the help text calls it
-  std::string type;                // of its value; empty: it takes none
+  std::vector<std::string> names;  // "-p", "--prompt"; of a positional argument, its name in the help text
+  std::string type;                // type of its value; empty: it takes none
   std::string about;
   std::string heading;
-  std::string fallback;  // the value without this option, where the help text shows one
+  std::string fallback;  // value without this option, if the help text shows one
   bool required = false;
 };
 
@@ -104,14 +105,14 @@ class OptionTable {
  public:
   using Take = std::function<Result<void>(const std::string&)>;
 
-  /// An option that was added, for what it has to do with others.
+  /// An option that was added, to declare its relations with others.
   class Option {
    public:
     explicit Option(CLI::Option* option) : option_(option) {}
     Option& required();
     Option& excludes(const Option& other);
     Option& needs(const Option& other);
-    /// The value that the help text shows as the one without this option.
+    /// Sets the default value that the help text shows.
     Option& shows_default(const std::string& text);
 
    private:
@@ -120,34 +121,34 @@ class OptionTable {
 
   explicit OptionTable(CLI::App& app) : app_(app), dev_(std::make_shared<std::vector<DevKey>>()) {}
 
-  /// In place of the line that the list of verbs has.
+  /// Replaces the verb's line of the list of verbs in its own help text.
   void explain(const std::string& text);
-  /// Examples and more, after the options.
+  /// Examples and notes after the options.
   void footer(const std::string& text);
-  /// From here on options stand under this heading of the help text.
+  /// Options added from now on appear under this heading of the help text.
   void heading(std::string text) { heading_ = std::move(text); }
 
-  /// An argument without a name, or `name` of one or two spellings: "-p,--prompt". `type` is what the help text shows
-  /// for the value. Given more than once, it is wrong usage.
+  /// Adds a positional argument, or an option `name` with one or two spellings: "-p,--prompt". `type` describes the
+  /// value in the help text. Giving it twice is wrong usage.
   Option take(const std::string& name, const std::string& type, Take take, const std::string& about);
-  /// The same, read by `parse`: text -> Result<what `into` takes>.
+  /// As `take`, with `parse`: text -> Result<value assignable to `into`>.
   template <class T, class Parse>
   Option add(const std::string& name, const std::string& type, T& into, Parse parse, const std::string& about) {
     return take(name, type, reader(into, std::move(parse)), about);
   }
-  /// Text as it is; `into` is a std::string or an optional one.
+  /// As `take`, storing the text unchanged; `into` is a std::string or an optional one.
   template <class T>
   Option add(const std::string& name, const std::string& type, T& into, const std::string& about) {
     return take(name, type, text_reader(into), about);
   }
   Option flag(const std::string& name, bool& into, const std::string& about);
-  /// May be repeated: each value is taken by itself.
+  /// May be repeated: `take` gets each value separately.
   Option each(const std::string& name, const std::string& type, Take take, const std::string& about);
-  /// All words up to the next option; `delimiter` divides them further, unless it is 0.
+  /// Takes all words up to the next option; a `delimiter` other than 0 splits them further.
   Option words(const std::string& name, const std::string& type,
                std::function<Result<void>(const std::vector<std::string>&)> take, const std::string& about,
                char delimiter = 0);
-  /// Its value may be left out, and is empty then.
+  /// The value may be omitted, and is then empty.
   Option maybe_valued(const std::string& name, const std::string& type, std::optional<std::string>& into,
                       const std::string& about);
   /// --dev KEY=VALUE: as `take`.
@@ -164,9 +165,9 @@ class OptionTable {
   /// --dev KEY, without a value.
   void dev_flag(const std::string& key, bool& into, const std::string& about);
 
-  /// Adds --dev itself, where there are keys. Called once, after all the others.
+  /// Adds --dev itself if there are keys. Call once, after all other options.
   void finish();
-  /// All that were added, those of the program's runner among them.
+  /// All options, including those that the program's runner added.
   [[nodiscard]] std::vector<OptionSheet> sheets() const;
 
  private:

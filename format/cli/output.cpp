@@ -22,10 +22,10 @@ namespace {
 
 constexpr std::string_view kDim = "\x1b[2m", kNotDim = "\x1b[22m";
 constexpr std::string_view kClearDown = "\x1b[J";
-// Octal, since a D or a digit that follows \x1b would be taken for a part of it.
+// Octal, since a D or a digit after \x1b would be parsed as part of it.
 constexpr std::string_view kMakeRoom = "\033D\033[A", kSaveAndGoDown = "\0337\033[B", kRestore = "\0338";
 
-// Nobody changes the environment, so that any thread may read it.
+// The environment never changes, so any thread may read it.
 bool has_capabilities() {
   const char* const terminal = std::getenv("TERM");  // NOLINT(concurrency-mt-unsafe)
   return terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
@@ -36,26 +36,26 @@ bool can_dim() {
   return (no_color == nullptr || *no_color == '\0') && has_capabilities();
 }
 
-/// The terminal, as far as this process has written to it: it has one, as it has one stdout and one stderr. Its column
-/// is followed from what is written here; who writes around it (a line editor) ends at the begin of a line.
+/// The terminal, as far as this process has written to it; one per process, like stdout and stderr. The cursor's column
+/// is tracked from what is written here; code that writes around it (a line editor) ends at the beginning of a line.
 struct Screen {
-  std::mutex mutex;            // guards what follows
-  std::string status;          // what is drawn; empty: nothing
-  Shade shade = Shade::plain;  // of it
-  size_t column = 0;  // of the cursor, where stdout and stderr share the terminal; the width: the next character wraps
-  bool is_dim = false;  // what is written, see dim_data
+  std::mutex mutex;            // guards the following members
+  std::string status;          // as drawn; empty: none
+  Shade shade = Shade::plain;  // look of the status line
+  size_t column = 0;    // the cursor's, if stdout and stderr share the terminal; at the width the next character wraps
+  bool is_dim = false;  // set by dim_data
 };
 Screen screen;
 
-/// Under the mutex, as the following ones. The cursor stands at the begin of the status line, or above it.
+/// Requires the mutex, as do the following functions. The cursor is at the beginning of the status line, or above it.
 std::string erasure() {
   if (screen.status.empty()) return {};
   screen.status.clear();
   return std::string(screen.column == 0 ? "\r" : "").append(kClearDown);
 }
 
-/// Below a line that has been begun the cursor returns to its place: at the bottom of the screen a line feed (as IND,
-/// which keeps the column) makes room first.
+/// If the cursor's line has text, draws below it and returns the cursor to its place: at the bottom of the screen a
+/// line feed (IND, which keeps the column) makes room first.
 std::string drawing(std::string_view status) {
   if (status.empty()) return {};
   screen.status = status;
@@ -91,7 +91,7 @@ void put(std::FILE* stream, std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stream);
 }
 
-/// What goes to the terminal of the status line leaves that below it in one piece, so that it does not flicker.
+/// Writes erasure, text and redrawn status line to a shared terminal in one piece, so that it does not flicker.
 void write(std::FILE* stream, std::string_view text) {
   const std::lock_guard lock(screen.mutex);
   const bool shares = streams_share_terminal();
@@ -148,11 +148,11 @@ bool can_redraw() {
 void draw_status(std::string_view line, Shade shade) {
   const std::lock_guard lock(screen.mutex);
   const bool shares = streams_share_terminal();
-  if (shares) std::fflush(stdout);  // what was written before comes before
+  if (shares) std::fflush(stdout);  // keeps the order of the output
   const size_t columns = stderr_columns();
   std::string text = erasure();
   screen.shade = shade;
-  // A character that waits to wrap would lose its place.
+  // Restoring the cursor would lose a pending wrap.
   if (!shares || screen.column < columns) text += drawing(clipped(message_line(line), columns));
   put(stderr, text);
   std::fflush(stderr);
@@ -180,7 +180,7 @@ void print_help(std::string_view text) {
 
 namespace {
 
-std::atomic<bool> quiet{false};  // of the process, as stderr is
+std::atomic<bool> quiet{false};  // one per process, as stderr is
 
 }  // namespace
 
@@ -198,7 +198,7 @@ Result<void> try_output(const std::string& file) {
   TRY_ASSIGN(const auto there, files.stat(file));
   if (there && there->is_directory) return Error{ErrorKind::conflict, file + ": is a folder; name a file in it"};
   TRY_ASSIGN(const bool stream, is_stream(files, file));
-  if (stream) return {};  // it is opened when there is something to write
+  if (stream) return {};  // opened when there is something to write
   const Path folder = Path(file).has_parent_path() ? Path(file).parent_path() : Path(".");
   TRY_ASSIGN(const auto parent, files.stat(folder));
   if (!parent || !parent->is_directory) {
@@ -213,7 +213,7 @@ Result<void> try_output(const std::string& file) {
 Result<void> try_output_folder(const std::string& folder) {
   FileSystem& files = posix_file_system();
   Path there = folder;
-  Path missing;  // the first folder that has to be made
+  Path missing;  // the first folder that has to be created
   TRY_ASSIGN(auto info, files.stat(there));
   while (!info) {
     missing = there;
@@ -221,8 +221,8 @@ Result<void> try_output_folder(const std::string& folder) {
     TRY_ASSIGN(info, files.stat(there));
   }
   if (!info->is_directory) return Error{ErrorKind::conflict, there.string() + ": exists and is not a folder"};
-  if (missing.empty()) return {};  // what is in it decides
-  // A name of its own: parts of a repack may begin at the same moment.
+  if (missing.empty()) return {};  // its contents decide whether it can be used
+  // A unique name: parts of a repack may start at the same moment.
   const Path tried =
       temporary_of(there / fmt::format("{}-{:08x}", missing.filename().string(), std::random_device()()));
   const auto made = files.open_write(tried, OpenMode::create);
@@ -234,7 +234,7 @@ int finish_output(int status) {
   const bool is_flushed = std::fflush(stdout) == 0;
   const int reason = errno;
   if (is_flushed && std::ferror(stdout) == 0) return status;
-  // An earlier write failed, and what it said is long overwritten.
+  // An earlier write failed; its errno has been overwritten since.
   print_error(is_flushed ? "cannot write to standard output"
                          : fmt::format("cannot write to standard output: {}", std::generic_category().message(reason)));
   return status == 0 ? 1 : status;

@@ -1,6 +1,6 @@
-// What a program writes for people and for pipes, and the status line of its terminal. Text for people passes the one
-// filter of foreign_text.h here, so that no place that prints can forget it and no name can steer the terminal;
-// failures of stdout are noticed. Threads: thread-safe.
+// A program's output for people and for pipes, and the status line of its terminal. Text for people passes the filter
+// of foreign_text.h here, so no print site can forget it and no name can control the terminal; write failures on stdout
+// are noticed. Threads: thread-safe.
 #pragma once
 
 #include <string>
@@ -10,74 +10,74 @@
 
 namespace dspack::format {
 
-/// A report to stdout, in lines: unprintable characters become escapes, and no URL shows a password. A failure is
-/// remembered for finish_output; so with the next two. (A line feed stays: a piece of text from outside that could have
-/// one passes brief() or printable() before.)
+/// Prints a report of one or more lines to stdout: unprintable characters become escapes, and URLs lose their
+/// passwords. A failure is remembered for finish_output, as by all functions that print to stdout. (Line feeds stay:
+/// text from outside that may contain one must pass brief() or printable() first.)
 void print_out(std::string_view text);
 
-/// One line to stdout, a finding say: as message_line has it.
+/// Prints one line, such as a finding, to stdout, as message_line makes it.
 void print_line(std::string_view text);
 
-/// JSON to stdout: unprintable characters are spelt \uXXXX, so that its values stay what they are.
+/// Prints JSON to stdout: unprintable characters become \uXXXX, which leaves its values unchanged.
 void print_json(std::string_view json);
 
-/// To stdout what the user asked for itself (a model's answer, a rendered prompt, a page): a pipe or a file gets the
-/// bytes as they are, a terminal what printable_text makes of them.
+/// Prints to stdout what the user asked for (a model's answer, a rendered prompt, a page): a pipe or a file gets the
+/// bytes unchanged, a terminal gets them through printable_text.
 void print_data(std::string_view data);
 
-/// Writes one line to stderr, as message_line has it; a stderr that is closed is no reason to fail.
+/// Prints one line to stderr, as message_line makes it; a closed stderr is not an error.
 void print_error(std::string_view line);
 
-/// What follows on stdout is dimmed, or not any more: on a terminal, unless NO_COLOR is set (no-color.org).
+/// Starts or ends dimming of what follows on stdout: on a terminal, unless NO_COLOR is set (no-color.org).
 void dim_data(bool on);
 
-/// The cursor of the terminal at stdout goes to the first column, so many rows up, and everything from there on is
-/// erased.
+/// Moves the cursor of the terminal at stdout to the first column, `rows_up` rows up, and erases everything from there
+/// on.
 void begin_redraw(int rows_up);
 
-/// Lines of our own to stderr, a help text say, of whatever length.
+/// Prints text of our own, such as a help text, to stderr, at any length.
 void print_help(std::string_view text);
 
-/// Flushes stdout. Returns `status`, or 1 with a message if something that was written is lost (a full disk).
+/// Flushes stdout. Returns `status`, or 1 with a message if any output was lost (a full disk).
 [[nodiscard]] int finish_output(int status);
 
-/// Whether write_output could write to a file that a user has named: tried before the work whose result it is to take,
-/// by a file beside it that is removed again; what is there stays as it is. An empty name: there is none to write.
-/// Errors: not_found (the folder), conflict (a folder has the name), io.
+/// Checks, before long work, that write_output could write its result to a file that the user has named: creates a file
+/// beside it and removes it again; an existing file is not changed. An empty name: nothing to check. Errors: not_found
+/// (the folder), conflict (a folder has the name), io.
 [[nodiscard]] Result<void> try_output(const std::string& file);
 
-/// Whether a folder can be made where there is none yet, likewise. Errors: conflict (something else is there), io.
+/// Checks in the same way that a folder exists or can be created. Errors: conflict (something else has the name), io.
 [[nodiscard]] Result<void> try_output_folder(const std::string& folder);
 
-/// From here on only results and errors are printed: no progress, and no notes on a terminal. Called by main, before
+/// From now on only results and errors are printed: no progress, and no notes on a terminal. Called by main, before
 /// other threads start.
 void be_quiet();
 [[nodiscard]] bool is_quiet();
 
-/// How a status line looks: dimmed, unless NO_COLOR is set, where it stands below an answer.
+/// Look of a status line: `dimmed` is for a line below an answer, and has no effect if NO_COLOR is set.
 enum class Shade { plain, dimmed };
 
-/// The status line of the terminal at stderr becomes this one, clipped to the terminal's width; empty: there is none.
-/// It stands where the cursor is, and where an answer on the same terminal has begun its line, on the next one. It is
-/// gone before anything else is written, and stays below what an answer goes on with.
+/// Replaces the status line of the terminal at stderr, clipped to the terminal's width; empty: removes it. It is drawn
+/// at the cursor, or on the next line if an answer on the same terminal has begun its line. It is erased before
+/// anything else is written, and stays below an answer as that continues.
 void draw_status(std::string_view line, Shade shade);
 void clear_status();
 
 /// Whether stderr is a terminal on which a line can be redrawn, and that is wanted (be_quiet).
 [[nodiscard]] bool can_redraw();
 
-/// Whether a terminal that a person looks at shows what is written there, and notes are wanted (be_quiet).
+/// Whether stderr is a terminal, and notes are wanted (be_quiet).
 [[nodiscard]] bool stderr_is_terminal();
 [[nodiscard]] bool stdout_is_terminal();
 /// Whether both are the same terminal.
 [[nodiscard]] bool streams_share_terminal();
 
-/// Columns of the terminal behind stderr, now.
+/// Current width of the terminal at stderr; 80 if unknown.
 [[nodiscard]] size_t stderr_columns();
 
-/// Whether a person is there to be asked.
+/// Whether stdin and stderr are terminals, so that a person can be asked.
 [[nodiscard]] bool can_ask();
-/// Asks on stderr and reads a line from stdin: whether it says yes. Nothing is no.
+/// Asks on stderr and reads a line from stdin: whether it is yes. An empty line means no.
 [[nodiscard]] bool ask_yes(std::string_view question);
 
 /// "688.6 GB", "44.1 MB", "512 B": decimal units, as disks and the Hub count.

@@ -7,7 +7,7 @@
 
 namespace dspack::format {
 
-/// From here on the process leaves no core dump, and its memory cannot be read by other processes of the same user.
+/// From now on the process leaves no core dump, and other processes of the same user cannot read its memory.
 void forbid_core_dumps();
 
 /// Turns Ctrl-C and SIGTERM into a stop request; the second one ends the process at once with status 130.
@@ -24,20 +24,21 @@ class InterruptWatch {
   std::jthread thread_;
 };
 
-/// Standard input, output and error that were closed when the program was started are opened, on /dev/null and the
-/// wrong way round: no file or connection gets their numbers, and using them fails as it would. First of all in main.
+/// Opens standard input, output and error on /dev/null, in the wrong direction, if they were closed when the program
+/// started: no file or connection gets their numbers, and using them fails as on a closed stream. Must come first in
+/// main.
 void occupy_standard_streams();
 
-/// Memory that runs out where no error can be returned (nlohmann/json's destructor allocates, for one) ends the process
-/// with one line and status 1, as it does elsewhere; what is on disk is as after a kill. `program`: its name.
+/// If memory runs out where no error can be returned (nlohmann/json's destructor allocates, for example), ends the
+/// process with one line and status 1, as other errors do; files on disk are as after a kill. `program`: its name.
 void end_where_memory_runs_out(const char* program);
 
-/// Blocks of a MiB and more go back to the system when they are freed. By default the C library keeps some of them for
-/// each thread that has ever had one, beyond what the program says that it needs.
+/// Returns freed blocks of 1 MiB and more to the system. By default the C library keeps some of them for each thread
+/// that has ever had one, beyond the memory that the program says it needs.
 void return_large_blocks();
 
-/// A peer that closes a connection while something is sent over it is then an error of that sending, not a signal
-/// (SIGPIPE) that ends the process; a closed stdout likewise.
+/// Ignores SIGPIPE: sending on a connection that the peer has closed, or writing to a closed stdout, returns an error
+/// instead of ending the process.
 void ignore_broken_connections();
 
 }  // namespace dspack::format

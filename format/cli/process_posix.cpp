@@ -28,7 +28,7 @@ void write_error(const char* text) {
   (void)!::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-/// Whether memory is at its end: then the library may have had none for the exception itself.
+/// Whether memory has run out; the library may then have had none for the exception itself.
 bool is_out_of_memory() {
   constexpr size_t kSome = 16UL << 20;  // more than a thread's stack
   void* const some = std::malloc(kSome);
@@ -47,7 +47,7 @@ bool is_out_of_memory() {
   } catch (const std::exception& mistake) {
     write_error(mistake.what());
     write_error("\n");
-  } catch (...) {  // the core shows what it was
+  } catch (...) {  // the core dump shows the exception
   }
   if (!no_memory) std::abort();
   static std::atomic_flag is_said = ATOMIC_FLAG_INIT;
@@ -68,7 +68,7 @@ sigset_t interrupts() {
 }  // namespace
 
 void forbid_core_dumps() {
-  // The kernel then writes no core, hands none to a program that collects them (which a limit on their size does not
+  // The kernel then writes no core, passes none to a program that collects them (which a limit on their size does not
   // prevent), and lets no other process of the user read this one's memory. It cannot fail with these arguments.
   (void)prctl(PR_SET_DUMPABLE, 0L, 0L, 0L, 0L);
 }
@@ -90,14 +90,14 @@ InterruptWatch::InterruptWatch() {
 
 InterruptWatch::~InterruptWatch() {
   thread_.request_stop();
-  // To this thread only, which waits for the signal and takes it as a word to look at `quit`: nothing is terminated.
+  // Only to this thread, which waits for the signal and then checks `quit`: nothing is terminated.
   pthread_kill(thread_.native_handle(), SIGTERM);  // NOLINT(bugprone-bad-signal-to-kill-thread,cert-pos44-c)
 }
 
 void occupy_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The lowest number that is free, which is this one. Where there is no /dev/null, nothing better can be done.
+    // Gets the lowest free number, which is this one. Without /dev/null nothing can be done.
     (void)::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }

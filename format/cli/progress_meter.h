@@ -1,6 +1,6 @@
-// How far a long work is, as one line: amounts, the rate of the last seconds, the time left, and what it waits for
-// where nothing comes. Told of events with their times and asked at any time, so that a clock drives what is shown, not
-// arrivals.
+// The progress of long work as one line: amounts, recent rate, time left, and, if nothing arrives, what it waits for.
+// Events are recorded with their times and the line can be requested at any time, so that a clock drives the display,
+// not arrivals.
 // Threads: single-thread; the owner has the mutex.
 #pragma once
 
@@ -16,14 +16,14 @@
 
 namespace dspack::format {
 
-/// The rate of the last seconds of an amount that grows. Threads: single-thread.
+/// The rate of a growing amount over the last seconds. Threads: single-thread.
 class RecentRate {
  public:
   using Time = std::chrono::steady_clock::time_point;
   void start(uint64_t amount, Time now);
-  /// What the amount has grown to.
+  /// Records that the amount has grown to `amount`.
   void reached(uint64_t amount, Time now);
-  /// A second.
+  /// Amount per second.
   [[nodiscard]] double at(Time now) const;
 
  private:
@@ -34,7 +34,7 @@ class RecentRate {
   };
   uint64_t amount_ = 0;
   std::array<Sample, kSamples> samples_{};
-  size_t sampled_ = 0;  // how many there were; the last kSamples are kept
+  size_t sampled_ = 0;  // number of samples taken; the last kSamples are kept
 };
 
 class ProgressMeter {
@@ -46,9 +46,9 @@ class ProgressMeter {
   void advance(uint64_t bytes, Time now);
   void item_done(Time now);
 
-  /// "packing: 20.4 GB of 688.6 GB, 12 of 163 files, 310.2 MB/s, 36 min 02 s left"; where nothing has come for some
-  /// seconds "..., no byte for 12 s, retry 2 of 11 in 8 s" in place of rate and time left. `wait`: of transfers that
-  /// the work may depend on.
+  /// "packing: 20.4 GB of 688.6 GB, 12 of 163 files, 310.2 MB/s, 36 min 02 s left"; if nothing has arrived for some
+  /// seconds "..., no byte for 12 s, retry 2 of 11 in 8 s" instead of rate and time left. `wait`: the state of
+  /// transfers that the work may depend on.
   [[nodiscard]] std::string line(Time now, const Wait& wait = std::nullopt) const;
 
  private:
@@ -63,16 +63,16 @@ class ProgressMeter {
   RecentRate rate_;
 };
 
-/// Shorter pauses are usual.
+/// Shorter silences are normal and not reported.
 inline constexpr double kSilenceSeconds = 3;
 
-/// "no byte for 12 s, retry 2 of 11 in 8 s"; empty: the silence is short.
+/// "no byte for 12 s, retry 2 of 11 in 8 s"; empty for a short silence.
 [[nodiscard]] std::string silence_words(std::string_view what, double silence_seconds, const ProgressMeter::Wait& wait);
 
 /// "12 s", "36 min 02 s", "3 h 05 min".
 [[nodiscard]] std::string clock_words(double seconds);
 
-/// So much of a line as `columns` of a terminal hold, its last one apart: what is cut ends in dots.
+/// The line cut to `columns` - 1 columns of a terminal; a cut line ends in dots.
 [[nodiscard]] std::string clipped(std::string_view line, size_t columns);
 
 }  // namespace dspack::format

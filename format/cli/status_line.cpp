@@ -4,7 +4,7 @@ namespace dspack::format {
 namespace {
 
 constexpr auto kRedraw = std::chrono::milliseconds(250);
-constexpr auto kQuietStart = std::chrono::seconds(2);  // what is over by then needs no line
+constexpr auto kQuietStart = std::chrono::seconds(2);  // shorter work needs no line
 constexpr auto kAtOnce = std::chrono::milliseconds(500);
 constexpr auto kBetweenLines = std::chrono::seconds(60);
 
@@ -21,7 +21,7 @@ void StatusLine::start(Text text, Look look) {
 
 void StatusLine::stop() {
   if (!ticker_.joinable()) return;
-  ticker_ = {};  // asks it to stop, and waits
+  ticker_ = {};  // requests stop and joins
   stopped_at_ = Clock::now();
   clear_status();
 }

@@ -1,9 +1,8 @@
-// A line about work that is under way, kept up to date by a clock: on a terminal it is redrawn several times a second,
-// as wide as the terminal is then, and gone before anything else is printed (output.h); where there is no terminal that
-// can redraw, a line a minute. What is over within two seconds shows nothing, and a quiet program (be_quiet) nothing at
-// all.
-// Threads: start and stop by one thread. Lifetime: what `text` refers to must outlive the line or its stop.
-// Errors: none.
+// A status line about running work, driven by a clock. A terminal redraws it several times a second, clipped to its
+// current width, and it is erased before anything else is printed (output.h); without a terminal that can redraw, it is
+// printed once a minute. Work that ends within two seconds shows nothing, nor does a quiet program (be_quiet).
+// Threads: start and stop from one thread. Lifetime: what `text` refers to must live until stop or destruction. Errors:
+// none.
 #pragma once
 
 #include <chrono>
@@ -20,7 +19,7 @@ namespace dspack::format {
 
 class StatusLine {
  public:
-  /// Called by a thread of the line's own. Empty: there is nothing to say now.
+  /// Called by the status line's own thread. Empty: nothing to show now.
   using Text = std::function<std::string()>;
   enum class WithoutTerminal { line_a_minute, nothing };
   struct Look {
@@ -33,25 +32,26 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  /// Stops what was shown before.
+  /// Stops the previous line first.
   void start(Text text, Look look);
   void start(Text text) { start(std::move(text), Look()); }
   /// Clears the line.
   void stop();
-  /// Whether a further line may be printed about the same waiting: one a minute, those of the clock included where
-  /// there is no terminal. By any thread.
+  /// Whether another line about the same wait may be printed: at most one a minute, including the clock's own lines if
+  /// there is no terminal. Callable from any thread.
   [[nodiscard]] bool may_say();
 
  private:
   using Clock = std::chrono::steady_clock;
   void tick(const Text& text, Look look, const std::stop_token& stop);
 
-  Clock::time_point begun_{};  // the work, and those that it followed at once: together they are one wait
+  Clock::time_point begun_{};  // start of the work, or of the first of several that followed each other at once: they
+                               // count as one wait
   Clock::time_point stopped_at_{};
   std::mutex mutex_;
-  Clock::time_point said_{};  // guarded by mutex_: the last line that was printed
+  Clock::time_point said_{};  // when the last line was printed; guarded by mutex_
   std::condition_variable_any stopped_;
-  std::jthread ticker_;  // of the work that is under way
+  std::jthread ticker_;  // runs while work is shown
 };
 
 }  // namespace dspack::format

@@ -1,4 +1,4 @@
-// What a long work has done and what it waits for, as a status line on stderr.
+// Shows the progress of long work, and what it waits for, as a status line on stderr.
 // Threads: thread-safe. Errors: none.
 #pragma once
 
@@ -21,23 +21,23 @@ class TerminalProgress final : public Progress {
   TerminalProgress(const TerminalProgress&) = delete;
   TerminalProgress& operator=(const TerminalProgress&) = delete;
 
-  /// From here on the line says what these transfers wait for, where nothing comes.
+  /// From now on, if nothing arrives, the line shows what these transfers wait for.
   void follow(std::shared_ptr<const TransferCounters> transfers);
 
   void started(const Work& work) override;
   void advanced(uint64_t bytes) override;
   void item_done() override;
-  /// Warnings come even if the program is to be quiet; of pauses one a minute.
+  /// Warnings are printed even if the program is quiet; of pauses at most one a minute.
   void note(NoteKind kind, std::string_view text) override;
   void finished() override { line_.stop(); }
 
  private:
   [[nodiscard]] std::string text();
 
-  std::mutex mutex_;  // guards the next two
+  std::mutex mutex_;  // guards the next two members
   ProgressMeter meter_;
   std::shared_ptr<const TransferCounters> transfers_;
-  StatusLine line_;  // last: it asks for the text
+  StatusLine line_;  // last, so destroyed first: its thread calls text()
 };
 
 }  // namespace dspack::format

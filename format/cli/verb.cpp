@@ -24,7 +24,7 @@ namespace {
 constexpr int kWrongUsage = 2;
 constexpr char kExitStatus[] = "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
 
-/// Options with the names of their values; what they exclude is left to their texts.
+/// Shows options with the names of their values; exclusions are left to the descriptions.
 class HelpFormatter final : public CLI::Formatter {
  public:
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
@@ -66,7 +66,7 @@ std::string version_text(const Program& program) {
                      program.build_facts ? program.build_facts() : "");
 }
 
-/// What a verb's App is made of.
+/// A verb's App and what was declared in it.
 struct Declared {
   std::unique_ptr<CLI::App> app;
   Invocation invocation;
@@ -106,7 +106,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-/// Another verb that has an option of this name, as it is typed; empty: none has.
+/// The full name of a verb that has this option, as a user types it; empty: none has.
 std::string owner_of(const Program& program, const std::string& option) {
   for (const Verb& verb : program.verbs) {
     const std::vector<std::string> names = option_names(*declare(program, verb).app);
@@ -115,8 +115,8 @@ std::string owner_of(const Program& program, const std::string& option) {
   return {};
 }
 
-/// What is wrong with the first word that no option and no argument takes. An unknown option comes before all else:
-/// what follows it may have been its value.
+/// Explains the first word that no option and no argument takes. An unknown option is named before other words: the
+/// word after it may have been its value.
 std::string unexpected(const Program& program, const CLI::App& app, const std::vector<std::string>& words) {
   const auto option = std::ranges::find_if(words, [](const std::string& word) { return word.starts_with('-'); });
   if (option == words.end()) {
@@ -130,7 +130,7 @@ std::string unexpected(const Program& program, const CLI::App& app, const std::v
                        : fmt::format("{} is an option of {}", quote(name), owner);
 }
 
-/// "-t8" without its number.
+/// The name of an option as typed: "-t8" without its number, "--top=1" without its value.
 std::string option_name(const std::string& word) {
   std::string name = word.substr(0, word.find('='));
   const bool is_short = name.size() > 2 && name[1] != '-';
@@ -148,9 +148,8 @@ std::string hint(const Program& program, const std::string& name, const PeerOpti
   return peer.advice.empty() ? text : fmt::format("{}; {}", text, peer.advice);
 }
 
-/// What is said of the first option that only other programs have; empty: there is none. Before the command line is
-/// read:
-/// "-ngl 9" would be "-n" with the value "gl", and "-hf" the help text.
+/// The hint for the first option that only other programs have; empty: there is none. Must run before CLI11 parses,
+/// which would read "-ngl 9" as "-n" with the value "gl", and "-hf" as a request for help.
 std::string peer_hint(const Program& program, const CLI::App& app, const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size() && words[i] != "--" && words[i] != "-h" && words[i] != "--help"; ++i) {
     if (!words[i].starts_with('-')) continue;
@@ -208,7 +207,7 @@ ProgramSheet sheet_of(const Program& program) {
   return sheet;
 }
 
-/// --manual and --completion SHELL, for the build and for shells; no help text names them.
+/// --manual and --completion SHELL, for the build and for shells; not in any help text.
 std::optional<CommandLine> generated_text(const Program& program, const std::vector<std::string>& arguments) {
   if (arguments == std::vector<std::string>{"--manual"})
     return CommandLine{.verb = {}, .status = 0, .text = manual_page(sheet_of(program))};
@@ -220,7 +219,7 @@ std::optional<CommandLine> generated_text(const Program& program, const std::vec
 
 constexpr char kHelp[] = "help";
 
-/// The verb of a name or an alias; nullptr: none.
+/// The verb with this name or alias; nullptr: none.
 const Verb* verb_named(const Program& program, const std::string& word) {
   const auto named = std::ranges::find_if(program.verbs, [&](const Verb& verb) {
     return (!verb.name.empty() && verb.name == word) || std::ranges::find(verb.aliases, word) != verb.aliases.end();
@@ -242,7 +241,7 @@ CommandLine no_such_verb(const Program& program, const std::string& word) {
   return mistake(program, fmt::format("there is no verb {}{}", quote(word), did_you_mean(word, verb_words(program))));
 }
 
-/// Whether a first word was meant as a verb: it is nearly one, and no place that a verb could be given.
+/// Whether a first word is a mistyped verb: it resembles one, and no file or folder has that name.
 bool is_misspelt_verb(const Program& program, const std::string& word) {
   if (word.starts_with('-') || word.find('/') != std::string::npos) return false;
   if (!near_word(word, verb_words(program))) return false;
@@ -269,7 +268,7 @@ int run(const Program& program, std::vector<std::string> arguments) {
   if (command.is_quiet) be_quiet();
   Process process;
   const Result<int> status = guarded([&] { return command.verb->run(process); });
-  process.progress().finished();  // of work that was cut short
+  process.progress().finished();  // erases the line if the work was cut short
   if (status) return *status;
   print_error(fmt::format("{}: {}", program.name, status.error().message));
   if (status.error().kind != ErrorKind::cancelled) return 1;
@@ -296,7 +295,7 @@ CommandLine parse_command_line(const Program& program, std::vector<std::string> 
   return parse(program, program.verbs.front(), std::move(arguments));
 }
 
-/// What others see of the command line from now on: a secret as so many x, the name of a file (@FILE) as it is.
+/// Overwrites secrets in the command line as other processes see it: each byte becomes x; a file name (@FILE) stays.
 void hide_secrets(const Program& program, std::span<char* const> words) {
   const auto hide = [](std::string_view shown, char* secret) {
     if (!shown.starts_with('@')) std::ranges::fill(std::span(secret, shown.size()), 'x');

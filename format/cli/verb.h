@@ -1,6 +1,6 @@
 // A program's command line as a table of verbs, and its runner: parsing, help, version, signals, progress and exit
 // status.
-// Threads: main. Errors: a command line that cannot be understood is wrong usage, status 2.
+// Threads: main. Errors: a command line that cannot be parsed is wrong usage, status 2.
 #pragma once
 
 #include <any>
@@ -19,16 +19,16 @@
 
 namespace dspack::format {
 
-/// Exit status after Ctrl-C, also of an answer that was cut short by it.
+/// Exit status after Ctrl-C, also if it only cut an answer short.
 inline constexpr int kInterruptedStatus = 130;
 
-/// What a verb gets from the process that runs it.
+/// Services of the process for the verb that it runs.
 class Process {
  public:
   /// From the first call on, Ctrl-C and SIGTERM request a stop of this token (InterruptWatch). Call it before other
   /// threads start.
   [[nodiscard]] std::stop_token stop();
-  /// On stderr.
+  /// Prints to stderr.
   [[nodiscard]] TerminalProgress& progress() { return progress_; }
 
  private:
@@ -36,22 +36,22 @@ class Process {
   TerminalProgress progress_;
 };
 
-/// A verb of a command line that is parsed.
+/// A verb whose command line has been parsed, or is about to be.
 struct Invocation {
   std::any options;                          // std::shared_ptr<Options of the verb>
-  std::function<Result<void>()> complete;    // what options mean together. Errors: wrong usage
-  std::function<Result<int>(Process&)> run;  // the exit status
+  std::function<Result<void>()> complete;    // completes and checks interdependent options. Errors: wrong usage
+  std::function<Result<int>(Process&)> run;  // returns the exit status
 };
 
 struct Verb {
-  std::string name;   // the first argument; empty: the verb of a command line that names none
-  std::string about;  // a line for the list of verbs
+  std::string name;   // the first argument; empty: the default verb
+  std::string about;  // one line for the list of verbs
   std::function<Invocation(OptionTable&)> declare;
-  std::vector<std::string> aliases = {};  // other words for it; of the verb without a name, words that may be said
+  std::vector<std::string> aliases = {};  // other names; of the default verb, words that may stand for it
 };
 
-/// `Options` may have a member `Result<void> complete()`, called when all options were read: it fills in what several
-/// of them say together. Errors: options that contradict each other.
+/// `Options` may have a member `Result<void> complete()`, called after all options are read: it derives values from
+/// several of them. Errors: options that contradict each other.
 template <class Options>
 Verb make_verb(const std::string& name, const std::string& about, void (*add)(OptionTable&, Options&),
                Result<int> (*run)(const Options&, Process&)) {
@@ -68,35 +68,35 @@ Verb make_verb(const std::string& name, const std::string& about, void (*add)(Op
           }};
 }
 
-/// An option of other programs of this kind, which users bring along, and what to write here.
+/// An option of similar programs that users may try, and its equivalent here.
 struct PeerOption {
-  std::vector<std::string> names;  // "-c", "--ctx-size"; a verb that has the name itself takes it
-  std::string own;                 // the option of this program; empty: `advice` says what to do
-  std::string advice = {};         // what is not as there
+  std::vector<std::string> names;  // "-c", "--ctx-size"; an option of the verb with the same name takes precedence
+  std::string own;                 // the equivalent option of this program; empty: see `advice`
+  std::string advice = {};         // how it differs
 };
 
 struct Program {
   std::string name;
-  std::vector<Verb> verbs;                        // the first has no name
-  std::string when_interrupted;                   // a hint after an interruption; empty: none
-  std::function<std::string()> build_facts = {};  // lines that --version prints after the version; none: no more
+  std::vector<Verb> verbs;                        // the first is the default verb, without a name
+  std::string when_interrupted;                   // hint after an interruption; empty: none
+  std::function<std::string()> build_facts = {};  // lines that --version prints after the version; empty function: none
   std::vector<PeerOption> peer_options = {};
-  std::vector<std::string> secret_options = {};  // "--api-key": everybody on a machine may list its command lines
+  std::vector<std::string> secret_options = {};  // "--api-key": hidden, since all users can list command lines
 };
 
-/// A command line: a verb to run, or a text for the user.
+/// A parsed command line: a verb to run, or a text for the user.
 struct CommandLine {
   std::optional<Invocation> verb;
-  bool is_quiet = false;  // --quiet, which every verb has
-  int status = 0;         // without a verb: 0 for help and version, which go to stdout, and 2 for a mistake
-  std::string text;       // without a verb; of a mistake one line
+  bool is_quiet = false;  // --quiet, which every verb accepts
+  int status = 0;         // without a verb: 0 for help and version (to stdout), 2 for wrong usage
+  std::string text;       // without a verb; one line for wrong usage
 };
 
-/// `arguments` without the program's name. "help [VERB]" is the same as "[VERB] --help"; a word that is nearly a verb,
-/// and no folder or file, is asked back.
+/// `arguments`: without the program's name. "help [VERB]" is the same as "[VERB] --help". A first word that resembles a
+/// verb and is no existing file or folder is wrong usage; the text suggests the verb.
 [[nodiscard]] CommandLine parse_command_line(const Program& program, std::vector<std::string> arguments);
 
-/// All of main: the exit status is 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted).
+/// The whole of main. Returns the exit status: 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted).
 [[nodiscard]] int run_program(const Program& program, int count, char** values);
 
 }  // namespace dspack::format

@@ -25,12 +25,12 @@ Result<void> expand(const CompressedFile& file, const std::string& place, size_t
   return expanded ? expanded : expanded.error().in(place);
 }
 
-/// Where a thread reads stored bytes to. Kept, since fresh memory for every frame would be paid for in page faults;
-/// used within a call that calls nobody back.
+/// The calling thread's buffer for stored bytes. It is kept, since fresh memory for every frame would cost page faults,
+/// and used only within calls that invoke no callback.
 std::span<std::byte> own_buffer(uint64_t bytes) {
   thread_local PageBuffer buffer(0);
   if (buffer.bytes().size() < bytes) {
-    buffer = PageBuffer(0);  // first, so that never two are held
+    buffer = PageBuffer(0);  // freed first, so that there are never two
     buffer = PageBuffer(bytes);
   }
   return buffer.bytes();
@@ -64,7 +64,7 @@ class ExpandedFile final : public ReadFile {
   }
 
  private:
-  /// In whole pages, so that a direct read is one and needs no copy.
+  /// Reads whole pages, so that a direct read needs no copy.
   Result<std::span<const std::byte>> read_frame(size_t number) const {
     const ByteRange frame{file_->table.stored[number], file_->table.stored[number + 1]};
     const uint64_t begin = frame.begin / kPageBytes * kPageBytes;
@@ -79,7 +79,7 @@ class ExpandedFile final : public ReadFile {
   std::string place_;
 };
 
-/// Makes whole frames of the pieces in which stored bytes come.
+/// Assembles whole frames from the pieces in which stored bytes arrive.
 class FrameAssembly {
  public:
   using OnFrame = std::function<Result<void>(size_t number, std::span<const std::byte> stored)>;
@@ -108,7 +108,7 @@ class FrameAssembly {
   const FrameTable& table_;
   size_t next_;
   OnFrame on_frame_;
-  std::vector<std::byte> partial_;  // of frame next_
+  std::vector<std::byte> partial_;  // the beginning of frame next_
 };
 
 class ExpandedSource final : public ByteSource {

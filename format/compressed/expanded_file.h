@@ -1,6 +1,6 @@
-// A compressed file read as the file that it is meant to be: whole, in ranges, or as a stream.
-// Threads: as ReadFile and ByteSource. Lifetime: owns what it is given. Memory: what a reading thread holds is bounded
-// by reading_bytes, whatever is asked for. Errors: those of the stored file; corrupt (bytes that do not decompress, a
+// Reads a compressed file as its uncompressed contents: whole, in ranges, or as a stream.
+// Threads: as ReadFile and ByteSource. Lifetime: owns what it is given. Memory: a reading thread holds at most
+// reading_bytes, whatever is asked for. Errors: those of the stored file; corrupt (bytes that do not decompress, a
 // range beyond the end), naming `place`.
 #pragma once
 
@@ -26,8 +26,8 @@ struct CompressedFile {
                                                                std::shared_ptr<const CompressedFile> file,
                                                                std::string place);
 
-/// Most that one thread holds while it reads the file: a frame as it is stored, one of which only a part is wanted, and
-/// zstd's own state.
+/// Most memory that one thread holds while it reads the file: one stored frame, one raw frame if only a part of it is
+/// wanted, and zstd's own state.
 [[nodiscard]] uint64_t reading_bytes(const FrameTable& table);
 
 }  // namespace dspack::format

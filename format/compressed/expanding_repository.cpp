@@ -10,10 +10,9 @@ namespace dspack::format {
 namespace {
 
 using CompressedFiles =
-    std::map<std::string, std::shared_ptr<const CompressedFile>, std::less<>>;  // by path as it is meant
+    std::map<std::string, std::shared_ptr<const CompressedFile>, std::less<>>;  // by uncompressed path
 
-/// What a manifest says of compressed files; nothing if it is none, or says nothing: its reader will tell what is
-/// wrong.
+/// The compressed files in a manifest; none if it cannot be parsed: its reader will report the error.
 CompressedFiles compressed_files(std::string_view manifest_text) {
   CompressedFiles files;
   const auto manifest = parse_manifest(manifest_text);
@@ -74,7 +73,7 @@ class ExpandingRepository final : public Repository {
   }
 
  private:
-  /// Null: it is stored as it is meant.
+  /// Null: it is not compressed.
   std::shared_ptr<const CompressedFile> find(std::string_view path) const {
     const std::lock_guard lock(mutex_);
     const auto found = files_.find(path);

@@ -28,7 +28,7 @@ struct FreeContext {
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
 };
 
-/// One for each thread: making one costs as much as a small frame.
+/// One per thread: creating one costs as much as decompressing a small frame.
 ZSTD_DCtx* own_context() {
   thread_local const std::unique_ptr<ZSTD_DCtx, FreeContext> context(allocated(ZSTD_createDCtx()));
   return context.get();
@@ -84,7 +84,7 @@ std::string seek_table(std::span<const uint64_t> cuts, std::span<const uint32_t>
     put_u32(table, cuts[i + 1] - cuts[i]);
   }
   put_u32(table, frames.size());
-  table += '\0';  // no checksums of frames: every tensor has its digest
+  table += '\0';  // no checksums of frames: every tensor has a digest
   put_u32(table, kSeekableMagic);
   return table;
 }

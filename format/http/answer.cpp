@@ -28,7 +28,7 @@ std::string json_text(std::string_view body) {
   return texts;
 }
 
-/// What stands between <NAME> and </NAME>.
+/// The text after <NAME>, up to the next tag.
 std::string_view element(std::string_view xml, std::string_view name) {
   const std::string open = fmt::format("<{}>", name);
   const size_t begin = xml.find(open);
@@ -37,8 +37,8 @@ std::string_view element(std::string_view xml, std::string_view name) {
   return rest.substr(0, rest.find('<'));
 }
 
-/// Of S3 and its kin: <Error><Code>AccessDenied</Code><Message>Request has expired</Message>... The other elements may
-/// hold parts of the signed request.
+/// The message of S3 and compatible storages: <Error><Code>AccessDenied</Code><Message>Request has expired</Message>...
+/// Other elements may hold parts of the signed request.
 std::string xml_text(std::string_view body) {
   const std::string_view code = element(body, "Code");
   const std::string_view message = element(body, "Message");
@@ -184,7 +184,8 @@ std::optional<HttpFailure> HttpAnswer::judge(long status) {
   return failure;
 }
 
-/// Content-MD5 is that of the body (RFC 1864), and some servers send the file's with a part of it.
+/// Content-MD5 covers the body (RFC 1864), but some servers send the whole file's with a part: only used for whole
+/// files.
 void HttpAnswer::judge_declared() {
   if (content_range_) {
     const bool is_whole = content_range_->range.size() == content_range_->total;
@@ -195,24 +196,24 @@ void HttpAnswer::judge_declared() {
   if (is_encoded_) response_.declared.reset();
 }
 
-/// Refused by the storage, not by who redirects there: perhaps for the link's age.
+/// Refused by the storage, not by the server that redirects there: the link may have expired.
 bool HttpAnswer::is_link_refused() const {
   if (!request_.is_link && !is_elsewhere_) return false;
   const long status = response_.status;
   if (status == 400 || status == 401 || status == 403) return true;
-  // A plain server may redirect to where a file is or is not; the Hub redirects only for what there is.
+  // A plain server may redirect to a file that does not exist; the Hub redirects only to existing ones.
   const bool is_known = request_.is_link || !request_.expected_commit.empty();
   return is_known && (status == 404 || status == 410);
 }
 
-/// Another answer may come later.
+/// A temporary refusal: another attempt may succeed.
 HttpFailure HttpAnswer::fail_busy() const {
   const bool too_many = response_.status == kTooManyRequests;
   HttpFailure failure =
       fail(ErrorKind::network,
            fmt::format("the server answered HTTP {}{}", response_.status, too_many ? ", too many requests" : ""), true);
   if (retry_after_) failure.wait_seconds = static_cast<double>(*retry_after_);
-  // The count begins anew when so many seconds are over, not before.
+  // The limit is reset when these seconds are over, not before.
   if (too_many && rate_limit_reset_) failure.wait_seconds = static_cast<double>(*rate_limit_reset_) + 1;
   return failure;
 }
@@ -256,7 +257,7 @@ std::optional<HttpFailure> HttpAnswer::judge_status() {
   return judge_version();
 }
 
-/// No range fits a file without bytes: a server refuses it, or sends the nothing that there is.
+/// No range fits an empty file: a server refuses it, or sends an empty body.
 bool HttpAnswer::says_empty() const {
   if (!request_.range || request_.range->begin != 0) return false;
   if (response_.status == 416) return !content_range_ && unsatisfied_size_.value_or(0) == 0;
@@ -272,7 +273,7 @@ std::optional<HttpFailure> HttpAnswer::judge_range() {
                       fmt::format("asked for bytes {}-{}, the server sent {}-{}", request_.range->begin,
                                   request_.range->end - 1, got.begin, got.end - 1));
   }
-  // Fewer bytes are a connection that ends early: what came is right.
+  // Fewer bytes mean a connection that ended early: those received are valid.
   const std::optional<uint64_t> body = std::exchange(response_.file_bytes, content_range_->total);
   if (body.value_or(0) > got.size()) {
     return fail_wrong(ErrorKind::corrupt, fmt::format("asked for bytes {}-{}, the server sent {} bytes for them",

@@ -1,9 +1,8 @@
-// The head of an HTTP answer, judged against the request before any byte of the body is used, and what a refusal says,
-// fit for an error message: one short line, and nothing of a link that could be used by who reads it. No transport in
-// it.
+// Judges the head of an HTTP answer against its request before any byte of the body is used, and turns a refusal's text
+// into one short line for error messages, without links that a reader could use. Independent of the transport.
 // Threads: pure functions; an HttpAnswer belongs to one thread at a time. Lifetime: it borrows the request. Source: RFC
-// 9110, sections 14.4 (Content-Range), 15 (status codes) and 10.2.3 (Retry-After; seconds only, a date is passed over);
-// the Hub's own headers as huggingface_hub reads them (file_download.py, utils/_http.py).
+// 9110, sections 14.4 (Content-Range), 15 (status codes) and 10.2.3 (Retry-After; seconds only, a date is ignored); the
+// Hub's own headers as huggingface_hub reads them (file_download.py, utils/_http.py).
 #pragma once
 
 #include <optional>
@@ -15,14 +14,15 @@
 
 namespace dspack::format {
 
-/// Of a body (or a header): "error", "message" or the messages of "errors" of JSON, Code and Message of a storage's
-/// XML, else the text itself; not a page of HTML. One line, as brief() of foreign_text.h has it; empty: nothing of use.
+/// The message in a refusal's body (or a header): "error", "message" or the messages of "errors" in JSON, Code and
+/// Message in a storage's XML, else the text itself unless it is HTML. One line, as brief() of foreign_text.h makes it;
+/// empty: no message.
 [[nodiscard]] std::string refusal_text(std::string_view body);
 
-/// The text with "?..." cut off every URL in it: what follows may be a signature.
+/// The text with the query of every URL cut off and shown as "?...": it may hold a signature.
 [[nodiscard]] std::string without_queries(std::string_view text);
 
-/// The text with every occurrence of `secret` replaced; an empty secret leaves it as it is.
+/// The text with every occurrence of `secret` replaced; unchanged if `secret` is empty.
 [[nodiscard]] std::string without_secret(std::string text, std::string_view secret);
 
 /// Collects the lines of an answer's head, then judges them.
@@ -30,28 +30,29 @@ class HttpAnswer {
  public:
   explicit HttpAnswer(const HttpRequest& request) : request_(request) {}
 
-  /// One line, with or without its line end. A status line ("HTTP/...") starts a new answer: what a redirect said
-  /// before does not count. Lines after the body (trailers), thus after judge(), are passed over.
+  /// Adds a line, with or without its line end. A status line ("HTTP/...") starts a new answer: headers of a redirect
+  /// before it are dropped, except the Hub's linked_etag, linked_bytes and repo_commit. Lines after judge(), such as
+  /// trailers after the body, are ignored.
   void add_line(std::string_view line);
 
-  /// A redirect that must not be followed, once its line is there: from https to http, where anybody on the way could
-  /// change what comes, or away from home where the request stays there. nullopt: none.
+  /// Set as soon as a redirect that must not be followed has been added: from https to http, where anyone on the way
+  /// could change the data, or to another host if the request must stay home. nullopt: none.
   [[nodiscard]] const std::optional<HttpFailure>& refused_redirect() const { return refused_redirect_; }
 
-  /// Judges status and headers, once all lines are there. nullopt: good, so what follows are bytes of the file. Errors:
+  /// Judges status and headers, after all lines were added. nullopt: good, so the body has bytes of the file. Errors:
   /// as in client.h.
   [[nodiscard]] std::optional<HttpFailure> judge(long status);
 
-  /// Of the last judgement. After a good one, `file_bytes` is set for an answer to a range.
+  /// The response as last judged. After a good judgement, `file_bytes` is set for an answer to a range.
   [[nodiscard]] const HttpResponse& response() const { return response_; }
-  /// After a good judgement of a request with a range: how many bytes of body belong to it. 0 for an empty file.
+  /// After a good judgement of a request with a range: the number of body bytes that belong to it. 0 for an empty file.
   [[nodiscard]] uint64_t range_bytes() const { return content_range_ ? content_range_->range.size() : 0; }
-  /// After a good judgement: the file has no bytes, although a range was asked for.
+  /// After a good judgement: the file is empty, although a range was requested.
   [[nodiscard]] bool empty_file() const { return empty_file_; }
 
-  /// What a text of the server says, for a message: refusal_text of it, without the request's secrets.
+  /// The message in a server's text: refusal_text without the request's secrets.
   [[nodiscard]] std::string words_in(std::string_view text) const;
-  /// "NAME: reason", the name without a password.
+  /// "NAME: reason", without a password in the name.
   [[nodiscard]] HttpFailure fail(ErrorKind kind, std::string_view reason, bool may_pass = false) const;
 
  private:

@@ -19,12 +19,12 @@ namespace dspack::format {
 namespace {
 
 constexpr long kConnectSeconds = 15;
-constexpr long kIdleConnections = 2;            // kept by each handle: one to the Hub, one to where it redirects
+constexpr long kIdleConnections = 2;            // per handle: one to the Hub, one to where it redirects
 constexpr long kReceiveBytes = 512L * 1024;     // curl's own buffer; larger pieces mean fewer calls of the sink
-constexpr long kSendBytes = 512L * 1024;        // the same for what is sent
+constexpr long kSendBytes = 512L * 1024;        // the same for sending
 constexpr uint64_t kMostHeaderBytes = 1 << 22;  // ten redirects with the most that libcurl takes
-constexpr size_t kErrorBodyBytes = 4096;        // of a refusal, for the message
-constexpr uint64_t kReadErrorBytes = 1 << 16;   // of it at most; a longer one costs the connection
+constexpr size_t kErrorBodyBytes = 4096;        // kept of a refusal's body, for the message
+constexpr uint64_t kReadErrorBytes = 1 << 16;   // read of a refusal's body at most; a longer one costs the connection
 
 using CurlErrorText = std::array<char, CURL_ERROR_SIZE>;
 
@@ -34,7 +34,7 @@ void initialise_curl() {
   DSPACK_CHECK(once == CURLE_OK, "libcurl cannot be initialised");
 }
 
-/// Why a transfer failed, for a message, and whether another attempt can help.
+/// Why a transfer failed, for a message, and whether another attempt may succeed.
 struct CurlVerdict {
   std::string reason;
   bool may_pass = false;
@@ -55,7 +55,7 @@ CurlVerdict verdict_of(CURLcode code, const CurlErrorText& error_text) {
 
 }  // namespace
 
-/// State of one request while curl runs it: sends its body, has the head of the answer judged, and passes the answer's
+/// State of one request while curl runs it: sends the body, has the head of the answer judged, and passes the answer's
 /// bytes on.
 class HttpClient::Transfer {
  public:
@@ -81,7 +81,7 @@ class HttpClient::Transfer {
     auto failure = judge(code);
     if (options_.counters) count(*options_.counters);
     if (!failure) return response();
-    curl_off_t seconds = 0;  // curl reads the form with a date too
+    curl_off_t seconds = 0;  // curl also parses the form with a date
     const bool known = curl_easy_getinfo(curl_, CURLINFO_RETRY_AFTER, &seconds) == CURLE_OK && seconds > 0;
     if (known && failure->may_pass && !failure->wait_seconds) failure->wait_seconds = static_cast<double>(seconds);
     return std::move(*failure);
@@ -115,7 +115,7 @@ class HttpClient::Transfer {
   void set_up_request() {
     set(CURLOPT_URL, request_.url.c_str());
     if (!request_.bearer_token.empty()) {
-      set(CURLOPT_UNRESTRICTED_AUTH, 0L);  // not to another scheme, host or port that it redirects to
+      set(CURLOPT_UNRESTRICTED_AUTH, 0L);  // not sent to another scheme, host or port after a redirect
       set(CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
       set(CURLOPT_XOAUTH2_BEARER, request_.bearer_token.c_str());
     }
@@ -137,7 +137,7 @@ class HttpClient::Transfer {
       set(CURLOPT_POST, 1L);
       set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request_.body.size()));
       set(CURLOPT_POSTFIELDS, request_.body.c_str());
-      add_header("Expect:");  // no question before the body: it is small, or its sender is known
+      add_header("Expect:");  // no wait for "100 Continue": the body is small, or its sender is known
     }
     if (request_.method != "GET" && !request_.is_head()) set(CURLOPT_CUSTOMREQUEST, request_.method.c_str());
     for (const std::string& line : request_.headers)
@@ -184,8 +184,8 @@ class HttpClient::Transfer {
     return static_cast<Transfer*>(self)->stop_.stop_requested() ? 1 : 0;
   }
 
-  /// Calls `work` between libcurl's own functions, which no exception may pass. false: it does not want to go on, or
-  /// memory ran out.
+  /// Calls `work` within a libcurl callback, which no exception may leave. false: `work` returned false, or memory ran
+  /// out.
   template <class Work>
   bool guard(const Work& work) {
     bool wanted = false;
@@ -197,13 +197,13 @@ class HttpClient::Transfer {
     return done.has_value() && wanted;
   }
 
-  /// Keeps the error that ends the transfer.
+  /// Records the error that ends the transfer.
   bool give_up(Error error) {
     error_ = std::move(error);
     return false;
   }
 
-  /// libcurl bounds the lines of each head, and not those after a chunked body (RFC 9112 section 7.1.2).
+  /// libcurl limits the header lines of each head, but not those after a chunked body (RFC 9112 section 7.1.2).
   bool header_line(std::string_view line) {
     header_bytes_ += line.size();
     if (header_bytes_ > kMostHeaderBytes)
@@ -228,7 +228,7 @@ class HttpClient::Transfer {
     const bool keeps_up = (request_.is_payload && !refusal_) || pace_.keeps_up(bytes.size(), AnswerPace::Clock::now());
     if (refusal_) {
       error_body_.append(bytes.substr(0, kErrorBodyBytes - std::min(kErrorBodyBytes, error_body_.size())));
-      // An error page is read to its end, so that the connection can be re-used.
+      // An error page is read to its end, so that the connection can be reused.
       return answer_.response().status >= 400 && keeps_up && pace_.bytes() <= kReadErrorBytes;
     }
     if (!keeps_up) {
@@ -279,8 +279,8 @@ class HttpClient::Transfer {
     if (answer_.refused_redirect()) return answer_.refused_redirect();
     long status = 0;
     curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &status);
-    // A server that refuses may close the connection while what is sent is still on its way: its word counts. And of a
-    // refusal that comes too slowly enough has come to know that it is one.
+    // A server that refuses may close the connection while the request is still being sent: its answer counts. A
+    // refusal that arrives too slowly counts as well, since its status is known.
     const bool is_refusal = request_.any_status && status >= 400 && (code == CURLE_SEND_ERROR || is_too_slow_);
     if (is_too_slow_ && !is_refusal) {
       const double seconds = pace_.seconds(AnswerPace::Clock::now());
@@ -338,12 +338,12 @@ class HttpClient::Transfer {
   bool is_too_slow_ = false;
   uint64_t sent_ = 0;
   uint64_t received_ = 0;
-  uint64_t header_bytes_ = 0;  // of all redirects, trailers included
+  uint64_t header_bytes_ = 0;  // over all redirects, trailers included
   bool answer_judged_ = false;
   std::optional<HttpFailure> refusal_;
-  std::optional<Error> error_;  // that ended the transfer
-  std::string body_;            // of a good answer, where there is no sink
-  std::string error_body_;      // the beginning of a refusal's
+  std::optional<Error> error_;  // the error that ended the transfer
+  std::string body_;            // a good answer's, if there is no sink
+  std::string error_body_;      // the beginning of a refusal's body
   CurlErrorText error_text_{};
 };
 

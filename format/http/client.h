@@ -1,7 +1,7 @@
-// HTTP over libcurl: one request at a time per call, connections re-used between calls, HTTP/2 where a server offers it
+// HTTP over libcurl: each call makes one request; connections are reused between calls; HTTP/2 if a server offers it
 // over TLS. Threads: thread-safe. Errors: network (cannot connect, lost, refused), not_found (404), unsupported (a
-// whole file in answer to a range), corrupt (a wrong range, length or version), budget (longer than it may be),
-// cancelled, and whatever the sink or the file that is sent returns.
+// whole file in answer to a range), corrupt (a wrong range, length or version), budget (longer than allowed),
+// cancelled, and those of the sink or of the file that is sent.
 #pragma once
 
 #include <functional>
@@ -19,15 +19,15 @@
 
 namespace dspack::format {
 
-/// What holds for every request of a client.
+/// Settings for all requests of a client.
 struct HttpClientOptions {
-  std::string certificate_file;                  // of authorities to trust; empty: the system's
-  std::shared_ptr<RateLimit> rate_limit;         // of what comes and what is sent; nullptr: none
+  std::string certificate_file;                  // trusted authorities; empty: the system's
+  std::shared_ptr<RateLimit> rate_limit;         // limits received and sent bytes; nullptr: no limit
   std::shared_ptr<TransferCounters> counters{};  // nullptr: not counted
-  unsigned stall_seconds = 30;                   // no byte for so long: the connection counts as lost
+  unsigned stall_seconds = 30;                   // a connection without a byte for this long counts as lost
 };
 
-/// Called when the head of a good answer is there, before any of its bytes; not for an answer without a body.
+/// Called when the head of a good answer is complete, before any bytes of its body; not called without a body.
 using HeadSink = std::function<void(const HttpResponse&)>;
 
 using HttpOutcome = std::variant<HttpResponse, HttpFailure>;
@@ -39,8 +39,8 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  /// One attempt. The bytes of a good answer go to the sink, or without one into HttpResponse::body; of an answer to a
-  /// range exactly those asked for, unless the end of the file cuts it.
+  /// Makes one attempt. The bytes of a good answer go to the sink, or without one into HttpResponse::body. For a range
+  /// they are exactly those requested, unless the file ends before.
   [[nodiscard]] HttpOutcome send(const HttpRequest& request, const ByteSink& sink, const std::stop_token& stop,
                                  const HeadSink& on_head = {});
 

@@ -11,17 +11,17 @@
 namespace dspack::format {
 namespace {
 
-// Long against the round trips and the bursts that a measurement must not depend on, short against a download.
+// Long compared to round trips and bursts, which must not affect a measurement; short compared to a download.
 constexpr double kIntervalSeconds = 0.5;
-// A slow line needs longer for a rate that means something.
+// On a slow line an interval lasts longer, until its rate means something.
 constexpr uint64_t kIntervalBytes = 1ULL << 20;
-// Connections are refused together: what comes so soon after a refusal is the same one.
+// Connections are refused together: a refusal so soon after another counts as the same one.
 constexpr std::chrono::seconds kOneRefusal{1};
-// Of the limit that must have been in use, on average: between two files a connection rests for a moment.
+// Share of the limit that must have been in use on average: a connection rests for a moment between two files.
 constexpr double kInUse = 0.9;
 
-// Of the growth in connections that must show in the rate. Much less than all of it: rates vary from one interval to
-// the next, and connections share what the server or a disk has left.
+// Share of the growth in connections that must show in the rate. Much less than all of it: rates vary from one interval
+// to the next, and connections share the capacity that the server or a disk has left.
 constexpr double kWorth = 0.25;
 
 constexpr unsigned kLongestPause = 64;
@@ -130,7 +130,7 @@ void Connections::given_back() {
   changed_.notify_all();
 }
 
-/// Threads do not come in the order of their clocks: time that was counted already is not counted again.
+/// Threads do not arrive in the order of their clock readings: time already counted is not counted again.
 void Connections::count_use(Clock::time_point now) {
   if (now <= counted_) return;
   use_seconds_ += in_use_ * std::chrono::duration<double>(now - counted_).count();
@@ -148,8 +148,8 @@ namespace {
 using Piece = std::vector<std::byte>;
 using Permit = Connections::Permit;
 
-/// The pieces of a range between those who fetch them and the one who hands them on. Bounds within the range are
-/// multiples of kPieceUnit of the file.
+/// The pieces of a range, between the threads that fetch them and the one that passes them on. Bounds within the range
+/// are multiples of kPieceUnit in the file.
 class PieceQueue {
  public:
   PieceQueue(ByteSource& source, ByteRange range, Connections& connections, uint64_t piece_bytes,
@@ -165,7 +165,7 @@ class PieceQueue {
   PieceQueue(const PieceQueue&) = delete;
   PieceQueue& operator=(const PieceQueue&) = delete;
 
-  /// `lent`: the second connection, if there is one already; the first is the caller's.
+  /// `lent`: the permit for a second connection, if there is one already; the caller holds the first.
   Result<void> run(std::optional<Permit> lent, const ByteSink& sink) {
     start_lane(std::nullopt);
     if (lent) start_lane(std::move(lent));
@@ -182,12 +182,12 @@ class PieceQueue {
   struct Lane {
     std::optional<Permit> permit;  // nullopt: the caller holds it
     bool is_done = false;          // guarded by mutex_
-    std::jthread thread{};         // last: joined before the rest goes
+    std::jthread thread{};         // last: joined before the other members are destroyed
   };
 
-  /// By the thread of run() alone.
+  /// Only called by the thread of run().
   void start_lane(std::optional<Permit> permit) {
-    std::list<Lane> done;  // joined last, without the lock
+    std::list<Lane> done;  // joined at the end, without the lock
     const std::lock_guard lock(mutex_);
     for (auto lane = lanes_.begin(); lane != lanes_.end();) {
       const auto next = std::next(lane);
@@ -219,7 +219,7 @@ class PieceQueue {
         ready_.emplace(range.begin, std::move(piece));
       } else if (!error_) {
         error_ = fetched.error();
-        stop_all_.request_stop();  // the other lanes' pieces are of no use now
+        stop_all_.request_stop();  // the other lanes' pieces are no longer needed
       }
       changed_.notify_all();
     }
@@ -228,7 +228,7 @@ class PieceQueue {
     --window_;
   }
 
-  /// The next piece. The last ones are shorter, so that all lanes end at about the same time.
+  /// Claims the next piece. The last ones are shorter, so that all lanes end at about the same time.
   ByteRange claim() {
     const uint64_t size = std::clamp((range_.end - claimed_) / window_, kPieceUnit, piece_bytes_);
     const uint64_t next_unit = claimed_ / kPieceUnit + 1;
@@ -252,7 +252,7 @@ class PieceQueue {
     return source_.stream(range, copy, stop);
   }
 
-  /// A connection that has become free is offered to run().
+  /// Offers a connection that has become free to run().
   void look_for_another() {
     const std::lock_guard lock(mutex_);
     if (offered_ || claimed_ == range_.end) return;
@@ -260,7 +260,7 @@ class PieceQueue {
     if (offered_) changed_.notify_all();
   }
 
-  /// Waits for the piece that begins at `at`, and sets those to work that are offered meanwhile.
+  /// Waits for the piece that begins at `at`, and starts lanes for connections that are offered meanwhile.
   Result<Piece> take(uint64_t at) {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -291,14 +291,14 @@ class PieceQueue {
   std::stop_callback<std::function<void()>> pass_on_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::map<uint64_t, Piece> ready_;  // by where they begin; guarded by mutex_, as is all that follows
-  std::vector<Piece> spares_;        // memory for the next pieces: fresh pages cost more than what is copied into them
-  std::optional<Permit> offered_;    // of a lane that is to be started
+  std::map<uint64_t, Piece> ready_;  // by offset; guarded by mutex_, as are all following members
+  std::vector<Piece> spares_;        // buffers for the next pieces: fresh pages cost more than copying into them
+  std::optional<Permit> offered_;    // for a lane that is to be started
   std::optional<Error> error_;
-  uint64_t claimed_;        // up to where all is being fetched, or was
+  uint64_t claimed_;        // everything before this offset is being fetched or was
   uint64_t under_way_ = 0;  // pieces in memory
-  uint64_t window_ = 1;     // most of them: one a lane, and the one being handed on
-  std::list<Lane> lanes_;   // changed by run() alone; last: joined before what they use goes
+  uint64_t window_ = 1;     // limit on under_way_: one per lane, and the one being passed on
+  std::list<Lane> lanes_;   // changed only by run(); last: joined before what they use is destroyed
 };
 
 }  // namespace
@@ -312,7 +312,7 @@ Result<void> stream_in_parallel(ByteSource& source, ByteRange range, Connections
     return lent.has_value();
   };
   if (!borrow()) {
-    std::stop_source stop_stream;  // ends the one long answer where a second connection comes to help
+    std::stop_source stop_stream;  // ends the single stream when a second connection is lent
     const std::stop_callback pass_on(stop, [&stop_stream] { stop_stream.request_stop(); });
     const ByteSink watch = [&](std::span<const std::byte> bytes) -> Result<void> {
       connections.received(bytes.size());

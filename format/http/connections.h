@@ -1,8 +1,8 @@
-// The connections that the transfers of a run may use at a time, over all its files, and one long range over as many of
-// them as there are to spare. A transfer begins with one and gets more where no other waits for its first. How many
-// there are is measured on the way.
+// Limits the connections that the transfers of a run use at a time, over all its files, and streams one long range over
+// the spare ones. A transfer starts with one connection and gets more if no other waits for its first. The limit adapts
+// to measured rates.
 // Threads: thread-safe, except ConnectionGrowth. Lifetime: a permit must not outlive its Connections. Errors:
-// cancelled; of a range those of the source, and whatever the sink returns.
+// cancelled; for a range those of the source and of the sink.
 #pragma once
 
 #include <chrono>
@@ -18,27 +18,27 @@
 
 namespace dspack::format {
 
-/// The rule for how many connections are worth having to one place: a few at first, more as long as more bring more,
-/// fewer once the server refuses. A plain value: no clock, no transfers.
+/// Decides how many connections to one server pay off: a few at first, more as long as they raise the rate, fewer once
+/// the server refuses. A plain value: no clock, no transfers.
 ///
 ///   measured at n connections  ->  2n (once a growth has failed or was refused: n + n/4)
 ///   at least a quarter of the growth shows in the rate  ->  grow again
 ///   less  ->  back to n; the next attempt after 4, 8, ... 64 intervals
 ///   refused  ->  n/2, and no growth for 20 intervals
 ///
-/// The interval after a change is left out: connections that have just begun are not up to speed.
+/// The interval after a change is ignored: new connections are not up to speed yet.
 class ConnectionGrowth {
  public:
   /// Preconditions: 1 <= first <= most.
   ConnectionGrowth(unsigned first, unsigned most) : limit_(first), most_(most) {}
 
-  /// How many may be used now, in 1 ... most.
+  /// The number that may be used now, in 1 ... most.
   [[nodiscard]] unsigned limit() const { return limit_; }
   [[nodiscard]] unsigned most() const { return most_; }
 
-  /// An interval has ended in which limit() connections were in use.
+  /// Reports the rate of an interval in which limit() connections were in use.
   void measured(double bytes_per_second);
-  /// The server wants fewer requests (429, 503).
+  /// Reports that the server wants fewer requests (429, 503).
   void refused();
 
  private:
@@ -47,24 +47,24 @@ class ConnectionGrowth {
 
   unsigned limit_;
   unsigned most_;
-  unsigned grown_from_ = 0;  // the limit before a growth that has not been judged yet; 0: there is none
+  unsigned grown_from_ = 0;  // the limit before a growth that has not been judged yet; 0: none
   double rate_before_ = 0;   // bytes per second with grown_from_ connections
   bool doubles_ = true;
-  bool settles_ = true;      // the next interval is left out
-  unsigned pause_ = 0;       // intervals without growth that are left
-  unsigned next_pause_ = 4;  // after a growth that brings nothing
+  bool settles_ = true;      // the next interval is ignored
+  unsigned pause_ = 0;       // intervals left without growth
+  unsigned next_pause_ = 4;  // after the next growth that does not pay off
 };
 
 class Connections {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `counters`: of the requests that use these connections; nullptr: refusals are not seen.
+  /// `counters`: those of the requests on these connections; nullptr: refusals are not noticed.
   explicit Connections(ConnectionGrowth growth, std::shared_ptr<const TransferCounters> counters = nullptr);
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
 
-  /// The right to use one connection, until it is given back or destroyed.
+  /// The right to use one connection until it is given back or destroyed.
   class Permit {
    public:
     Permit(Permit&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
@@ -83,17 +83,16 @@ class Connections {
     Connections* owner_;
   };
 
-  /// Waits for the first connection of a transfer. Of those that wait the lowest number is next; no two wait with the
-  /// same.
+  /// Waits for a transfer's first connection. The lowest waiting number is served first; waiting numbers must differ.
   [[nodiscard]] Result<Permit> take(uint64_t number, const std::stop_token& stop);
-  /// A further one, if one is free and nobody waits for a first one.
+  /// A further connection, if one is free and no transfer waits for its first.
   [[nodiscard]] std::optional<Permit> lend();
-  /// Whether further connections should be given back as soon as may be.
+  /// Whether further connections should be given back as soon as possible.
   [[nodiscard]] bool are_wanted_back() const;
 
-  /// Bytes have come over one of them.
+  /// Reports bytes that arrived over one of the connections.
   void received(uint64_t bytes) { received(bytes, Clock::now()); }
-  /// The same at a time of the caller's.
+  /// The same, at a time that the caller gives.
   void received(uint64_t bytes, Clock::time_point now);
 
   [[nodiscard]] unsigned limit() const;
@@ -103,27 +102,27 @@ class Connections {
   void count_use(Clock::time_point now);
   void begin_interval(Clock::time_point now);
 
-  mutable std::mutex mutex_;  // guards all that follows
+  mutable std::mutex mutex_;  // guards all following members
   std::condition_variable_any changed_;
   ConnectionGrowth growth_;
   std::shared_ptr<const TransferCounters> counters_;
   std::set<uint64_t> waiting_;
   unsigned in_use_ = 0;
-  uint64_t refusals_ = 0;        // seen so far
+  uint64_t refusals_ = 0;        // number seen so far
   Clock::time_point refused_{};  // when the last one was seen
-  Clock::time_point began_{};    // the interval; none before the first byte
-  Clock::time_point counted_{};  // until when use_seconds_ is right
-  double use_seconds_ = 0;       // connections in use, over time
+  Clock::time_point began_{};    // start of the interval; unset before the first byte
+  Clock::time_point counted_{};  // time up to which use_seconds_ is counted
+  double use_seconds_ = 0;       // connections in use, integrated over time
   uint64_t interval_bytes_ = 0;
 };
 
-/// What a connection fetches at a time, beside others: long against a round trip, short enough to hold one for each.
-/// Always a multiple of this unit, by which no compressed frame is cut in two.
+/// Bytes that a connection fetches at a time when there are others: many compared to a round trip, few enough to buffer
+/// a piece per connection. Always a multiple of kPieceUnit, so that no compressed frame is cut in two.
 inline constexpr uint64_t kPieceUnit = 1ULL << 20;
 inline constexpr uint64_t kPieceBytes = 4 * kPieceUnit;
 
-/// As ByteSource::stream. The caller holds the permit for one connection; while no further one is to be had, that one
-/// streams the whole range. Precondition: piece_bytes is a multiple of kPieceUnit, and not 0.
+/// As ByteSource::stream. The caller holds the permit for one connection, which streams the whole range as long as no
+/// further one is available. Precondition: piece_bytes is a multiple of kPieceUnit, and not 0.
 [[nodiscard]] Result<void> stream_in_parallel(ByteSource& source, ByteRange range, Connections& connections,
                                               uint64_t piece_bytes, const ByteSink& sink, const std::stop_token& stop);
 

@@ -19,8 +19,8 @@ namespace {
 struct Algorithm {
   HashKind kind;
   std::string_view name;        // for people
-  std::string_view dictionary;  // in Repr-Digest and Digest
-  std::string_view suffix;      // of X-Checksum- and x-amz-checksum-
+  std::string_view dictionary;  // key in Repr-Digest and Digest
+  std::string_view suffix;      // follows X-Checksum- or x-amz-checksum-
   size_t bytes;
   const EVP_MD* (*function)();
 };
@@ -46,7 +46,8 @@ std::string hex_of(std::span<const unsigned char> bytes) {
   return hex;
 }
 
-/// Of exactly so many bytes: "5-" behind a checksum of S3's parts makes it another thing.
+/// nullopt unless it encodes exactly `bytes` bytes: with "-5" appended, S3's checksum is one over the checksums of
+/// parts.
 std::optional<std::string> hex_of_base64(std::string_view text, size_t bytes) {
   const size_t padded = (bytes + 2) / 3 * 4;
   if (text.size() != padded) return std::nullopt;
@@ -140,13 +141,13 @@ std::string ContentHash::finish_hex() {
 ContentHash git_blob_hash(uint64_t size_bytes) {
   const std::string head = fmt::format("blob {}", size_bytes);
   ContentHash hash(HashKind::sha1);
-  hash.update(std::as_bytes(std::span(head.c_str(), head.size() + 1)));  // with the zero at its end
+  hash.update(std::as_bytes(std::span(head.c_str(), head.size() + 1)));  // includes the terminating zero
   return hash;
 }
 
 std::string base64(std::span<const std::byte> bytes) {
   DSPACK_CHECK(bytes.size() <= static_cast<size_t>(std::numeric_limits<int>::max()), "too much for base64 at once");
-  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // OpenSSL adds a zero
+  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // OpenSSL appends a zero
   const int written =
       EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
                       reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));

@@ -12,7 +12,7 @@
 namespace dspack::format {
 namespace {
 
-/// The parts of a header between separators, without blanks; a separator in quotes or between < and > is none.
+/// The trimmed parts of a header between separators; a separator in quotes or between < and > does not count.
 std::vector<std::string_view> split_header(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   bool quoted = false;
@@ -109,7 +109,7 @@ std::optional<std::string> same_host_url(std::string_view url, std::string_view 
 
 bool leads_elsewhere(std::string_view url, std::string_view location) {
   if (same_host_url(url, location)) return location.starts_with("/\\");
-  // What is left must be relative to the path: a scheme has a colon, and clients take a backslash for a slash.
+  // The location must be relative to the path: a scheme has a colon, and clients take a backslash for a slash.
   const std::string_view path = location.substr(0, location.find_first_of("?#"));
   return path.empty() || path.starts_with('/') || path.find_first_of(":\\") != std::string_view::npos;
 }
@@ -120,7 +120,7 @@ bool is_https(std::string_view url) {
 }
 
 bool is_http(std::string_view url) {
-  constexpr std::string_view kScheme = "http:";  // clients make do with fewer slashes
+  constexpr std::string_view kScheme = "http:";  // clients accept fewer slashes
   return equal_ignoring_case(url.substr(0, kScheme.size()), kScheme);
 }
 
@@ -134,7 +134,7 @@ bool is_private_line(std::string_view url) {
   if (host == "[::1]" || host.starts_with("[::1]:")) return true;
   host = host.substr(0, host.find(':'));
   if (equal_ignoring_case(host, "localhost")) return true;
-  // 127.evil.com is a name, and not this machine's.
+  // 127.evil.com is a name of another machine.
   const bool is_address = std::ranges::all_of(host, [](char c) { return (c >= '0' && c <= '9') || c == '.'; });
   return is_address && host.starts_with("127.") && std::ranges::count(host, '.') == 3;
 }

@@ -10,11 +10,11 @@
 namespace dspack::format {
 namespace {
 
-// Fetched when a file is opened: tells its size and version, and holds the header of nearly every released shard
-// (DeepSeek-V3's are about 58 kB), so that a catalogue costs one request a shard.
+// Fetched when a file is opened: gives its size and version, and covers the header of nearly every released shard
+// (DeepSeek-V3's are about 58 kB), so that a catalogue costs one request per shard.
 constexpr uint64_t kProbeBytes = 64ULL * 1024;
 
-/// Where the answer's Location leads is another host's business: a token stays with the address it is meant for.
+/// The token, if `url` is on the address's own host; a redirect to another host gets none.
 std::string token_for(const std::string& url, const std::string& address, const std::string& token) {
   return same_host_url(address, url) ? token : std::string();
 }
@@ -44,7 +44,7 @@ void FileLink::failed() {
 
 void FileLink::expired(const std::string& url) {
   const std::lock_guard lock(mutex_);
-  if (state_ != State::known || link_ != url) return;  // another thread has seen to it
+  if (state_ != State::known || link_ != url) return;  // another thread has replaced it
   link_.clear();
   state_ = State::unknown;
 }
@@ -52,7 +52,7 @@ void FileLink::expired(const std::string& url) {
 Result<void> HttpSource::probe(const std::stop_token& stop) {
   constexpr uint64_t kNoProgress = 0;
   const auto first = [] { return ByteRange{0, kProbeBytes}; };
-  // The Hub's own words come with its redirect, not from the storage that a later attempt may ask directly.
+  // The Hub's own headers come with its redirect, not from the storage, which a later attempt may ask directly.
   HttpResponse address;
   const HeadSink resolved = [&address](const HttpResponse& head) { address = head; };
   TRY_ASSIGN(HttpResponse response, fetch(What::head, first, {}, kNoProgress, stop, resolved));
@@ -73,7 +73,7 @@ Result<void> HttpSource::probe(const std::stop_token& stop) {
   return {};
 }
 
-/// Nothing depends on it: where it fails nothing is declared.
+/// Nothing depends on it: if it fails, no digest is declared.
 std::optional<ContentDigest> HttpSource::ask_md5(const std::string& url, const std::stop_token& stop) {
   const HttpRequest request{.method = "HEAD",
                             .url = url,
@@ -158,7 +158,7 @@ Result<HttpResponse> HttpSource::fetch(What what, const std::function<ByteRange(
                                .on_link_expired = [&] { link_.expired(target.url); },
                                .explain = file_.explain},
                               stop);
-  if (outcome) answered(*outcome);  // an answer without a body had no other chance
+  if (outcome) answered(*outcome);  // an answer without a body did not call on_head
   failed();
   return outcome;
 }
@@ -204,11 +204,11 @@ class HttpRepository final : public Repository {
   }
 
  private:
-  /// For requests only: a name and password in the address go to its host, and into no text.
+  /// For requests only: a name and password in the address are sent to its host, and never shown.
   [[nodiscard]] std::string url_of(std::string_view path) const { return base_url_ + "/" + url_path(path); }
 
-  std::string shown_;     // as it was asked for, without a password
-  std::string base_url_;  // with it, without a trailing slash
+  std::string shown_;     // as the user wrote it, without a password
+  std::string base_url_;  // with the password, without a trailing slash
   RetryingClient client_;
 };
 

@@ -1,7 +1,7 @@
 // One file on an HTTP server, read by ranges from wherever its address leads, and a folder of such files: any server
-// that honours Range. On the Hub an address leads to a signed link, which is asked for anew when it has expired, and
-// the answers must be of the pinned commit. Threads: thread-safe once probe or know has been called. Lifetime: a source
-// borrows the client. Errors: as RetryingClient; corrupt (another file, size or commit than before).
+// that supports Range. On the Hub an address leads to a signed link, which is requested again once it has expired;
+// answers must be for the pinned commit. Threads: thread-safe after probe or know. Lifetime: a source borrows the
+// client. Errors: as RetryingClient; corrupt (another file, size or commit than before).
 #pragma once
 
 #include <condition_variable>
@@ -15,24 +15,24 @@
 
 namespace dspack::format {
 
-/// Where a file's own address has led: asked once, used until it expires. Resolving is what servers limit; ranges of
-/// what was resolved are free. Thread-safe; while one thread asks the file's own address, others wait.
+/// The link to which a file's own address redirects: resolved once, used until it expires. Servers limit how often an
+/// address is resolved, but not ranges of the link. Thread-safe; while one thread resolves, others wait.
 class FileLink {
  public:
   explicit FileLink(std::string address) : address_(std::move(address)) {}
 
-  /// What to ask. `resolves`: it is the file's own address, for the first time, and others wait for what comes of it:
-  /// then resolved() or failed() must follow.
+  /// The URL to request. `resolves`: it is the file's own address, and other threads wait for the result: resolved() or
+  /// failed() must follow.
   struct Target {
     std::string url;
     bool is_link = false;
     bool resolves = false;
   };
   [[nodiscard]] Target target(const std::stop_token& stop);
-  /// The answer came from here.
+  /// The answer came from `url`.
   void resolved(const std::string& url);
   void failed();
-  /// A link that is of no use any more.
+  /// The link `url` is no longer valid.
   void expired(const std::string& url);
 
   [[nodiscard]] const std::string& address() const { return address_; }
@@ -47,11 +47,11 @@ class FileLink {
   std::string link_;              // guarded by mutex_; empty: the address itself answers
 };
 
-/// A file, and what may be said and asked of it.
+/// A file's address, and how to request it and explain failures.
 struct HttpFile {
   std::string url;
-  std::string token{};   // sent to the URL's own host only
-  std::string commit{};  // that answers must be of; empty: not a file of the Hub
+  std::string token{};   // sent only to the URL's own host
+  std::string commit{};  // answers must be for this commit; empty: not a file of the Hub
   ExplainFailure explain{};
 };
 
@@ -59,13 +59,14 @@ class HttpSource final : public ByteSource {
  public:
   HttpSource(RetryingClient& client, HttpFile file) : client_(client), file_(std::move(file)), link_(file_.url) {}
 
-  /// Asks for the first bytes: size and version are known afterwards. This, or know, comes before all else.
+  /// Requests the first bytes, which gives size and version. Call this, or know, before anything else.
   [[nodiscard]] Result<void> probe(const std::stop_token& stop);
-  /// Takes somebody else's word for size and version; answers that differ are `corrupt`.
+  /// Sets size and version as known from elsewhere; answers that differ are `corrupt`.
   void know(const KnownFile& known);
 
   [[nodiscard]] uint64_t size_bytes() const override { return known_.size_bytes; }
-  /// Of a file that the Hub keeps elsewhere its digest, which stays the same wherever a link leads; else the ETag.
+  /// The digest of a file that the Hub stores elsewhere, which is the same wherever a link leads; for other files the
+  /// ETag.
   [[nodiscard]] const std::string& version() const override { return known_.version; }
   [[nodiscard]] std::optional<ContentDigest> declared() const override { return declared_; }
   [[nodiscard]] Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) override;
@@ -73,14 +74,14 @@ class HttpSource final : public ByteSource {
 
  private:
   enum class What { head, payload };
-  /// Its address, for messages.
+  /// The address, for messages.
   [[nodiscard]] std::string shown() const { return without_password(link_.address()); }
-  /// One range, from wherever the file's address leads; without a sink in HttpResponse::body. Calls `resolved` with the
-  /// answer of the address itself.
+  /// Requests one range, from wherever the file's address leads; without a sink the bytes are in HttpResponse::body.
+  /// Calls `resolved` with the answer of the address itself.
   Result<HttpResponse> fetch(What what, const std::function<ByteRange()>& range, const ByteSink& sink,
                              const uint64_t& received, const std::stop_token& stop, const HeadSink& resolved = {});
 
-  /// Of the whole file, by a request of its own.
+  /// The digest that the server declares for the whole file, by a separate request.
   std::optional<ContentDigest> ask_md5(const std::string& url, const std::stop_token& stop);
 
   RetryingClient& client_;
@@ -88,13 +89,13 @@ class HttpSource final : public ByteSource {
   FileLink link_;
   KnownFile known_;
   std::optional<ContentDigest> declared_;
-  std::string etag_;         // that every answer must have; empty: any
-  std::string linked_etag_;  // the same for what the Hub says when it redirects
-  bool is_known_ = false;    // size and version: every later answer must fit them
-  std::string head_;         // the first bytes, from the probe
+  std::string etag_;         // every answer must have it; empty: any
+  std::string linked_etag_;  // the same for the Hub's redirect
+  bool is_known_ = false;    // size and version: later answers must match them
+  std::string head_;         // first bytes, from the probe
 };
 
-/// `url` as the user wrote it.
+/// `url`: as the user wrote it.
 [[nodiscard]] std::unique_ptr<Repository> make_http_repository(std::string_view url, const RemoteOptions& options);
 
 }  // namespace dspack::format

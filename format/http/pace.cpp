@@ -6,7 +6,7 @@
 namespace dspack::format {
 namespace {
 
-// An eighth of what a modem had in 1998; the largest tokenizers (20 MB) come in six hours.
+// An eighth of a modem's rate in 1998; the largest tokenizers (20 MB) take six hours.
 constexpr double kLeastBytesPerSecond = 1024;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Time and rates of requests: pauses before a retry, a limit on bytes per second, and the minimum rate of an answer.
+// Time and rates of requests: pauses before retries, a limit on bytes per second, and the minimum rate of an answer.
 #pragma once
 
 #include <chrono>
@@ -25,30 +25,30 @@ class RateLimit {
 
   [[nodiscard]] uint64_t bytes_per_second() const { return static_cast<uint64_t>(rate_); }
 
-  /// Waits for the turn of `bytes`, after those that came before; false if a stop is requested meanwhile.
+  /// Waits until the rate allows `bytes`, after those booked before; false if a stop is requested meanwhile.
   [[nodiscard]] bool pass(uint64_t bytes, const std::stop_token& stop);
 
-  /// The arithmetic of it: seconds that `bytes` must wait if they come at `now`. Unused time is not saved up.
+  /// The arithmetic of `pass`: seconds to wait for `bytes` that arrive at `now`. Unused time is not saved up.
   [[nodiscard]] double book(uint64_t bytes, Clock::time_point now);
 
  private:
   double rate_;
   std::mutex mutex_;
-  Clock::time_point free_at_{};  // guarded by mutex_; when all that was booked has passed
+  Clock::time_point free_at_{};  // when all booked bytes have passed; guarded by mutex_
 };
 
-/// The least rate of what is no weights (listings, small files, refusals): a server that sends a byte now and then is
-/// never silent, and would hold a run for ever. One thread at a time.
+/// The minimum rate of answers other than weights (listings, small files, refusals): a server that sends a byte now and
+/// then never counts as silent, and could hold a run forever. One thread at a time.
 class AnswerPace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `silence_seconds`: after which a connection counts as lost anyway.
+  /// `silence_seconds`: silence after which a connection counts as lost anyway.
   explicit AnswerPace(double silence_seconds) : grace_seconds_(2 * silence_seconds) {}
 
-  /// Bytes of a body have come. false: too few for the time since the first of them.
+  /// Adds bytes of a body. false: too few for the time since the first of them.
   [[nodiscard]] bool keeps_up(uint64_t bytes, Clock::time_point now);
-  /// We did not read meanwhile: that time does not count.
+  /// Excludes time in which we did not read.
   void paused(Clock::duration pause) { begin_ += pause; }
 
   [[nodiscard]] uint64_t bytes() const { return bytes_; }

@@ -8,20 +8,20 @@
 namespace dspack::format {
 namespace {
 
-// The Hub's windows are five minutes long; a server that wants more is better left to the user.
+// The Hub's rate limit windows are five minutes long; a longer wait is left to the user.
 constexpr double kMaxWaitSeconds = 310;
 
-// A server that never answered is more likely a wrong address than a fault that passes.
+// A server that never answered is more likely a wrong address than a temporary fault.
 constexpr unsigned kFirstContactAttempts = 5;
 
-// Shorter pauses are not worth a line.
+// Shorter pauses are not reported.
 constexpr double kToldPauseSeconds = 5;
 
-// A link that expires again at once was not refused for its age: some servers answer 403 to what they do not like.
+// A link that is refused again at once has not expired: some servers answer 403 to requests that they do not like.
 constexpr unsigned kMaxExpiredLinks = 3;
 
-// An answer to another question than the one asked: one of many servers behind a name may be at fault, or one moment. A
-// server that does not know ranges at all is not asked for long.
+// An answer that contradicts the request may be temporary, or come from one of many servers with the same name. A
+// server that does not support ranges at all is given up soon.
 constexpr unsigned kMaxWrongAnswers = 3;
 
 double random_fraction() {
@@ -101,7 +101,7 @@ Result<HttpResponse> RetryingClient::send(const Transfer& transfer, const std::s
 
 Result<HttpResponse> RetryingClient::send(const HttpRequest& request, const std::stop_token& stop,
                                           const ExplainFailure& explain) {
-  constexpr uint64_t kNoProgress = 0;  // a repeated attempt begins anew
+  constexpr uint64_t kNoProgress = 0;  // a repeated attempt starts over
   return send({.next = [&request] { return request; }, .sink = {}, .received = kNoProgress, .explain = explain}, stop);
 }
 

@@ -1,5 +1,5 @@
 // HTTP requests that are retried after temporary failures, with growing pauses.
-// Threads: thread-safe. Errors: as HttpClient, when the failure is permanent or retries are exhausted.
+// Threads: thread-safe. Errors: as HttpClient, if the failure is permanent or retries are exhausted.
 #pragma once
 
 #include <atomic>
@@ -10,36 +10,36 @@
 
 namespace dspack::format {
 
-/// The error of a failure that is final, in the words of who knows the place; its own where it has none to add.
+/// Explains a final failure in terms of the remote place; returns the failure's own error if there is nothing to add.
 using ExplainFailure = std::function<Error(const HttpFailure&)>;
 
 class RetryingClient {
  public:
   explicit RetryingClient(const RemoteOptions& options);
 
-  /// One transfer, in as many requests as it takes.
+  /// One transfer, with as many requests as it needs.
   struct Transfer {
-    /// The request to make, anew for each attempt, so that a transfer goes on where it was cut.
+    /// Makes the request for each attempt, so that a transfer resumes where it was interrupted.
     std::function<HttpRequest()> next;
     ByteSink sink;
-    /// What the sink has seen in all: attempts count from the last progress.
+    /// Total bytes passed to the sink: attempts are counted since the last progress.
     const uint64_t& received;
     HeadSink on_head{};                       // see client.h
-    std::function<void()> on_failure{};       // an attempt failed
-    std::function<void()> on_link_expired{};  // and that because its link has expired; unset: final
+    std::function<void()> on_failure{};       // called after a failed attempt
+    std::function<void()> on_link_expired{};  // called if its link had expired; unset: the failure is final
     ExplainFailure explain{};                 // unset: the failure's own error
   };
   [[nodiscard]] Result<HttpResponse> send(const Transfer& transfer, const std::stop_token& stop);
 
-  /// One request whose answer is kept in memory. With a body: only what may be carried out twice without harm.
+  /// Sends one request whose answer is kept in memory. With a body: only if carrying it out twice does no harm.
   [[nodiscard]] Result<HttpResponse> send(const HttpRequest& request, const std::stop_token& stop,
                                           const ExplainFailure& explain = {});
-  /// The same in one attempt: for what must be looked for before it is repeated.
+  /// The same in one attempt: for requests whose effect must be checked before a retry.
   [[nodiscard]] HttpOutcome attempt(const HttpRequest& request, const std::stop_token& stop);
-  /// Waits before a repetition. An error: it is of no use to try again.
+  /// Waits before a retry. An error: retrying is pointless.
   [[nodiscard]] Result<void> pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop,
                                    const ExplainFailure& explain = {}) const;
-  /// Whether anybody was ever reached, if only to be refused.
+  /// Whether there was ever an answer, even a refusal.
   [[nodiscard]] bool was_answered() const { return contacted_; }
 
  private:
@@ -47,9 +47,9 @@ class RetryingClient {
                         TransferWatch::Transfer& watched);
   [[nodiscard]] Result<void> pause(const HttpFailure& failure, unsigned failures, const std::stop_token& stop,
                                    const ExplainFailure& explain, TransferWatch::Transfer& watched) const;
-  /// An error: it is of no use to try again.
+  /// Whether to retry; the error if not.
   [[nodiscard]] Result<void> judge(const HttpFailure& failure, unsigned failures, const ExplainFailure& explain) const;
-  /// Of one request, the first included.
+  /// Most attempts for one request, including the first.
   [[nodiscard]] unsigned attempts() const;
   [[nodiscard]] TransferWatch* watch() const { return counters_ ? &counters_->watch : nullptr; }
 
@@ -58,8 +58,8 @@ class RetryingClient {
   double pause_second_;
   std::function<void(NoteKind, std::string_view)> on_note_;
   std::shared_ptr<TransferCounters> counters_;
-  std::atomic<bool> answered_{false};   // whether there was ever a good answer, or any to a call of an API
-  std::atomic<bool> contacted_{false};  // whether there was any
+  std::atomic<bool> answered_{false};   // there was a good answer, or any answer to an API call
+  std::atomic<bool> contacted_{false};  // there was any answer
 };
 
 }  // namespace dspack::format

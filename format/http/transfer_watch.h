@@ -1,7 +1,5 @@
-// What the transfers from and to remote places wait for at the moment: since when no byte has come, and which
-// repetition is under way or about to begin. The HTTP layer tells it, and whoever shows it asks at any time, by a clock
-// of its own.
-// Threads: thread-safe. Lifetime: transfers must end before their watch. Errors: none.
+// Shows why transfers from and to remote places wait: how long no byte has moved, and which retry is running or about
+// to start. The HTTP layer updates it; a display may query it at any time, with its own clock.
 #pragma once
 
 #include <atomic>
@@ -18,26 +16,26 @@ class TransferWatch {
   using Time = std::chrono::steady_clock::time_point;
 
  private:
-  /// The repetition of one transfer.
+  /// Retry state of one transfer.
   struct Retry {
-    unsigned number = 0;  // 0: its first attempt, or bytes have come since
+    unsigned number = 0;  // 0: the first attempt, or bytes have moved since
     unsigned most = 0;
-    Time begin{};  // of the attempt, when the pause before it is over
+    Time begin{};  // start of the attempt, after the pause before it
   };
 
  public:
   /// One transfer with all its attempts, from construction to destruction.
   class Transfer {
    public:
-    /// `watch` nullptr: nobody looks.
+    /// `watch` nullptr: not watched.
     Transfer(TransferWatch* watch, Time now);
     ~Transfer();
     Transfer(const Transfer&) = delete;
     Transfer& operator=(const Transfer&) = delete;
 
-    /// Bytes have come, or have been sent: what fails after them is a first failure again.
+    /// Bytes were received or sent: the next failure counts as the first.
     void moved(uint64_t bytes, Time now);
-    /// An attempt has failed; the next one, so many of at most `most`, begins after a pause.
+    /// An attempt has failed; retry `number` of at most `most` starts in `seconds`.
     void pauses(unsigned number, unsigned most, double seconds, Time now);
 
    private:
@@ -46,21 +44,21 @@ class TransferWatch {
   };
 
   struct Wait {
-    double silence_seconds = 0;  // since the last byte of any transfer, or since there is one under way
-    unsigned retry = 0;          // of the transfer that has been repeated most; 0: none is being repeated
-    unsigned retries = 0;        // how many there will be at most
-    double pause_seconds = 0;    // until it begins; 0: it has begun
+    double silence_seconds = 0;  // since the last byte of any transfer, or since the first one began
+    unsigned retry = 0;          // retry number of the most repeated transfer; 0: none is being repeated
+    unsigned retries = 0;        // the most there can be
+    double pause_seconds = 0;    // until the retry starts; 0: it has started
   };
   /// nullopt: no transfer is under way.
   [[nodiscard]] std::optional<Wait> wait(Time now) const;
 
-  /// Bytes of all transfers so far, as they come: whether they will be of use is not known yet.
+  /// Bytes moved by all transfers so far, whether they turn out to be useful or not.
   [[nodiscard]] uint64_t moved_bytes() const { return bytes_; }
 
  private:
   mutable std::mutex mutex_;
-  std::list<Retry> transfers_;  // guarded by mutex_, as is the next
-  Time moved_{};                // the last byte came, or the first transfer of those under way began
+  std::list<Retry> transfers_;  // guarded by mutex_, as is the next member
+  Time moved_{};                // time of the last byte, or start of the first running transfer
   std::atomic<uint64_t> bytes_{0};
 };
 

@@ -20,7 +20,7 @@ Error malformed(std::string_view what) {
   return {ErrorKind::invalid, fmt::format("the Hub's answer breaks its protocol: {}", what)};
 }
 
-/// An object, or an error.
+/// A JSON object, or an error.
 Result<Json> parse_object(std::string_view text) {
   auto parsed = parse_json(text, kHubAnswerDocument);
   if (!parsed) return malformed(parsed.error().message);
@@ -28,7 +28,7 @@ Result<Json> parse_object(std::string_view text) {
   return parsed;
 }
 
-/// The error of a field, in words that say whose it is.
+/// Adds to a field's error that the Hub's answer is at fault.
 template <class T>
 Result<T> field(Result<T> value) {
   if (value) return value;
@@ -113,8 +113,8 @@ Result<uint64_t> read_opened(std::string_view text) {
 namespace {
 
 constexpr uint64_t kMaxParts = 10'000;          // S3's limit
-constexpr uint64_t kMaxPartBytes = 5ULL << 30;  // likewise
-constexpr size_t kMaxHeaderBytes = 16 << 10;    // of all that go with one request
+constexpr uint64_t kMaxPartBytes = 5ULL << 30;  // S3's limit
+constexpr size_t kMaxHeaderBytes = 16 << 10;    // over all headers of one request
 constexpr size_t kMaxHeaders = 100;
 
 Error malformed_lfs(std::string_view what) {
@@ -126,7 +126,7 @@ bool is_http_url(std::string_view url) {
   return plain && (url.starts_with("https://") || url.starts_with("http://"));
 }
 
-/// A value that cannot end its line and forge another one.
+/// Whether a value cannot end its line and forge another header.
 bool is_header_text(std::string_view text) {
   return text.size() <= kMaxHeaderBytes &&
          std::ranges::none_of(text, [](unsigned char c) { return c < ' ' || c == 0x7f; });
@@ -140,7 +140,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-/// Headers by which a request and its connection are made: who may set them can make it wait, or speak for another
+/// Headers that control a request and its connection: a server that set them could make it wait, or address another
 /// host.
 bool belongs_to_connection(std::string_view name) {
   constexpr std::array<std::string_view, 11> kNames{"connection", "content-length",    "content-range", "expect",
@@ -159,7 +159,7 @@ Result<LfsAction> read_action(const Json& action) {
   const auto header = action.find("header");
   if (header == action.end() || header->is_null()) return read;
   if (!header->is_object()) return malformed_lfs("\"header\" is not an object");
-  size_t bytes = 0;  // of those that are sent: the addresses of parts are no headers
+  size_t bytes = 0;  // only headers that are sent: the addresses of parts are none
   size_t count = 0;
   for (const auto& [name, value] : header->items()) {
     std::string text;
@@ -207,7 +207,7 @@ Result<LfsObject> read_object(const Json& object) {
 }
 
 Result<UploadWay> multipart_way(const LfsAction& action, uint64_t size_bytes, uint64_t chunk_bytes) {
-  // Not by adding up: a hostile chunk size must not overflow.
+  // Without adding first: a hostile chunk size must not overflow.
   const uint64_t count = size_bytes / chunk_bytes + (size_bytes % chunk_bytes == 0 ? 0 : 1);
   if (count > kMaxParts) return malformed_lfs(fmt::format("{} parts", count));
   std::map<uint64_t, std::string> urls;

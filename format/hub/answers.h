@@ -1,5 +1,5 @@
-// What the Hub's API and its large file storage answer to calls that write, read strictly: ids, names, sizes, digests
-// and links come from a stranger. No transport in it.
+// Parses the answers of the Hub's API and its large file storage to calls that write, strictly: ids, names, sizes,
+// digests and links are untrusted. Independent of the transport.
 // Threads: plain values and pure functions. Errors: invalid, with the field. Source: the Hub's HTTP API as
 // huggingface_hub (hf_api.py, _commit_api.py, lfs.py) uses it, and the Git LFS batch API.
 #pragma once
@@ -23,16 +23,16 @@ struct RepositoryInfo {
 };
 [[nodiscard]] Result<RepositoryInfo> read_repository_info(std::string_view text);
 
-/// How a file is to be sent.
+/// How a file must be sent.
 struct UploadMode {
-  bool large = false;    // to the large file storage; else in the commit itself
-  bool ignored = false;  // the repository's .gitignore names it
+  bool large = false;    // to the large file storage; else within the commit
+  bool ignored = false;  // the repository's .gitignore excludes it
 };
-/// One mode for each path, in their order. A path without an answer: invalid.
+/// One mode per path, in their order. Errors: also invalid (a path without a mode).
 [[nodiscard]] Result<std::vector<UploadMode>> read_preupload(std::string_view text,
                                                              const std::vector<std::string>& paths);
 
-/// The id of the commit that was made.
+/// The id of the new commit.
 [[nodiscard]] Result<std::string> read_commit(std::string_view text);
 
 struct PullRequest {
@@ -50,35 +50,35 @@ struct PullRequestPage {
 /// The number of the pull request that was opened.
 [[nodiscard]] Result<uint64_t> read_opened(std::string_view text);
 
-/// What to do about an object of the large file storage.
+/// A request to make for an object of the large file storage.
 struct LfsAction {
   std::string href;
   std::vector<std::pair<std::string, std::string>> header;  // names and values as sent
 };
 struct LfsObject {
   Digest oid;
-  std::optional<LfsAction> upload;  // nullopt: it is stored already
+  std::optional<LfsAction> upload;  // nullopt: already stored
   std::optional<LfsAction> verify;
-  std::string refusal;  // the server's words; empty: none
+  std::string refusal;  // the server's message; empty: none
 };
-/// One answer for each object, in their order. An object without an answer: invalid.
+/// One answer per object, in their order. Errors: also invalid (an object without an answer).
 [[nodiscard]] Result<std::vector<LfsObject>> read_batch(std::string_view text, const std::vector<Digest>& oids);
 
-/// Whether an object's bytes may go where the answer says: over https where the Hub is asked over https, and the
-/// question whether they have come to the Hub itself, which alone knows. Errors: invalid.
+/// Checks the addresses in an answer: the bytes may only go over https if the Hub is asked over https, and the
+/// verification only to the Hub itself, which alone knows whether they have arrived. Errors: invalid.
 [[nodiscard]] Result<void> check_places(const LfsObject& object, const std::string& endpoint);
 
-/// A part of an object and where it goes.
+/// A part of an object and its address.
 struct UploadPart {
   std::string url;
   ByteRange range;
 };
 struct UploadWay {
-  std::vector<UploadPart> parts;     // one, or those of a multipart upload in their order
-  bool multipart = false;            // then `href` of the action completes it
-  std::vector<std::string> headers;  // "Name: value", of an upload in one piece
+  std::vector<UploadPart> parts;     // one, or those of a multipart upload in order
+  bool multipart = false;            // the action's `href` then completes it
+  std::vector<std::string> headers;  // "Name: value", for an upload in one piece
 };
-/// Cuts an object of `size_bytes` as an upload action asks for it.
+/// Splits an object of `size_bytes` as an upload action requires.
 [[nodiscard]] Result<UploadWay> upload_way(const LfsAction& action, uint64_t size_bytes);
 
 }  // namespace dspack::format

@@ -9,10 +9,10 @@
 namespace dspack::format {
 namespace {
 
-// Every checkpoint has it, and those of its kind are small files that the Hub itself answers for.
+// Every checkpoint has it, and it is a small file, which the Hub itself answers for.
 constexpr char kAskedFile[] = "config.json";
 
-// A renamed repository is one, the Hub's own cache of small files another; more in a row are a loop.
+// A renamed repository causes one, the Hub's own cache of small files another; more in a row are a loop.
 constexpr unsigned kMaxRedirects = 5;
 
 Error not_the_hub(const std::string& url) {
@@ -22,7 +22,7 @@ Error not_the_hub(const std::string& url) {
                       without_password(url))};
 }
 
-/// A mirror that sends its clients on, without the Hub's headers: tokens and requests stay with the endpoint's host.
+/// For a mirror that redirects without the Hub's headers: tokens and requests stay with the endpoint's host.
 Error redirects_elsewhere(const std::string& url, const std::string& location) {
   return {
       ErrorKind::invalid,
@@ -39,7 +39,7 @@ Error redirected_for_ever(const std::string& url) {
 std::optional<DeclaredFile> declaration(const HttpResponse& head) {
   const std::optional<Digest> sha256 = parse_digest(head.linked_etag.empty() ? head.version : head.linked_etag);
   if (!sha256) return std::nullopt;
-  // The length of a redirect's own body is not that of the file.
+  // The length of a redirect's body is not the file's.
   const bool is_file = head.status == 200;
   return DeclaredFile{*sha256, head.linked_bytes || !is_file ? head.linked_bytes : head.file_bytes};
 }
@@ -145,7 +145,7 @@ Result<HubCommit> HubClient::resolve(const std::string& revision, const std::sto
   return redirected_for_ever(request.url);
 }
 
-/// What the API says of the revision.
+/// Asks the API which commit the revision stands for.
 Result<HubCommit> HubClient::ask_api(const HubName& name, const std::stop_token& stop) const {
   const HttpRequest request{.url = hub_api_url(endpoint_, name, "revision"),
                             .bearer_token = token_,

@@ -1,5 +1,5 @@
-// The Hugging Face Hub over HTTP, for one repository: its addresses, the token (sent to its own host only), and the
-// calls that read. writer.h has the calls that write.
+// The Hugging Face Hub over HTTP, for one repository: its addresses, the token (sent only to the Hub's own host), and
+// the calls that read. writer.h has the calls that write.
 // Threads: thread-safe, except pin. Errors: network (no such repository or revision, gated, private, not reached; each
 // with the remedy), not_found (a file), invalid (not the Hub's protocol), and those of RetryingClient.
 // Source: huggingface_hub (hf_api.py, file_download.py), read as a description of the protocol.
@@ -31,31 +31,31 @@ class HubClient {
   /// "https://hub/api/models/org/name" + tail
   [[nodiscard]] std::string api_url(std::string_view tail) const;
   [[nodiscard]] std::string file_url(const std::string& revision, std::string_view path) const;
-  /// The token, if the URL is the endpoint's own scheme, host and port; else nothing.
+  /// The token, if the URL has the endpoint's scheme, host and port; else nothing.
   [[nodiscard]] std::string token_for(const std::string& url) const;
   [[nodiscard]] bool has_token() const { return !token_.empty(); }
-  /// What no message may repeat. May be empty.
+  /// Must not appear in messages. May be empty.
   [[nodiscard]] const std::string& token() const { return token_; }
 
   [[nodiscard]] RetryingClient& http() const { return *http_; }
 
-  /// From now on the repository has this name, and what is asked of this commit must be answered for it.
+  /// From now on the repository has this name, and answers to requests for this commit must name it.
   void pin(const HubCommit& commit);
 
-  /// Which commit a revision means now. One HEAD request for config.json, whose answer names the commit whether the
-  /// file is there or not, and tells at once if its files may not be read; a renamed repository takes one more. Where a
-  /// server names it only for files that are there, the API is asked.
+  /// The commit that a revision stands for now. One HEAD request for config.json: its answer names the commit whether
+  /// the file exists or not, and shows at once if the files may not be read; a renamed repository takes one more
+  /// request. If a server names the commit only for existing files, the API is asked.
   [[nodiscard]] Result<HubCommit> resolve(const std::string& revision, const std::stop_token& stop) const;
-  /// A file that is to be read by ranges.
+  /// A file to be read by ranges.
   [[nodiscard]] HttpFile file(const std::string& revision, std::string_view path) const;
-  /// A whole small file. Longer than `limit_bytes`: budget.
+  /// A whole small file. Errors: also budget (longer than `limit_bytes`).
   [[nodiscard]] Result<std::string> read_text(const std::string& revision, std::string_view path, uint64_t limit_bytes,
                                               const std::stop_token& stop) const;
-  /// What the Hub says of a file without sending it, by one HEAD request: for a server that cannot list.
+  /// The Hub's declaration of a file, by one HEAD request: for a server without listings.
   [[nodiscard]] Result<std::optional<DeclaredFile>> declared(const std::string& revision, std::string_view path,
                                                              const std::stop_token& stop) const;
 
-  /// What a refusal to read a revision means.
+  /// Explains refusals to read a revision.
   [[nodiscard]] ExplainFailure explain(const std::string& revision) const;
 
  private:
@@ -66,7 +66,7 @@ class HubClient {
   std::string endpoint_;
   std::string token_;
   std::string repository_;
-  std::string commit_;  // that answers must be of, if it is asked for; empty: any
+  std::string commit_;  // answers to requests for it must name it; empty: any
   std::unique_ptr<RetryingClient> http_;
 };
 

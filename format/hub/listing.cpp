@@ -24,7 +24,7 @@ Error not_a_listing(std::string_view reason) {
   return {ErrorKind::invalid, fmt::format("not a listing of files: {}", reason)};
 }
 
-/// "sha256:" before it, as in a pointer file, is no part of the digest.
+/// The prefix "sha256:", as in pointer files, is not part of the digest.
 std::optional<Digest> parse_oid(std::string_view text) {
   constexpr std::string_view kAlgorithm = "sha256:";
   if (text.starts_with(kAlgorithm)) text.remove_prefix(kAlgorithm.size());
@@ -50,7 +50,7 @@ Result<HubFile> parse_file(const Json& entry) {
   return file;
 }
 
-/// Sees to it that a listing ends, whatever a server sends.
+/// Makes sure that a listing ends, whatever a server sends.
 class Pages {
  public:
   Result<void> take(const std::string& url) {

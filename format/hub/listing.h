@@ -1,5 +1,5 @@
-// All files of a revision on the Hub with their sizes and digests, by the paginated tree API: a few requests, where a
-// HEAD a file would be thousands.
+// All files of a revision on the Hub with their sizes and digests, by the paginated tree API: a few requests instead of
+// a HEAD request per file.
 // Threads: thread-safe. Errors: network; invalid (not a listing, or one without end); budget (longer than the limit).
 #pragma once
 
@@ -14,9 +14,9 @@
 
 namespace dspack::format {
 
-/// What the Hub tells of a file.
+/// The Hub's description of a file.
 struct HubFile : ListedFile {
-  std::string blob{};  // git's name for the content of a regular file, 7 to 64 hex digits; empty: not told, or LFS
+  std::string blob{};  // git's hash of a regular file, 7 to 64 hex digits; empty: unknown, or LFS
 };
 using HubTree = std::map<std::string, HubFile>;  // by path
 
@@ -24,13 +24,13 @@ using HubTree = std::map<std::string, HubFile>;  // by path
 /// Errors: invalid.
 [[nodiscard]] Result<void> parse_tree_page(std::string_view text, std::vector<HubFile>& files);
 
-/// Puts files in the order of their paths. Errors: invalid (one is listed twice).
+/// Sorts files by path. Errors: invalid (one is listed twice).
 [[nodiscard]] Result<void> sort_listing(std::vector<HubFile>& files);
 
-/// Those that belong to a checkpoint: without the hidden ones (.gitattributes).
+/// The files that belong to a checkpoint: without hidden ones (.gitattributes).
 [[nodiscard]] std::vector<ListedFile> visible_files(const std::vector<HubFile>& files);
 
-/// nullptr: not in it. The listing must be sorted.
+/// nullptr: not listed. `files` must be sorted.
 [[nodiscard]] const ListedFile* find_listed(const std::vector<ListedFile>& files, std::string_view path);
 
 /// The whole listing of a revision, sorted, hidden files included. nullopt: the server has no such API.

@@ -14,8 +14,8 @@ namespace dspack::format {
 namespace {
 
 constexpr std::string_view kDefaultEndpoint = "https://huggingface.co";
-constexpr size_t kMaxRevisionBytes = 250;  // git's own names end there
-constexpr size_t kMaxNameBytes = 96;       // the Hub's own limit for organization and name
+constexpr size_t kMaxRevisionBytes = 250;  // git's own limit
+constexpr size_t kMaxNameBytes = 96;       // the Hub's limit for organization and name
 
 bool is_name(std::string_view text) {
   return !text.empty() && text.front() != '.' && std::all_of(text.begin(), text.end(), [](char c) {
@@ -48,7 +48,7 @@ std::string_view without_trailing_slashes(std::string_view text) {
   return text;
 }
 
-/// What follows `prefix`, which is written in whatever case; nullopt: it begins otherwise.
+/// The rest after `prefix`, whose case does not matter; nullopt: `text` begins otherwise.
 std::optional<std::string_view> after(std::string_view text, std::string_view prefix) {
   if (prefix.empty() || !equal_ignoring_case(text.substr(0, prefix.size()), prefix)) return std::nullopt;
   return text.substr(prefix.size());
@@ -65,7 +65,7 @@ std::optional<std::string_view> path_at_hub(std::string_view text) {
   return std::nullopt;
 }
 
-/// "refs%2Fpr%2F1" as it is meant. nullopt: a percent sign without two digits.
+/// Decodes percent escapes, as in "refs%2Fpr%2F1". nullopt: a percent sign without two digits.
 std::optional<std::string> percent_decoded(std::string_view text) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -84,18 +84,18 @@ std::optional<std::string> percent_decoded(std::string_view text) {
   return decoded;
 }
 
-/// The revision in what follows "org/name/tree/" or the like, and that of a file.
+/// The revision in the address of a page, whose path continues with `kind` and `rest` after "org/name/".
 std::optional<std::string> pasted_revision(std::string_view kind, std::string_view rest) {
   constexpr std::array<std::string_view, 4> kOfFiles{"blob", "resolve", "raw", "blame"};
   constexpr std::array<std::string_view, 3> kOfAll{"tree", "commit", "commits"};
   const bool names_file = std::ranges::find(kOfFiles, kind) != kOfFiles.end();
   if (!names_file && std::ranges::find(kOfAll, kind) == kOfAll.end()) return std::nullopt;
   size_t end = rest.find('/');
-  if (rest.starts_with("refs/")) {  // refs/pr/7: three components, where the slashes are not encoded
+  if (rest.starts_with("refs/")) {  // refs/pr/7: three components, if the slashes are not encoded
     const size_t second = rest.find('/', 5);
     end = second == std::string_view::npos ? second : rest.find('/', second + 1);
   }
-  // A folder of a repository is no checkpoint, and the repository is not what was named.
+  // A folder of a repository is no checkpoint, and the user did not name the whole repository.
   if (!names_file && end != std::string_view::npos) return std::nullopt;
   return percent_decoded(rest.substr(0, end));
 }
@@ -131,7 +131,7 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
   const size_t at = text.find('@');
   const std::string_view repository = text.substr(0, at);
   const std::string_view revision = at == std::string_view::npos ? kDefaultRevision : text.substr(at + 1);
-  // As a path it must be one that stays where it is put: in URLs, and in the names of the local cache.
+  // It must be safe as a path, since it becomes part of URLs and of names in the local cache.
   if (!is_repository(repository) || revision.size() > kMaxRevisionBytes || unsafe_path_reason(revision))
     return std::nullopt;
   return HubName{std::string(repository), std::string(revision)};
@@ -139,7 +139,7 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
 
 Result<std::string> parse_repository_name(std::string_view text) {
   const std::string_view given = text;
-  // The branch is --revision's business.
+  // --revision chooses the branch.
   const auto pasted = pasted_hub_name(text, {});
   if (pasted && pasted->revision == kDefaultRevision) text = pasted->repository;
   const size_t slash = text.find('/');

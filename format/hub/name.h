@@ -17,38 +17,37 @@ struct HubName {
   std::string revision;    // branch, tag, refs/pr/N, or a commit
 };
 
-/// "org/name" or "org/name@revision", with "main" where none is given. nullopt: not of that form.
+/// "org/name" or "org/name@revision", with "main" as the default. nullopt: not of that form.
 [[nodiscard]] std::optional<HubName> parse_hub_name(std::string_view text);
 
-/// "org/name" of a repository that is to be written, also as it is pasted (below), in the Hub's own rule for names.
-/// Errors: invalid, with what is allowed.
+/// "org/name" of a repository to write to, also in the pasted forms below, by the Hub's rules for names. Errors:
+/// invalid, with what is allowed.
 [[nodiscard]] Result<std::string> parse_repository_name(std::string_view text);
 
-/// What people paste for a name: an address of a page or file at huggingface.co, hf.co or `endpoint`, with or without
-/// "https://" (org/name, org/name/tree/REVISION, org/name/blob/REVISION/FILE, ...), and "hf://models/org/name".
-/// nullopt: none of these, or no whole repository of a model (a folder of one, a data set).
+/// A name as people paste it: the address of a page or file at huggingface.co, hf.co or `endpoint`, with or without
+/// "https://" (org/name, org/name/tree/REVISION, org/name/blob/REVISION/FILE, ...), or "hf://models/org/name". nullopt:
+/// none of these, or not a whole model repository (a folder of one, a data set).
 [[nodiscard]] std::optional<HubName> pasted_hub_name(std::string_view text, std::string_view endpoint);
-/// Whether a text is an address at huggingface.co or hf.co, whatever it names there.
+/// Whether a text is an address at huggingface.co or hf.co, whatever it names.
 [[nodiscard]] bool is_hub_address(std::string_view text);
 
-/// Whether a revision is the whole id of a commit, which never means another: 40 hexadecimal digits, or 64 where a
-/// repository counts with SHA-256.
+/// Whether a revision is a full commit id, whose meaning never changes: 40 hexadecimal digits, or 64 if the repository
+/// uses SHA-256.
 [[nodiscard]] bool is_commit(std::string_view revision);
-/// Whether it could be an id that a server calls a commit: 7 to 64 hexadecimal digits.
+/// Whether a text can be a commit id as servers write it: 7 to 64 hexadecimal digits.
 [[nodiscard]] bool is_commit_id(std::string_view text);
 
 /// For people: "https://huggingface.co/org/name"
 [[nodiscard]] std::string hub_page_url(std::string_view endpoint, std::string_view repository);
-/// Of a file: ".../org/name/resolve/revision/path".
+/// A file's URL: ".../org/name/resolve/revision/path".
 [[nodiscard]] std::string hub_file_url(std::string_view endpoint, const HubName& name, std::string_view path);
-/// Of the API: ".../api/models/org/name/what/revision".
+/// An API URL: ".../api/models/org/name/what/revision".
 [[nodiscard]] std::string hub_api_url(std::string_view endpoint, const HubName& name, std::string_view what);
 
-/// A Hub behind another endpoint (a mirror, a proxy) may name addresses at https://huggingface.co: they are meant for
-/// the endpoint.
+/// Replaces https://huggingface.co in an address by `endpoint`: a mirror or proxy may pass on the Hub's own addresses.
 [[nodiscard]] std::string at_endpoint(const std::string& url, const std::string& endpoint);
 
-/// The repository in the path of a file's URL at `endpoint`; nullopt: it is none. So a redirect tells a new name.
+/// The repository in a file's URL at `endpoint`, such as a redirect to a new name; nullopt: not such a URL.
 [[nodiscard]] std::optional<std::string> repository_of_url(std::string_view endpoint, std::string_view url);
 
 }  // namespace dspack::format

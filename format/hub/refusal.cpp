@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kSignIn[] = "set HF_TOKEN to a token of yours, or run \"hf auth login\"";
 
-/// "(HTTP 401: what the server says)"
+/// "(HTTP 401: the server's message)"
 std::string answer_of(const HttpFailure& failure) {
   return failure.words.empty() ? fmt::format("(HTTP {})", failure.status)
                                : fmt::format("(HTTP {}: {})", failure.status, failure.words);
@@ -61,8 +61,8 @@ std::string denied(const HubRequest& asked, const HttpFailure& failure) {
                "HF_TOKEN to one that may read it)";
 }
 
-/// "Private repository storage limit reached", "Your storage patterns tripped our internal systems", ...: the token has
-/// nothing to do with it.
+/// Whether a refusal is about storage, not about the token: "Private repository storage limit reached", "Your storage
+/// patterns tripped our internal systems", ...
 bool is_about_room(long status, std::string words) {
   constexpr std::array kStatuses{402L, 403L, 413L, 507L};
   std::ranges::transform(words, words.begin(), [](unsigned char c) { return std::tolower(c); });

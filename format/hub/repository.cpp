@@ -22,8 +22,8 @@ class HubRepository final : public Repository {
   using Listing = std::optional<std::vector<ListedFile>>;
   struct Parts {
     HubOrigin origin;
-    std::optional<std::string> offline;   // why no request is made to the Hub; nullopt: they are
-    std::optional<HubSnapshot> snapshot;  // of the commit, in the local cache
+    std::optional<std::string> offline;   // why the Hub is not asked; nullopt: it is
+    std::optional<HubSnapshot> snapshot;  // the commit's, in the local cache
     std::unique_ptr<HubClient> hub;       // pinned to that commit
   };
   HubRepository(Parts parts, FileSystem& files)
@@ -62,7 +62,7 @@ class HubRepository final : public Repository {
   const std::string commit_;
   FileSystem& files_;
   std::mutex mutex_;
-  std::optional<Listing> listing_;  // guarded by mutex_; what the Hub said, once it was asked
+  std::optional<Listing> listing_;  // the Hub's listing, once requested; guarded by mutex_
 };
 
 std::string HubRepository::description() const {
@@ -76,7 +76,7 @@ std::unique_ptr<HttpSource> HubRepository::http_source(std::string_view path) {
   return std::make_unique<HttpSource>(hub_.http(), hub_.file(commit_, path));
 }
 
-/// A file that the snapshot lacks does not exist only where the snapshot is known to be whole.
+/// A file that the snapshot lacks is not_found only if the snapshot is known to be complete.
 Error HubRepository::not_here(std::string_view path) const {
   const std::string remedy = fmt::format("fetch it first: hf download {} --revision {}", hub_.repository(), commit_);
   if (!parts_.snapshot) {
@@ -94,7 +94,7 @@ Error HubRepository::not_here(std::string_view path) const {
                       path, weights.files, weights.missing.size(), weights.missing.front(), *parts_.offline, remedy)};
 }
 
-/// Where all weights are here, a Hub out of reach need not stop anybody.
+/// If all weights are local, an unreachable Hub need not stop the user.
 Error HubRepository::with_hint(Error error) const {
   if (error.kind == ErrorKind::network && is_local() && !hub_.http().was_answered())
     error.message += "; HF_HUB_OFFLINE=1 uses the local cache without asking the Hub";
@@ -113,7 +113,7 @@ Result<std::unique_ptr<ByteSource>> HubRepository::open(std::string_view path, s
 Result<std::unique_ptr<ByteSource>> HubRepository::open_known(std::string_view path, const KnownFile& known,
                                                               std::stop_token stop) {
   if (local_file(path) || parts_.offline) {
-    // A local file tells its digest only where the cache calls it so.
+    // A local file has a version only if the cache names it by its digest.
     return Repository::open_known(path, {.size_bytes = known.size_bytes, .version = {}}, std::move(stop));
   }
   auto source = http_source(path);
@@ -135,7 +135,7 @@ Result<std::string> HubRepository::read_text(std::string_view path, uint64_t lim
   return text;
 }
 
-/// Asked for once.
+/// Requests the listing once.
 Result<const HubRepository::Listing*> HubRepository::listing(const std::stop_token& stop) {
   const std::lock_guard lock(mutex_);
   if (!listing_) {
@@ -179,10 +179,10 @@ Result<std::optional<DeclaredFile>> HubRepository::declared(std::string_view pat
   return listed->sha256 ? std::optional(DeclaredFile{*listed->sha256, listed->size_bytes}) : std::nullopt;
 }
 
-/// What the name means, and how that is known.
+/// The commit that the name stands for, and how that is known.
 struct Meaning {
   HubCommit commit;
-  std::optional<std::string> offline;  // why the Hub is not to be asked for anything
+  std::optional<std::string> offline;  // why the Hub must not be asked for anything
 };
 
 class Opening {
@@ -230,7 +230,7 @@ class Opening {
     return Meaning{*std::move(resolved), {}};
   }
 
-  /// Ours first: it has been asked for with this program, and of a name that was new it knows the old one.
+  /// Our own record first: it was made by this program, and for a renamed repository it has the new name.
   [[nodiscard]] std::optional<HubCommit> memory() const {
     if (auto commit = remembered_commit(options_.hub_commits, name_, files_)) return commit;
     const auto commit = cached_commit(options_.hub_cache, name_, files_);
@@ -248,7 +248,7 @@ class Opening {
                              asked_, why, cache, name_.repository, name_.revision)};
   }
 
-  /// Without a network, what was used before can be used again.
+  /// Without a network, the last known commit is used again.
   [[nodiscard]] Result<Meaning> unless_unreachable(const Error& error) const {
     if (error.kind == ErrorKind::cancelled || hub_->http().was_answered()) return error;
     auto commit = memory();

@@ -8,9 +8,9 @@
 
 namespace dspack::format {
 
-/// Asks the Hub which commit the revision means, unless it is one, options.hub_pinned tells, or the Hub is out of reach
-/// (HF_HUB_OFFLINE, no network) and a cache remembers what it meant last. Tells options.on_note of a local snapshot, a
-/// new name, and an answer from memory. The result borrows `files`.
+/// Asks the Hub which commit the revision stands for, unless it is a commit id, options.hub_pinned gives the commit, or
+/// the Hub is out of reach (HF_HUB_OFFLINE, no network) and a cache remembers the last known one. Reports a local
+/// snapshot, a new name, and a remembered commit to options.on_note. The result borrows `files`.
 [[nodiscard]] Result<std::unique_ptr<Repository>> open_hub_repository(const HubName& name, const RemoteOptions& options,
                                                                       FileSystem& files, const std::stop_token& stop);
 

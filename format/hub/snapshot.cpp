@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kMaxBytes = 512;
 
-/// A revision may have slashes, of which a branch and a branch below it would need a file and a folder of one name.
+/// Encodes slashes in a revision: a branch and another below it would need a file and a folder of the same name.
 Path file_of(const Path& folder, const HubName& name) {
   std::string repository = name.repository;
   repository.replace(repository.find('/'), 1, "--");
@@ -53,7 +53,7 @@ Result<void> remember_commit(const Path& folder, const HubName& name, const HubC
 namespace {
 
 constexpr uint64_t kMaxRefBytes = 256;
-constexpr char kBlobs[] = "blobs";  // of a repository, and of all of them
+constexpr char kBlobs[] = "blobs";  // within a repository's folder, and in the cache's root
 constexpr char kSingleFile[] = "model.safetensors";
 
 /// Whether `path` lies below `folder`; both without links and dots.
@@ -114,8 +114,8 @@ std::optional<HubSnapshot::File> HubSnapshot::file(std::string_view path) const 
   return File{target, link->filename().string()};
 }
 
-/// The repository's own link to a file in the shared store, whose name is the ETAG; nullopt: the file lies elsewhere,
-/// or the snapshot does not lead there by such a link.
+/// The repository's own link to a file in the shared store, whose name is the ETag; nullopt: the file lies elsewhere,
+/// or the snapshot does not lead to it by such a link.
 std::optional<Path> HubSnapshot::shared_blob_link(std::string_view path, const Path& target) const {
   const std::string name = target.filename().string();
   if (!parse_digest(name) || target != store_ / name.substr(0, 2) / name) return std::nullopt;
@@ -124,7 +124,7 @@ std::optional<Path> HubSnapshot::shared_blob_link(std::string_view path, const P
   const Path leads_to = std::filesystem::read_symlink(entry, failed);
   if (failed) return std::nullopt;
   const Path link = (entry.parent_path() / leads_to).lexically_normal();
-  // Its folder without links, and not itself: it is one.
+  // Resolves links in the parent folder, but not the link itself.
   const Path parent = std::filesystem::canonical(link.parent_path(), failed);
   if (failed || parent != root_ / kBlobs || std::filesystem::canonical(link, failed) != target) return std::nullopt;
   return link;

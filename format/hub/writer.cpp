@@ -12,11 +12,11 @@
 namespace dspack::format {
 namespace {
 
-// Of pull requests; the Hub has 50 on a page. A list without end would otherwise be read for hours.
+// Pages of pull requests, 50 each. An endless list would otherwise be read for hours.
 constexpr unsigned kMaxPullPages = 400;
 
 constexpr unsigned kAnswerSilenceSeconds = 60;
-// The Hub gives a commit a minute; its answer may take longer than any other.
+// The Hub allows a minute for a commit; its answer may take longer than others.
 constexpr unsigned kCommitSilenceSeconds = 120;
 
 constexpr char kJson[] = "Content-Type: application/json";
@@ -24,7 +24,7 @@ constexpr char kLfsJson[] = "Content-Type: application/vnd.git-lfs+json";
 constexpr char kAcceptLfsJson[] = "Accept: application/vnd.git-lfs+json";
 constexpr char kLines[] = "Content-Type: application/x-ndjson";
 
-/// The Hub makes one repository of a user at a time.
+/// The Hub creates only one repository per user at a time.
 bool is_busy(const HttpResponse& answer) {
   return answer.status == 409 && answer.body.find("conflicting operation is in progress") != std::string::npos;
 }
@@ -88,7 +88,7 @@ Result<Presence> HubWriter::look(const std::string& revision, const std::stop_to
     TRY_ASSIGN(const HttpResponse answer, hub_.http().send(request, stop));
     const std::string& code = answer.error_code;
     presence.repository = answer.good() || code == "RevisionNotFound";
-    // To somebody without a token, what is missing and what is private are one.
+    // Without a token, a missing repository and a private one look alike.
     if (answer.status == 404 || (answer.status == 401 && code == "RepoNotFound")) return false;
     if (!answer.good()) return refused(answer, request.name);
     auto info = read_repository_info(answer.body);
@@ -96,7 +96,7 @@ Result<Presence> HubWriter::look(const std::string& revision, const std::stop_to
     presence.info = std::move(*info);
     return true;
   };
-  const std::string wanted = "?expand=sha&expand=private";  // and not the list of all files
+  const std::string wanted = "?expand=sha&expand=private";  // without the list of all files
   Presence presence;
   TRY_ASSIGN(presence.revision, ask(hub_.api_url("/revision/" + url_component(revision)) + wanted, presence));
   if (presence.revision) return presence;

@@ -14,18 +14,19 @@
 
 namespace dspack::format {
 
-/// An outcome of a request that must not be repeated blindly. A failure that may pass: it may have been carried out.
+/// The outcome of a request that must not be repeated blindly: even after a temporary failure it may have been carried
+/// out.
 template <class T>
 using Attempted = std::variant<T, HttpFailure>;
 
-/// What is there of a repository.
+/// Which parts of a repository exist.
 struct Presence {
-  bool repository = false;  // and this token may see it
+  bool repository = false;  // it exists, and this token may see it
   bool revision = false;
-  RepositoryInfo info;  // of the revision, or of the repository where there is no such revision
+  RepositoryInfo info;  // the revision's, or the repository's if there is no such revision
 };
 
-/// What preupload wants to know of a file.
+/// A file as preupload needs it.
 struct Sample {
   std::string path;
   uint64_t size_bytes = 0;
@@ -47,13 +48,13 @@ class HubWriter {
   [[nodiscard]] Result<HubTree> tree(const std::string& revision, const std::stop_token& stop) const;
 
   enum class Visibility { as_usual, only_private };
-  /// Succeeds where the repository exists already.
+  /// Succeeds if the repository already exists.
   [[nodiscard]] Result<void> create_repository(Visibility visibility, const std::stop_token& stop) const;
-  /// Succeeds where the branch exists already.
+  /// Succeeds if the branch already exists.
   [[nodiscard]] Result<void> create_branch(const std::string& branch, const std::stop_token& stop) const;
 
-  /// Whether the Hub will take a card with this text (README.md): asked before anything is sent, since the card comes
-  /// last. A server that does not check cards takes any.
+  /// Checks that the Hub accepts a card with this text (README.md): before anything is sent, since the card is sent
+  /// last. A server that does not check cards accepts any.
   [[nodiscard]] Result<void> check_card(const std::string& text, const std::stop_token& stop) const;
 
   /// At most 256 files.
@@ -64,14 +65,14 @@ class HubWriter {
   [[nodiscard]] Result<std::vector<LfsObject>> batch(const std::string& revision,
                                                      const std::vector<LfsRequest>& objects,
                                                      const std::stop_token& stop) const;
-  /// `body`: lines of JSON. The new commit's id.
+  /// `body`: lines of JSON. Returns the new commit's id.
   [[nodiscard]] Attempted<std::string> commit(const std::string& revision, std::string body,
                                               const std::stop_token& stop) const;
 
   /// The newest pull request that is not closed and has this title.
   [[nodiscard]] Result<std::optional<PullRequest>> find_pull_request(const std::string& title,
                                                                      const std::stop_token& stop) const;
-  /// Opens a draft; its number.
+  /// Opens a draft; returns its number.
   [[nodiscard]] Attempted<uint64_t> open_pull_request(const std::string& title, const std::string& description,
                                                       const std::stop_token& stop) const;
   /// Makes a draft ready for review.
@@ -82,11 +83,11 @@ class HubWriter {
   [[nodiscard]] HttpRequest get(const std::string& url) const;
   [[nodiscard]] HttpRequest post(const std::string& url, std::string body) const;
   [[nodiscard]] Result<std::string> text_of(const HttpRequest& request, const std::stop_token& stop) const;
-  /// For what must not be made twice; an answer that is not good is a failure, too.
+  /// One attempt, for requests that must not be made twice; an answer that is not good is a failure, too.
   [[nodiscard]] HttpOutcome attempt(HttpRequest request, const std::stop_token& stop) const;
-  /// What an answer that is not good means.
+  /// Explains an answer that is not good.
   [[nodiscard]] Error refused(const HttpResponse& answer, const std::string& name) const;
-  /// The error without the token and queries, for texts that hold what the Hub has sent.
+  /// The error without the token and queries, for messages that quote the Hub.
   [[nodiscard]] Error cleaned(Error error) const;
 
   const HubClient& hub_;

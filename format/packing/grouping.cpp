@@ -66,17 +66,17 @@ namespace {
 
 // Files by expert or layer -------------------------------------------------------------------------------------------
 
-/// The experts of a layer that share a file have the same number; by layer that is one for all.
+/// Experts of a layer with the same number share a file; when grouping by layer, all have the same.
 uint32_t group_of(ExpertId expert, const Grouping& grouping) {
   if (grouping.kind == Grouping::Kind::layer) return 0;
   return expert.value / narrow<uint32_t>(grouping.experts_per_file);
 }
 
-/// What decides the file of a tensor.
+/// Determines the file of a tensor.
 struct FileKey {
   std::string_view part;
   std::optional<LayerId> layer;
-  uint32_t group = 0;  // of experts
+  uint32_t group = 0;  // group_of its expert
   auto operator<=>(const FileKey&) const = default;
 };
 
@@ -126,12 +126,13 @@ std::vector<Placement> place_by_layer(const Grouping& grouping, const Checkpoint
 
 // Shards -------------------------------------------------------------------------------------------------------------
 
-/// Tensors that are not parted: an expert, or a tensor with its scales. Ordered as the model uses them.
+/// Identifies tensors that are kept in one file: an expert, or a tensor with its scales. Ordered as the model uses
+/// them.
 struct UnitKey {
   int section = 0;  // embedding, layers, head, other
   std::optional<LayerId> layer;
-  std::optional<ExpertId> expert;  // none: what each token needs, before the experts
-  std::string_view name;           // of the weight; empty for an expert
+  std::optional<ExpertId> expert;  // nullopt: needed by each token, before the experts
+  std::string_view name;           // the weight's; empty for an expert
   auto operator<=>(const UnitKey&) const = default;
 };
 
@@ -139,7 +140,7 @@ struct UnitKey {
 std::unordered_map<std::string_view, std::string_view> weights_of_scales(const Checkpoint& source) {
   std::unordered_map<std::string_view, std::string_view> weights;
   for (const TensorEntry& tensor : source.tensors()) {
-    if (tensor.place.expert) continue;  // an expert is not parted anyway
+    if (tensor.place.expert) continue;  // an expert is kept together anyway
     for (const std::string& name : scale_names(tensor.name)) {
       if (const TensorEntry* scale = source.find(name)) weights.emplace(scale->name, tensor.name);
     }
@@ -159,7 +160,7 @@ UnitKey unit_key(const TensorEntry& tensor, const std::unordered_map<std::string
   return key;
 }
 
-/// An upper bound of a file's bytes, header included, known before its tensors have their places.
+/// An upper bound of a file's bytes, header included, known before its tensors are laid out.
 class FileSizeBound {
  public:
   void add(const TensorEntry& tensor) {

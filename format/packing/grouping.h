@@ -15,13 +15,13 @@ namespace dspack::format {
 
 struct Grouping {
   enum class Kind {
-    expert,  // a file for each `experts_per_file` consecutive experts of a layer; one for the rest of the layer
+    expert,  // a file per `experts_per_file` consecutive experts of a layer; one for the rest of the layer
     layer,   // a file for all routed experts of a layer; one for the rest of it
     shard,   // files of up to `shard_bytes` bytes, in the model's order, as released checkpoints have
   };
   Kind kind = Kind::expert;
-  uint64_t experts_per_file = 1;  // of kind expert
-  uint64_t shard_bytes = 0;       // of kind shard; a file is larger only if a single expert or tensor is
+  uint64_t experts_per_file = 1;  // for Kind::expert
+  uint64_t shard_bytes = 0;       // for Kind::shard; a file is larger only if a single expert or tensor is
 };
 
 /// "expert", "expert:N", "layer" or "shard:SIZE".
@@ -31,19 +31,19 @@ struct Grouping {
 
 struct PlacedTensor {
   uint32_t tensor = 0;  // catalogue index
-  uint32_t unit = 0;    // what is read together has the same number; ascending in the order of the file
+  uint32_t unit = 0;    // equal for tensors that are read together; ascending in the order of the file
 };
 
 /// A file of weights and what goes into it.
 struct Placement {
   std::string path;
   std::string part;                   // as in PackedFile
-  std::optional<LayerId> layer;       // of all its tensors
-  std::vector<ExpertKey> experts;     // that it holds whole, ascending
+  std::optional<LayerId> layer;       // common to all its tensors
+  std::vector<ExpertKey> experts;     // experts that it holds whole, ascending
   std::vector<PlacedTensor> tensors;  // in no particular order
 };
 
-/// Files by path; every tensor of the catalogue that is no alias is in exactly one of them, and so is every expert.
+/// Files sorted by path; every tensor except aliases, and every expert, is in exactly one of them.
 [[nodiscard]] std::vector<Placement> place_tensors(const Grouping& grouping, const Checkpoint& source);
 
 }  // namespace dspack::format

@@ -11,7 +11,7 @@
 namespace dspack::format {
 namespace {
 
-// A block is what a remote reader must fetch to trust one row: small against a round trip, large against a digest.
+// A remote reader must fetch a block to trust one row: small compared to a round trip, large compared to a digest.
 constexpr uint64_t kRowBlockBytes = 1 << 20;
 
 /// Puts a file's tensors in order and computes every offset.

@@ -16,8 +16,8 @@
 namespace dspack::format {
 namespace {
 
-// Together at most 4 MiB: little beside what is going to be fetched. A model that was trained further has changed some
-// of sixteen norms, router biases or scales.
+// Together at most 4 MiB: little compared to what will be fetched. Further training changes some of sixteen norms,
+// router biases or scales.
 constexpr size_t kWitnesses = 16;
 constexpr uint64_t kMaxWitnessBytes = 256ULL << 10;
 
@@ -58,7 +58,7 @@ Result<void> compare_manifests(const Manifest& part, const Manifest& other) {
   return differs(kHeadersPath, "does not have the headers of the part's source");
 }
 
-/// Two parts may have no tensor in common: then their commits must speak for them, where they have some.
+/// Two parts may have no tensor in common: then their commits must be the same, if both have one.
 Result<void> compare_commits(const Checkpoint& part, const Checkpoint& other) {
   const Origin& ours = part.manifest()->origin;
   const Origin& theirs = other.manifest()->origin;
@@ -149,7 +149,7 @@ class Completing {
   }
 
  private:
-  /// Tensors of both must be alike, unless a transform has been at work.
+  /// Tensors in both must have the same form, unless a transform was applied.
   Result<void> compare() {
     for (const TensorEntry& tensor : part_.tensors()) {
       const TensorEntry* released = whole_.find(tensor.name);
@@ -200,7 +200,7 @@ class Completing {
                         .size_bytes = file.size_bytes,
                         .data_start = file.data_start,
                         .version = file.version,
-                        .header = {}});  // 10 MB of V3's, which nobody reads here
+                        .header = {}});  // 10 MB for V3, not needed here
     }
     for (uint32_t i = 0; i < whole_.tensors().size(); ++i) {
       TensorEntry tensor = whole_.tensors()[i];
@@ -218,7 +218,7 @@ class Completing {
 
   Result<Completion> finish() {
     Manifest manifest = *part_.manifest();
-    // What is still missing is missing from the other place, too.
+    // If the whole is itself a part, tensors may still be missing.
     if (!is_part(whole_)) {
       if (manifest.coverage.of) static_cast<Extension&>(manifest.coverage) = *manifest.coverage.of;
       manifest.coverage.of.reset();
@@ -233,7 +233,7 @@ class Completing {
   std::optional<uint32_t> end_layer_;
   bool may_differ_;
   std::unordered_set<std::string> used_up_;  // scales of weights that the part has in another form
-  std::set<ExpertKey> split_;                // of which the part has some tensors
+  std::set<ExpertKey> split_;                // experts of which the part has only some tensors
   std::vector<CheckpointFile> files_;
   std::vector<TensorEntry> tensors_;
   std::vector<uint32_t> own_;

@@ -38,11 +38,11 @@ class LocalSource final : public ByteSource {
   std::string version_;
 };
 
-/// Folders without links in which files may lie; empty ones hold nothing.
+/// Folders, links resolved, in which files may lie; an empty path contains nothing.
 struct Bounds {
   Path folder;
-  Path blobs;         // of a snapshot in the Hub's cache, models--ORG--NAME/snapshots/COMMIT: the repository's own
-  Path shared_blobs;  // and those that the cache's repositories share
+  Path blobs;         // for a snapshot in the Hub's cache, models--ORG--NAME/snapshots/COMMIT: the repository's own
+  Path shared_blobs;  // for such a snapshot: those shared by the cache's repositories
 
   [[nodiscard]] bool hold(const Path& place) const {
     const auto inside = [&place](const Path& outer) { return !outer.empty() && is_within(place, outer); };
@@ -99,13 +99,13 @@ class LocalRepository final : public Repository {
   }
 
  private:
-  /// Whether a file lies, without links, where the rule wants it. What is not there is told by whoever opens it.
+  /// Checks that a file, links resolved, lies within the bounds. A missing file is reported when it is opened.
   Result<void> check_place(std::string_view path) const {
     if (!bounds_) return {};
     std::error_code failed;
     const Path place = std::filesystem::canonical(folder_ / path, failed);
     if (failed == std::errc::no_such_file_or_directory || failed == std::errc::not_a_directory) return {};
-    // A link may be made so long that it can be opened and not be followed by name: no answer is no permission.
+    // A link can be so long that it can be opened but not resolved; what cannot be resolved is refused.
     if (failed)
       return Error{ErrorKind::invalid,
                    fmt::format("{}: its absolute path is not known: {}", locate(path), failed.message())};
@@ -122,7 +122,7 @@ class LocalRepository final : public Repository {
       if (name.starts_with('.')) continue;  // .git, .gitattributes, .cache: never part of a checkpoint
       TRY_ASSIGN(const std::optional<FileInfo> info, files_.stat(folder_ / prefix / name));
       if (!info) continue;                                                                    // a dangling link
-      if (info->is_directory && !info->is_link) TRY(list_below(prefix + name + "/", found));  // links may go in circles
+      if (info->is_directory && !info->is_link) TRY(list_below(prefix + name + "/", found));  // links may form cycles
       if (info->is_regular) found.push_back({.path = prefix + name, .size_bytes = info->size_bytes});
     }
     return {};
@@ -130,7 +130,7 @@ class LocalRepository final : public Repository {
 
   Path folder_;
   FileSystem& files_;
-  std::optional<Bounds> bounds_;  // none: files may lie anywhere
+  std::optional<Bounds> bounds_;  // nullopt: files may lie anywhere
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace dspack::format {
 [[nodiscard]] std::unique_ptr<Repository> make_local_repository(Path folder, FileSystem& files,
                                                                 LinkRule links = LinkRule::followed);
 
-/// `version`: what identifies its content; nullopt: its size and time. Errors: those of FileSystem::open_read.
+/// `version`: identifies the content; nullopt: use size and modification time. Errors: those of FileSystem::open_read.
 [[nodiscard]] Result<std::unique_ptr<ByteSource>> open_local_source(FileSystem& files, const Path& path,
                                                                     std::optional<std::string> version = std::nullopt);
 

@@ -1,6 +1,6 @@
-// A repository one of whose small texts is another: a config.json that nobody here can edit, or one that is known
-// already and need not be asked for again. Threads: as a Repository. Lifetime: owns the repository. Errors: those of
-// the repository; of the text, what it is.
+// A repository in which the text of one small file is replaced: a config.json that the user cannot edit there, or one
+// that is already known and need not be requested again. Threads: as a Repository. Lifetime: owns the repository.
+// Errors: those of the repository; for the text, the one that it holds.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace dspack::format {
 
-/// `stored`, but that reading the text of `path` gives `text`. `place`: of that, for people.
+/// `stored`, except that reading the text of `path` returns `text`. `place`: where the text is from, for people.
 [[nodiscard]] std::unique_ptr<Repository> replace_text(std::unique_ptr<Repository> stored, std::string path,
                                                        Result<std::string> text, std::string place);
 

@@ -1,4 +1,4 @@
-// A checkpoint's files where they lie: a local folder, an HTTP folder, a repository on the Hub.
+// A checkpoint's files, wherever they are: a local folder, an HTTP folder, a repository on the Hub.
 // Threads: thread-safe. Lifetime: a ByteSource must not outlive its Repository.
 // Errors: not_found, network, unsupported (a server without byte ranges), corrupt (wrong length, changed while
 // reading).
@@ -21,19 +21,19 @@
 
 namespace dspack::format {
 
-/// What is read of a local file at a time: large enough for a disk's full speed, small enough to hold one per job.
+/// Piece size for reading local files: large enough for a disk's full speed, small enough to hold one per job.
 inline constexpr uint64_t kReadBytes = 1 << 20;
 
-/// Called with consecutive pieces of a range; an error stops the transfer and is returned by it.
+/// Called with consecutive pieces of a range; an error stops the transfer, which returns it.
 using ByteSink = std::function<Result<void>(std::span<const std::byte>)>;
 
-/// What is known of a file before it is opened, from a manifest say.
+/// A file's size and version as known before it is opened, from a manifest for example.
 struct KnownFile {
   uint64_t size_bytes = 0;
-  std::string version;  // as ByteSource::version; empty: whatever the first answer has
+  std::string version;  // as ByteSource::version; empty: that of the first answer
 };
 
-/// Whether a file that was opened is still the one that is known. `place`: for the error, which is `corrupt`.
+/// Checks that an opened file is still the known one. `place`: for the error, which is `corrupt`.
 [[nodiscard]] Result<void> check_known(const KnownFile& known, uint64_t size_bytes, std::string_view version,
                                        std::string_view place);
 
@@ -42,34 +42,34 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
   [[nodiscard]] virtual uint64_t size_bytes() const = 0;  // fixed since opening
-  /// What identifies this state of the file: the ETag of a server, size and time of a local file. May be empty.
+  /// Identifies this state of the file: a server's ETag, or size and time of a local file. May be empty.
   [[nodiscard]] virtual const std::string& version() const = 0;
-  /// What the place said of the whole content when the file was opened; nullopt: nothing.
+  /// The digest that the place declared for the whole content when the file was opened; nullopt: none.
   [[nodiscard]] virtual std::optional<ContentDigest> declared() const { return std::nullopt; }
   /// Fills `into` from `offset`; never a short success.
   [[nodiscard]] virtual Result<void> read(uint64_t offset, std::span<std::byte> into, std::stop_token stop) = 0;
-  /// Passes a range through `sink` in order, holding a bounded buffer only. Resumes by itself after a lost connection.
+  /// Passes a range through `sink` in order, with a bounded buffer. Resumes by itself after a lost connection.
   [[nodiscard]] virtual Result<void> stream(ByteRange range, const ByteSink& sink, std::stop_token stop) = 0;
 };
 
-/// What a place says a file's whole content is, without sending it.
+/// A file's whole content as a place declares it, without sending it.
 struct DeclaredFile {
   Digest sha256;
   std::optional<uint64_t> size_bytes;
 };
 
-/// A file as a place lists it.
+/// A file in a place's listing.
 struct ListedFile {
   std::string path;
   uint64_t size_bytes = 0;
-  std::optional<Digest> sha256 = std::nullopt;  // where the place declares it (an LFS file of the Hub)
+  std::optional<Digest> sha256 = std::nullopt;  // if the place declares it (an LFS file of the Hub)
 };
 
-/// Where a repository on the Hub stands: its name and the commit that every request goes to.
+/// A repository on the Hub: its name and the commit that every request is for.
 struct HubOrigin {
-  std::string repository;  // "org/name", the present name of a renamed one
-  std::string commit;      // hexadecimal, of whatever length the Hub's ids have
-  std::string asked;       // "org/name@revision", as it was asked for
+  std::string repository;  // "org/name"; the present name, if it was renamed
+  std::string commit;      // hexadecimal, as long as the Hub's ids are
+  std::string asked;       // "org/name@revision", as the user asked for it
 };
 
 enum class RepositoryKind { local, http, hub };
@@ -78,80 +78,80 @@ class Repository {
  public:
   virtual ~Repository() = default;
   [[nodiscard]] virtual RepositoryKind kind() const = 0;
-  /// Whether all its weights lie on this machine's disks, whatever kind of place it is: then open_file works.
+  /// Whether all its weights are on this machine's disks, whatever its kind: then open_file works.
   [[nodiscard]] virtual bool is_local() const { return kind() == RepositoryKind::local; }
   /// nullopt: not on the Hub.
   [[nodiscard]] virtual std::optional<HubOrigin> hub_origin() const { return std::nullopt; }
-  /// For people: the folder or URL that was asked for; of a repository on the Hub its name, revision and commit.
+  /// For people: the folder or URL as given; for a repository on the Hub its name, revision and commit.
   [[nodiscard]] virtual std::string description() const = 0;
-  /// Path or URL of one of its files; neither this nor the description has the password of an address.
+  /// Path or URL of one of its files. Neither this nor the description contains an address's password.
   [[nodiscard]] virtual std::string locate(std::string_view path) const = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<ByteSource>> open(std::string_view path, std::stop_token stop) = 0;
-  /// A file on a local disk, with a way of reading. Errors: those of FileSystem::open_read_as; unsupported where files
-  /// are not local.
+  /// Opens a file on a local disk in a given mode. Errors: those of FileSystem::open_read_as; unsupported if files are
+  /// not local.
   [[nodiscard]] virtual Result<std::unique_ptr<ReadFile>> open_file(std::string_view path, ReadMode mode);
-  /// The same for a file of which enough is known: a place across a network is not asked before the first read. Errors:
-  /// also corrupt, there or when reading, if it has another size or version.
+  /// As `open`, for a file whose size and version are known: a remote place is not asked before the first read. Errors:
+  /// also corrupt, when opening or reading, if size or version differ.
   [[nodiscard]] virtual Result<std::unique_ptr<ByteSource>> open_known(std::string_view path, const KnownFile& known,
                                                                        std::stop_token stop);
-  /// A whole small file; larger than `limit_bytes`: budget.
+  /// Reads a whole small file. Errors: also budget (larger than `limit_bytes`).
   [[nodiscard]] virtual Result<std::string> read_text(std::string_view path, uint64_t limit_bytes,
                                                       std::stop_token stop) = 0;
-  /// All files but hidden ones, by path, where the place can list them; nullopt where it cannot (a plain HTTP folder).
+  /// All files except hidden ones, by path; nullopt if the place cannot list them (a plain HTTP folder).
   [[nodiscard]] virtual Result<std::optional<std::vector<ListedFile>>> list(std::stop_token stop) = 0;
-  /// The SHA-256 that the place declares for a file, without any of its bytes: on the Hub that of an LFS file. nullopt:
-  /// it declares none (a plain folder, a small file of the Hub).
+  /// The SHA-256 that the place declares for a file, without any of its bytes: on the Hub for an LFS file. nullopt: it
+  /// declares none (a plain folder, a small file of the Hub).
   [[nodiscard]] virtual Result<std::optional<DeclaredFile>> declared(std::string_view path, std::stop_token stop) = 0;
 };
 
 class RateLimit;
 
-/// What was asked of remote places, and what is awaited of them. Threads: thread-safe.
+/// Counts requests to remote places and watches what they wait for. Threads: thread-safe.
 struct TransferCounters {
   std::atomic<uint64_t> requests{0};
-  std::atomic<uint64_t> resolutions{0};  // of them: those that a place answered by naming another
-  std::atomic<uint64_t> bytes{0};        // of bodies
-  std::atomic<uint64_t> retries{0};      // requests made again
+  std::atomic<uint64_t> resolutions{0};  // those that were redirected
+  std::atomic<uint64_t> bytes{0};        // received in bodies
+  std::atomic<uint64_t> retries{0};      // repeated requests
   std::atomic<uint64_t> refusals{0};     // answers that ask for fewer requests: 429, 503
-  TransferWatch watch;                   // what they wait for now
+  TransferWatch watch;                   // what the transfers are waiting for now
 };
 
-/// What becomes of symbolic links in a local folder that lead out of it. Inside: `invalid` with the link's name, since
-/// what is copied may be published, and a stranger's folder can have a link to any file of this user. Links of a
-/// snapshot in the Hub's cache into that cache's blobs count as inside.
+/// The treatment of symbolic links in a local folder that lead out of it. Inside: they are refused as `invalid`, with
+/// the link's name, since what is copied may be published, and a stranger's folder may contain a link to any file of
+/// this user. Links of a snapshot in the Hub's cache into that cache's blobs count as inside.
 enum class LinkRule { followed, inside };
 
 /// How to reach remote repositories; main fills it from the environment (HF_ENDPOINT, HF_TOKEN, HF_HOME ...).
 struct RemoteOptions {
   std::string hub_endpoint = "https://huggingface.co";
-  std::string hub_token;         // sent to the Hub's host only
-  std::string hub_token_note{};  // why the token that the user has is not sent; empty: it is, or there is none
+  std::string hub_token;         // sent only to the Hub's host
+  std::string hub_token_note{};  // why the user's token is not sent; empty: it is, or there is none
   Path hub_cache;                // the Hub's local cache, whose snapshots are read and never written; empty: none
-  Path hub_commits;  // a folder that remembers which commit a name meant, for when the Hub is not there; empty: none
-  bool hub_offline = false;  // no request is made to the Hub
-  /// For work that goes on: what is asked for as `asked` is this commit, whatever it may mean by now.
+  Path hub_commits;              // records the commits of names, for use without the Hub; empty: not recorded
+  bool hub_offline = false;      // make no requests to the Hub
+  /// For resumed work: the name `asked` stands for this commit, whatever it means by now.
   std::optional<HubOrigin> hub_pinned;
-  /// Per request, on failures that may pass, counted from the last byte that came. With pauses that grow to a minute
-  /// the default outlasts some five minutes without a network.
+  /// Attempts per request after temporary failures, counted since the last byte received. With pauses that grow to a
+  /// minute the default outlasts some five minutes without a network.
   unsigned attempts = 12;
-  /// The length of a second of those pauses, on the clock: less than 1 in tests alone.
+  /// Actual seconds per second of those pauses: less than 1 only in tests.
   double pause_second = 1;
-  std::string certificate_file;                // of authorities to trust; empty: the system's
+  std::string certificate_file;                // trusted authorities; empty: the system's
   std::shared_ptr<RateLimit> rate_limit;       // over all connections; nullptr: none
-  std::shared_ptr<TransferCounters> counters;  // of all requests; nullptr: not counted
-  /// No byte for so long: a connection counts as lost.
+  std::shared_ptr<TransferCounters> counters;  // counts all requests; nullptr: not counted
+  /// A connection without a byte for this long counts as lost.
   unsigned stall_seconds = 30;
-  /// Of a local folder. Whoever copies its files asks for `inside`.
+  /// For a local folder. Code that copies its files sets `inside`.
   LinkRule local_links = LinkRule::followed;
-  /// Told what the user should know and is no error: every pause of five seconds or more, with its reason; that a local
-  /// snapshot is used; another name. Thread-safe.
+  /// Called with what the user should know and is no error: every pause of five seconds or more, with its reason; use
+  /// of a local snapshot; a new name. Thread-safe.
   std::function<void(NoteKind, std::string_view)> on_note;
 };
 
-/// A place, as a user writes it: "org/name[@revision]", "hf://org/name[@revision]", an address at huggingface.co as a
-/// browser shows it (pasted_hub_name), "http(s)://...", or a local folder.
-/// A local folder of that name wins over a repository on the Hub. Only for the latter is anything asked: which commit
-/// the revision means. Errors: also those of hub_repository.h.
+/// Opens a place as a user writes it: "org/name[@revision]", "hf://org/name[@revision]", an address at huggingface.co
+/// as a browser shows it (pasted_hub_name), "http(s)://...", or a local folder. A local folder takes precedence over a
+/// repository on the Hub of the same name. Only for the Hub a request is made: which commit the revision stands for.
+/// Errors: also those of hub/repository.h.
 [[nodiscard]] Result<std::unique_ptr<Repository>> open_repository(std::string_view place, const RemoteOptions& options,
                                                                   FileSystem& files, const std::stop_token& stop = {});
 

@@ -13,13 +13,13 @@ namespace dspack::format {
 
 namespace {
 
-// bitsandbytes as transformers stores it. Four bits (functional.py, QuantState): `weight` U8, two codes a byte, the
-// first in the HIGH half, over the matrix as one row; `quant_map` F32 [16], what a code means; `absmax`, a factor for
-// each `blocksize` codes, F32, or U8 codes of `nested_quant_map` F32 [256], times `nested_absmax` F32 for each
+// bitsandbytes as transformers stores it. Four bits (functional.py, QuantState): `weight` U8, two codes per byte, the
+// first in the HIGH half, over the matrix as one row; `quant_map` F32 [16], the value of each code; `absmax`, a factor
+// per `blocksize` codes, F32, or U8 codes of `nested_quant_map` F32 [256], times `nested_absmax` F32 per
 // `nested_blocksize` of them, plus `nested_offset`; sizes are JSON in `quant_state`. Eight bits
-// (int8_vectorwise_dequant): `weight` I8 times `SCB` of its row, times 1 / 127. Nobody publishes experts like that, so
-// no kernel knows such codes: they become FP32 when they are read. That is more exact than the library, which rounds to
-// the "dtype" of quant_state.
+// (int8_vectorwise_dequant): `weight` I8 times `SCB` of its row, times 1 / 127. No published checkpoint has experts in
+// these codes, so no kernel computes with them: they become FP32 when they are read. That is more exact than the
+// library, which rounds to the "dtype" of quant_state.
 constexpr std::array<std::string_view, 7> kFourSuffixes = {"weight",
                                                            "weight.absmax",
                                                            "weight.quant_map",
@@ -33,14 +33,14 @@ constexpr std::string_view kFp4State = ".quant_state.bitsandbytes__fp4";
 constexpr DocumentBounds kStateDocument{"a quant_state", 4096, 64};
 constexpr uint64_t kFourBitCodes = 16;
 constexpr uint64_t kNestedCodes = 256;
-constexpr float kOver127 = 7.874015718698502e-3F;  // as the library has it
+constexpr float kOver127 = 7.874015718698502e-3F;  // the library's constant
 
-// Tensors of the plane of four-bit codes.
+// Indices of the tensors of the plane of four-bit codes.
 constexpr size_t kWeight = 0;
 constexpr size_t kState = 1;
 constexpr size_t kMap = 2;
 constexpr size_t kAbsmax = 3;
-constexpr size_t kNestedAbsmax = 4;  // this and the next: where factors are codes themselves
+constexpr size_t kNestedAbsmax = 4;  // this and the next: only if factors are codes themselves
 constexpr size_t kNestedMap = 5;
 
 const TensorEntry* beside(const Checkpoint& checkpoint, std::string_view name, std::string_view part) {
@@ -59,7 +59,7 @@ Result<const TensorEntry*> find_state(const Checkpoint& checkpoint, std::string_
   return nf4 != nullptr ? nf4 : fp4;
 }
 
-/// "nf4" or "fp4", by the name of a quant_state.
+/// "nf4" or "fp4", from the name of a quant_state.
 std::string_view kind_of(const TensorEntry& state) {
   return std::string_view(state.name).substr(state.name.size() - 3);
 }
@@ -78,10 +78,10 @@ Error too_large(std::string_view what, uint64_t index) {
   return {ErrorKind::invalid, fmt::format("{} {} has values that are too large for FP32", what, index)};
 }
 
-/// What `quant_state` says.
+/// The settings in `quant_state`.
 struct State {
-  uint64_t block = 0;         // codes that share a factor
-  uint64_t nested_block = 0;  // factors that share one; 0: they are FP32
+  uint64_t block = 0;         // codes per factor
+  uint64_t nested_block = 0;  // factors per outer factor; 0: factors are FP32
   float offset = 0;
 };
 
@@ -93,7 +93,7 @@ Result<uint64_t> block_of(const Json& state, const char* key) {
   return size->get<uint64_t>();
 }
 
-/// A key that may be absent holds one of some texts. Errors: invalid.
+/// Checks that a key, if present, has one of some texts. Errors: invalid.
 Result<void> check_text(const Json& state, const char* key, std::initializer_list<std::string_view> texts) {
   const auto found = state.find(key);
   if (found == state.end()) return {};
@@ -129,7 +129,7 @@ Result<State> read_state(const StoredPlane& plane, std::span<const std::byte> by
   return state;
 }
 
-/// FP32 numbers, each finite.
+/// Reads FP32 numbers, each of which must be finite.
 Result<std::vector<float>> read_floats(std::span<const std::byte> stored, std::string_view what) {
   std::vector<float> values(stored.size() / sizeof(float));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -196,7 +196,7 @@ Result<void> check_bits(const Checkpoint& checkpoint, const TensorEntry& weight,
                                                place_of(checkpoint, weight), bits, *request.stored.bits)};
 }
 
-/// A tensor of `count` values (0: of any number of them). Errors: invalid.
+/// Checks that a tensor has this dtype and `count` values (0: any number). Errors: invalid.
 Result<void> check_part(const Checkpoint& checkpoint, const TensorEntry& tensor, Dtype dtype, uint64_t count) {
   const bool fits = tensor.dtype == dtype && (count == 0 || tensor.range.size() == bytes_of(dtype, count));
   if (fits) return {};
@@ -213,7 +213,7 @@ StoredMatrix decoded_matrix(const TensorEntry& weight, const MatrixRequest& requ
   return matrix;
 }
 
-/// Looked at before names are put together: most weights are of another type.
+/// Checked before names are composed: most weights are of another type.
 bool is_of_type(const Checkpoint& checkpoint, std::string_view name, Dtype dtype) {
   const auto weight = find_tensor(checkpoint, name);
   return weight && (*weight)->dtype == dtype;
@@ -268,7 +268,7 @@ bool stores_eight_bits(const Checkpoint& checkpoint, std::string_view name) {
   return is_of_type(checkpoint, name, Dtype::i8) && beside(checkpoint, module_of(name), "SCB") != nullptr;
 }
 
-/// Rows as they stand are format 0; the others were orders for one kernel.
+/// Format 0 has plain rows; the others were permuted for one kernel.
 Result<void> check_row_format(const StoredPlane& /*plane*/, StoredBytes stored) {
   if (stored[2][0] == std::byte{0}) return {};
   return Error{ErrorKind::unsupported, fmt::format("its weight_format is {}; only 0, rows as they stand, can be run",

@@ -13,7 +13,7 @@ namespace dspack::format {
 
 namespace {
 
-/// The fused tensor of the file that this one is a slice of; nullptr: it is none, or stands in tensors() nowhere.
+/// The fused tensor of the file that this one is a slice of; nullptr: it is no slice, or not an element of tensors().
 const FusedTensor* whole_of(const Checkpoint& checkpoint, const TensorEntry& tensor) {
   const std::vector<TensorEntry>& all = checkpoint.tensors();
   const auto found = std::ranges::find_if(checkpoint.fused(), [&](const FusedTensor& fused) {
@@ -23,8 +23,8 @@ const FusedTensor* whole_of(const Checkpoint& checkpoint, const TensorEntry& ten
   return found == checkpoint.fused().end() ? nullptr : &*found;
 }
 
-/// What the file would call a tensor of an expert that is missing: where the layer's experts are fused, the fused
-/// tensor.
+/// The name that the file would have for an expert's missing tensor: that of the fused tensor if the layer's experts
+/// are fused.
 std::string missing_name(const Checkpoint& checkpoint, std::string_view name) {
   const TensorName place = parse_tensor_name(name);
   if (!place.expert) return std::string(name);

@@ -1,6 +1,6 @@
-// Tensors by name, and what is said where one is missing or is of another shape.
-// Threads: thread-safe (pure functions). Lifetime: what is found borrows the catalogue. Errors: not_found, invalid
-// (shape); each names file and tensor.
+// Finds tensors by name, with errors for tensors that are missing or have another shape.
+// Threads: thread-safe (pure functions). Lifetime: results borrow the catalogue. Errors: not_found, invalid (shape);
+// each names file and tensor.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@
 
 namespace dspack::format {
 
-/// Why a tensor is not there: the checkpoint is incomplete, or was packed as a part of a model.
+/// The error for a missing tensor: the checkpoint is incomplete, or was packed as a part of a model.
 [[nodiscard]] Error missing_tensor(const Checkpoint& checkpoint, std::string_view name);
 
-/// The tensor `name`, or that of a language model within another model (kWrapperPrefix). Errors: not_found,
-/// with the remedy.
+/// The tensor `name`, or that of a language model within another model (kWrapperPrefix). Errors: not_found, with the
+/// remedy.
 [[nodiscard]] Result<const TensorEntry*> find_tensor(const Checkpoint& checkpoint, std::string_view name);
 /// The tensor `name`, checked to have the given shape.
 [[nodiscard]] Result<const TensorEntry*> find_tensor(const Checkpoint& checkpoint, std::string_view name,

@@ -10,13 +10,13 @@ namespace dspack::format {
 
 namespace {
 
-// Two E2M1 codes a byte, the first in the low half. MXFP4 has an E8M0 scale for 32 columns, NVFP4 an E4M3 one for 16
-// and an FP32 one for all (OCP Microscaling Formats 1.0; NVIDIA Model Optimizer; compressed-tensors). The names:
-//   modelopt             weight U8, weight_scale F8_E4M3, weight_scale_2      times it
-//   compressed-tensors   weight_packed U8, weight_scale F8_E4M3, weight_global_scale      over it
+// Two E2M1 codes per byte, the first in the low half. MXFP4 has an E8M0 scale per 32 columns, NVFP4 an E4M3 one per 16
+// and an FP32 one for the matrix (OCP Microscaling Formats 1.0; NVIDIA Model Optimizer; compressed-tensors). The names:
+//   modelopt             weight U8, weight_scale F8_E4M3, weight_scale_2 (multiplies)
+//   compressed-tensors   weight_packed U8, weight_scale F8_E4M3, weight_global_scale (divides)
 //   compressed-tensors   weight_packed U8, weight_scale U8 or F8_E8M0
 //   DeepSeek-V4          weight I8, scale F8_E8M0
-// input_scale and its like are factors with which other programs round activations; here they stay FP32.
+// input_scale and the like are factors for rounding activations in other programs; here activations stay FP32.
 constexpr std::array<std::string_view, 8> kFp4Suffixes = {"weight",         "weight_packed",       "weight_scale",
                                                           "weight_scale_2", "weight_global_scale", "scale",
                                                           "input_scale",    "input_global_scale"};
@@ -27,7 +27,7 @@ constexpr std::array<ScaledCodes, 2> kFp4Scaled = {{
 constexpr uint32_t kNvGroup = 16;
 constexpr uint32_t kMxGroup = 32;
 
-/// The tensor of the codes; nullptr: the matrix is stored otherwise.
+/// The tensor of FP4 codes; nullptr: the matrix is stored in another way.
 const TensorEntry* find_fp4_codes(const Checkpoint& checkpoint, std::string_view name) {
   const auto packed = find_tensor(checkpoint, module_of(name) + "weight_packed");
   if (packed && (*packed)->dtype == Dtype::u8) return *packed;
@@ -50,7 +50,7 @@ Result<void> check_global(const StoredPlane& /*plane*/, StoredBytes stored) {
   return Error{ErrorKind::invalid, fmt::format("the scale for all is {}; it must be above 0 and finite", value)};
 }
 
-/// Refuses tensors of which only one can be meant.
+/// Refuses alternative tensors if more than one exists: their values are ambiguous.
 Result<void> check_single(const Checkpoint& checkpoint, std::string_view module,
                           std::initializer_list<std::string_view> parts) {
   const TensorEntry* first = nullptr;
@@ -115,12 +115,12 @@ Result<StoredMatrix> find_fp4(const Checkpoint& checkpoint, const MatrixRequest&
   TRY(add_group_scales(checkpoint, scales, request.stored, is_nv ? kNvGroup : kMxGroup, matrix));
   if (is_nv) {
     TRY(add_global(checkpoint, module, matrix));
-  } else {  // beside such scales nobody has one for all
+  } else {  // MXFP4 has no scale for the whole matrix
     const std::string_view scale_part = std::string_view(scales.name).substr(scales.name.rfind('.') + 1);
     TRY(check_single(checkpoint, module, {scale_part, "weight_scale_2", "weight_global_scale"}));
   }
   matrix.planes[kCodes] = plane_of(codes, matrix.form, kCodes);
-  // A scale's plane was made before the form was complete.
+  // The planes of scales were made before the form was complete.
   for (StoredPlane& plane : matrix.planes)
     plane.form = matrix.form;
   return matrix;

@@ -7,13 +7,14 @@ namespace dspack::format {
 
 namespace {
 
-// "scale" is how DeepSeek's own conversion names it. input_scale and activation_scale are factors with which other
-// programs round activations to FP8; here activations stay FP32, which is what they approximate, so they are not read.
+// "scale" is the name in DeepSeek's own conversion. input_scale and activation_scale are factors for rounding
+// activations to FP8 in other programs; here activations stay FP32, which they approximate, so these tensors are not
+// read.
 constexpr std::array<std::string_view, 6> kFp8Suffixes = {"weight", "weight_scale_inv", "weight_scale",
                                                           "scale",  "input_scale",      "activation_scale"};
 
-// The block length of a side of `length` values under `count` scales; 0 when several lengths are possible or none is.
-// A released block length is a power of two, so at most one of the candidates counts.
+// The block length of a dimension of `length` values with `count` scales; 0 if several lengths are possible or none is.
+// Released block lengths are powers of two, so only those are candidates.
 uint32_t block_length(uint32_t length, uint64_t count) {
   if (count == 1) return length;
   if (count == length) return 1;
@@ -26,12 +27,12 @@ uint32_t block_length(uint32_t length, uint64_t count) {
   return found;
 }
 
-// The scales' shape as rows and columns: a scalar, [1] and [out] mean per tensor and per channel.
+// The scales' shape as rows and columns: a scalar and [1] mean per tensor, [out] per channel.
 std::optional<std::pair<uint64_t, uint64_t>> scale_grid(const std::vector<uint64_t>& shape) {
   if (shape.empty()) return std::pair<uint64_t, uint64_t>{1, 1};
   if (shape.size() == 1) return std::pair<uint64_t, uint64_t>{shape[0], 1};
   if (shape.size() == 2) return std::pair<uint64_t, uint64_t>{shape[0], shape[1]};
-  // As NVIDIA's FP8_PB_WO stores them: blocks, and one value of each.
+  // NVIDIA's FP8_PB_WO: blocks with one value each.
   if (shape.size() == 4 && shape[1] == 1 && shape[3] == 1) return std::pair<uint64_t, uint64_t>{shape[0], shape[2]};
   return std::nullopt;
 }

@@ -7,8 +7,8 @@ namespace dspack::format {
 namespace {
 
 // qweight I32 [in / 8, out], qzeros I32 [groups, out / 8], scales F16 [groups, out], g_idx I32 [in], the group of each
-// row (AutoGPTQ, nn_modules/qlinear). Zero points are stored less one unless "checkpoint_format" is "gptq_v2", which no
-// tensor shows.
+// row (AutoGPTQ, nn_modules/qlinear). Zero points are stored less one unless "checkpoint_format" is "gptq_v2", which
+// cannot be seen from the tensors.
 constexpr std::array<std::string_view, 4> kGptqSuffixes = {"qweight", "qzeros", "scales", "g_idx"};
 
 bool stores_gptq(const Checkpoint& checkpoint, std::string_view name) {
@@ -39,7 +39,7 @@ Result<StoredMatrix> find_gptq(const Checkpoint& checkpoint, const MatrixRequest
 Result<MatrixShape> gptq_shape(const Checkpoint& checkpoint, std::string_view name, const Quantization& stored) {
   TRY_ASSIGN(const auto* codes, find_tensor(checkpoint, module_of(name) + "qweight"));
   TRY_ASSIGN(MatrixShape shape, shape_of_codes(checkpoint, *codes, 32 / stored.bits.value_or(4), true));
-  // Words may be filled up; groups are given for each column that there is.
+  // The last words may be padded; g_idx has an entry per existing column.
   const auto order = find_tensor(checkpoint, module_of(name) + "g_idx");
   const uint64_t columns = order && (*order)->shape.size() == 1 ? (*order)->shape[0] : 0;
   if (columns >= 1 && columns < shape.in) shape.in = static_cast<uint32_t>(columns);
@@ -47,7 +47,7 @@ Result<MatrixShape> gptq_shape(const Checkpoint& checkpoint, std::string_view na
 }
 
 // AutoAWQ's "gemm": qweight I32 [in, out / 8], qzeros I32 [groups, out / 8], scales F16 [groups, out] (AutoAWQ,
-// awq/utils/packing_utils.py). GPTQ's tensors have the same names; its qweight is as wide as its scales.
+// awq/utils/packing_utils.py). GPTQ's tensors have the same names, but its qweight is as wide as its scales.
 constexpr std::array<std::string_view, 3> kAwqSuffixes = {"qweight", "qzeros", "scales"};
 
 bool stores_awq(const Checkpoint& checkpoint, std::string_view name) {
@@ -67,7 +67,7 @@ Result<MatrixShape> awq_shape(const Checkpoint& checkpoint, std::string_view nam
   TRY_ASSIGN(const auto* scales, find_tensor(checkpoint, module_of(name) + "scales"));
   TRY_ASSIGN(MatrixShape shape, shape_of_codes(checkpoint, *codes, 1, true));
   TRY_ASSIGN(const MatrixShape groups, shape_of_codes(checkpoint, *scales, 1, true));
-  shape.out = groups.out;  // words of the codes may be filled up
+  shape.out = groups.out;  // the last words of codes may be padded
   return shape;
 }
 

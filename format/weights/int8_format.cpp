@@ -8,11 +8,11 @@ namespace dspack::format {
 
 namespace {
 
-// Symmetric, a scale for each row, as compressed-tensors writes "int-quantized". Quark writes zero points beside that,
-// all of which must be 0.
+// Symmetric, a scale per row, as compressed-tensors writes "int-quantized". Quark also writes zero points, all of which
+// must be 0.
 constexpr std::array<std::string_view, 3> kInt8Suffixes = {"weight", "weight_scale", "weight_zero_point"};
 
-/// The second tensor of a plane of scales.
+/// Checks the zero points, the second tensor of a plane of scales.
 Result<void> check_zeros(const StoredPlane& /*plane*/, StoredBytes stored) {
   const auto odd = std::ranges::find_if(stored[1], [](std::byte value) { return value != std::byte{0}; });
   if (odd == stored[1].end()) return {};
@@ -29,7 +29,7 @@ Result<StoredMatrix> find_int8(const Checkpoint& checkpoint, const MatrixRequest
   TRY_ASSIGN(StoredMatrix matrix, find_codes(checkpoint, request));
   const TensorEntry& weight = matrix.planes[kCodes].elements();
   TRY(check_scales(checkpoint, weight));
-  // Fewer bits may fill bytes too: their codes are what they are.
+  // Codes of fewer bits may also be stored as bytes, and need no other treatment.
   if (request.stored.bits.value_or(8) > 8 || !request.stored.symmetric.value_or(true)) {
     return Error{
         ErrorKind::unsupported,

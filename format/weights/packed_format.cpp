@@ -10,9 +10,9 @@ namespace dspack::format {
 
 namespace {
 
-// Integers of 4 or 8 bits in I32 words, a row after the other, the first in the lowest bits, each stored as its value
-// plus half of the range; weight_shape [2] holds the shape before packing; zero points are packed down the rows
-// (compressed-tensors, compressors/pack_quantized: "pack-quantized"). Little-endian words are the bytes of the row.
+// Integers of 4 or 8 bits in I32 words, row by row, the first in the lowest bits, each stored as its value plus half of
+// the range; weight_shape [2] holds the shape before packing; zero points are packed down the rows (compressed-tensors,
+// compressors/pack_quantized: "pack-quantized"). Little-endian words are the bytes of the row.
 constexpr std::array<std::string_view, 5> kPackedSuffixes = {"weight_packed", "weight_scale", "weight_shape",
                                                              "weight_zero_point", "weight_g_idx"};
 constexpr std::array<ScaledCodes, 1> kPackedScaled = {{
@@ -20,18 +20,18 @@ constexpr std::array<ScaledCodes, 1> kPackedScaled = {{
 }};
 constexpr uint32_t kWordBits = 32;
 
-/// Integers in a word.
+/// Integers per word.
 constexpr uint32_t in_word(uint32_t bits) {
   return kWordBits / bits;
 }
 
-/// Integer `index` of a row of words, as it is stored: without its sign.
+/// Integer `index` of a row of words as it is stored, unsigned.
 int32_t integer_at(std::span<const std::byte> words, uint64_t index, uint32_t bits) {
   const auto byte = std::to_integer<int32_t>(words[index * bits / 8]);
   return bits == 8 ? byte : byte >> (index % 2 * 4) & 0xf;
 }
 
-/// weight_shape [2], I64 as compressed-tensors writes it, or I32 as Moonshot's releases have it.
+/// weight_shape [2]: I64 as compressed-tensors writes it, or I32 as in Moonshot's releases.
 Result<void> check_shape(const WeightForm& form, const TensorEntry& tensor, std::span<const std::byte> stored) {
   std::array<int64_t, 2> shape{};
   if (tensor.dtype == Dtype::i32) {
@@ -46,7 +46,7 @@ Result<void> check_shape(const WeightForm& form, const TensorEntry& tensor, std:
                                                shape[1], form.out, form.in)};
 }
 
-/// weight_g_idx [in], the group of each column: the one that it is in by its place.
+/// weight_g_idx [in], the group of each column: it must be the one given by the column's position.
 Result<void> check_order(const WeightForm& form, std::span<const std::byte> stored) {
   for (uint32_t column = 0; column < form.in; ++column) {
     int32_t group = 0;
@@ -60,7 +60,7 @@ Result<void> check_order(const WeightForm& form, std::span<const std::byte> stor
   return {};
 }
 
-/// What stands beside the codes and says what their shape and their scales' say already.
+/// Checks tensors that repeat what the shapes of codes and scales already determine.
 Result<void> check_described(const StoredPlane& plane, StoredBytes stored) {
   for (size_t i = 1; i < plane.tensors.size(); ++i) {
     const TensorEntry& tensor = *plane.tensors[i];
@@ -70,7 +70,7 @@ Result<void> check_described(const StoredPlane& plane, StoredBytes stored) {
   return {};
 }
 
-/// Rows of whole words become rows of whole bytes.
+/// Turns rows of whole words into rows of whole bytes.
 Result<void> join_rows(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   const uint64_t row = code_bytes(plane.form.coding, plane.form.in);
   const uint64_t stored_row = stored[0].size() / plane.form.out;
@@ -79,7 +79,7 @@ Result<void> join_rows(const StoredPlane& plane, StoredBytes stored, std::span<s
   return {};
 }
 
-/// Eight bits with half of the range added become two's complement.
+/// Turns eight-bit values plus half of the range into two's complement.
 Result<void> sign_bytes(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   const uint64_t stored_row = stored[0].size() / plane.form.out;
   for (uint64_t i = 0; i < plane.form.out; ++i) {
@@ -89,7 +89,7 @@ Result<void> sign_bytes(const StoredPlane& plane, StoredBytes stored, std::span<
   return {};
 }
 
-/// Bits of an integer, by the words of a row; 0: they hold another number of them.
+/// Bits per integer, by the words of a row; 0: neither 4 nor 8 fits.
 uint32_t bits_of_row(uint64_t words, uint32_t in, std::optional<uint32_t> said) {
   for (const uint32_t bits : {4U, 8U}) {
     if (ceil_div(in, in_word(bits)) == words && said.value_or(bits) == bits) return bits;
@@ -97,7 +97,7 @@ uint32_t bits_of_row(uint64_t words, uint32_t in, std::optional<uint32_t> said) 
   return 0;
 }
 
-/// Zero points of n rows a word: word r / n of a column of words holds that of row r.
+/// Packed zero points, n rows per word: word r / n of a column of words holds that of row r.
 struct ZeroPoints {
   std::span<const std::byte> words;
   uint64_t groups = 0;
@@ -109,7 +109,7 @@ struct ZeroPoints {
   }
 };
 
-/// Zero points of four bits, a row after the other.
+/// Turns zero points of four bits into bytes, row by row.
 Result<void> turn_zeros(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   const uint64_t groups = ceil_div(plane.form.in, plane.form.block_in);
   const ZeroPoints zeros{.words = stored[0], .groups = groups, .bits = 4};
@@ -118,7 +118,7 @@ Result<void> turn_zeros(const StoredPlane& plane, StoredBytes stored, std::span<
   return {};
 }
 
-/// Codes of eight bits less their zero points.
+/// Turns codes of eight bits into their differences from the zero points.
 Result<void> subtract_zeros(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   const WeightForm& form = plane.form;
   const uint64_t stored_row = stored[0].size() / form.out;
@@ -142,7 +142,7 @@ bool stores_packed(const Checkpoint& checkpoint, std::string_view name) {
   return tensor && (*tensor)->dtype == Dtype::i32;
 }
 
-/// Adds the zero points of four-bit codes; of eight bits they go into the codes.
+/// Adds the zero points of four-bit codes as a plane; those of eight-bit codes are subtracted from the codes.
 Result<void> add_zeros(const Checkpoint& checkpoint, const TensorEntry& zeros, uint32_t bits, StoredMatrix& matrix) {
   WeightForm& form = matrix.form;
   const uint64_t groups = ceil_div(form.in, form.block_in);

@@ -6,7 +6,7 @@ namespace dspack::format {
 
 namespace {
 
-// Scales are known so that they are refused together with what they stand beside.
+// Scales are listed so that a plain weight with scales is refused.
 constexpr std::array<std::string_view, 4> kPlainSuffixes = {"weight", "weight_scale_inv", "weight_scale", "scale"};
 
 bool stores_plain(const Checkpoint& checkpoint, std::string_view name) {

@@ -14,8 +14,8 @@ namespace dspack::format {
 
 namespace {
 
-// Weights are multiplied as they are stored, activations stay FP32, and the KV cache is what --kv-dtype says. So how
-// other programs would round activations and the cache, and which modules were converted, is without effect.
+// Weights are multiplied as they are stored, activations stay FP32, and --kv-dtype decides about the KV cache. So how
+// other programs round activations and the cache, and which modules were converted, has no effect.
 constexpr std::array<std::string_view, 6> kFp8WithoutEffect = {
     "activation_scheme", "activation_scale_ub", "modules_to_not_convert",
     "ignored_layers",    "dequantize",          "kv_cache_scheme"};
@@ -29,19 +29,19 @@ constexpr std::array<std::string_view, 6> kWeightsWithoutEffect = {"observer",  
 // "quant_method": "fp8", as DeepSeek and transformers write it.
 std::optional<BlockSize> read_fp8(ConfigFields& fields, std::vector<std::string>& notes) {
   only(fields, "fmt", "e4m3");
-  // ue8m0 says that the scales are powers of two. Their tensors hold them, as F32 or as F8_E8M0.
+  // ue8m0 means that the scales are powers of two; their tensors are F32 or F8_E8M0.
   const std::string scales = fields.text("scale_fmt", "float");
   if (scales != "float" && scales != "ue8m0") {
     fields.fail(ErrorKind::unsupported, "scale_fmt", R"(only "ue8m0" and "float" can be run)");
   }
   const std::optional<BlockSize> block = read_block(fields, "weight_block_size");
-  (void)fields.find("expert_dtype");  // transformers moves DeepSeek-V4's here; tensors say what experts are
+  (void)fields.find("expert_dtype");  // transformers moves DeepSeek-V4's here; tensors show how experts are stored
   pass_over(fields, kFp8WithoutEffect, notes);
   return block;
 }
 
 constexpr std::string_view kByteScales = "torch.uint8";  // E8M0
-// Of compressed-tensors: how numbers are written.
+// Number formats of compressed-tensors.
 constexpr std::array<std::string_view, 7> kCompressedFormats = {
     "float-quantized",      "int-quantized",   "pack-quantized", "nvfp4-pack-quantized",
     "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision"};
@@ -54,17 +54,17 @@ void only_formats(ConfigFields& fields) {
   }
 }
 
-// Of weights in groups: integers with or without zero points, and FP4.
+// Reads weights in groups: integers with or without zero points, and FP4.
 Quantization read_groups(ConfigFields& weights, uint32_t bits, std::string_view strategy) {
   Quantization found{.block = {}, .bits = bits, .group = {}, .symmetric = weights.flag("symmetric", true)};
-  // "weight" and "static" leave the columns of a group beside each other; true is how "group" was written once.
+  // "weight" and "static" keep the columns of a group adjacent; true is an old way to write "group".
   if (const Json* order = weights.find("actorder"); order != nullptr && (*order == "group" || *order == true))
     found.ordered = true;
   if (strategy == "group" || strategy == "tensor_group") found.group = weights.integer("group_size", 1, kMaxBlock);
   return found;
 }
 
-// FP8 in groups is MXFP8 alone, whose scales are powers of two.
+// FP8 in groups is only MXFP8, whose scales are powers of two.
 void check_strategy(ConfigFields& weights, const std::string& type, uint32_t bits, const std::string& strategy) {
   constexpr std::array<std::string_view, 5> kStrategies = {"tensor", "channel", "block", "group", "tensor_group"};
   const bool is_known = std::ranges::find(kStrategies, strategy) != kStrategies.end();
@@ -77,7 +77,7 @@ void check_strategy(ConfigFields& weights, const std::string& type, uint32_t bit
     weights.fail(ErrorKind::unsupported, "strategy", fmt::format("it cannot be run for {} bits of \"{}\"", bits, type));
 }
 
-// One entry of "config_groups": how the weights of some layers are stored.
+// Reads one entry of "config_groups": how the weights of some layers are stored.
 Result<Quantization> read_group(const Json& group, const std::string& place, std::vector<std::string>& notes) {
   ConfigFields fields(group, place);
   const Json* weights = fields.object("weights");
@@ -103,15 +103,15 @@ Result<Quantization> read_group(const Json& group, const std::string& place, std
   return found;
 }
 
-// What the groups that say something of one kind agree on.
+// The value that all groups of one kind agree on; else no value.
 template <class T>
 T agreed(const std::vector<T>& said) {
   if (said.empty() || std::ranges::any_of(said, [&](const T& one) { return one != said.front(); })) return T();
   return said.front();
 }
 
-// "quant_method": "compressed-tensors". Which layers a group is for is a list of patterns, and not needed: 8-bit floats
-// in blocks and codes in groups are told apart by their tensors, and where groups of one kind differ, sizes are left to
+// "quant_method": "compressed-tensors". The patterns that assign layers to groups are not needed: 8-bit floats in
+// blocks and codes in groups are distinguished by their tensors, and if groups of one kind differ, sizes follow from
 // the scales' shapes.
 Result<Quantization> read_compressed(ConfigFields& fields, std::vector<std::string>& notes) {
   only_formats(fields);
@@ -140,13 +140,13 @@ std::string upper(std::string text) {
   return text;
 }
 
-// "quant_method": "modelopt", as NVIDIA writes it. FP8 beside NVFP4 is seen from the tensors.
+// "quant_method": "modelopt", as NVIDIA writes it. FP8 next to NVFP4 is recognised by the tensors.
 Quantization read_modelopt(ConfigFields& fields, std::vector<std::string>& notes) {
   constexpr std::array<std::string_view, 11> kAlgorithms = {
       "NVFP4", "FP8",   "MIXED_PRECISION", "W4A16_NVFP4", "NVFP4_AWQ", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN",
       "MXFP4", "MXFP8", "W4A8_MXFP4_FP8",  "W8A16"};
-  // Of NVFP4_AWQ: where the factors of inputs ("pre_quant_scale") were not multiplied into the layer before, they are
-  // tensors, and refused there.
+  // For NVFP4_AWQ: if the factors of inputs ("pre_quant_scale") were not multiplied into the layer before, they are
+  // tensors, and refused as such.
   constexpr std::array<std::string_view, 11> kWithoutEffect = {
       "exclude_modules", "ignore",        "kv_cache_quant_algo", "kv_cache_scheme",
       "producer",        "config_groups", "moe_quant_algo",      "quantized_layers",
@@ -162,7 +162,7 @@ Quantization read_modelopt(ConfigFields& fields, std::vector<std::string>& notes
   return found;
 }
 
-// What AMD's Quark says of all weights; nullopt: nothing.
+// The setting of AMD's Quark for all weights; nullopt: none.
 std::optional<bool> quark_symmetry(ConfigFields& fields) {
   const Json* object = fields.object("global_quant_config");
   for (const char* step : {"weight", "symmetric"}) {
@@ -232,7 +232,7 @@ Result<QuantizationReading> parse_quantization(const Json& object, std::string_v
                           "; this program does not know it, and goes by the tensors");
     if (method == "quark") found.stored.symmetric = quark_symmetry(fields);
     if (fields.find("bits") != nullptr) found.stored.bits = fields.integer("bits", 1, 32);
-    (void)fields.find("sym");  // a fact about zero points, which are stored
+    (void)fields.find("sym");  // zero points are stored anyway
     pass_over(fields, kFp8WithoutEffect, found.notes);
   }
   if (fields.error()) return *fields.error();
@@ -250,7 +250,7 @@ Result<Json> find_quantization(const Json& config, std::string_view beside) {
   if (!json.is_object() || said == json.end() || said->is_null()) return Json();
   if (!said->is_object()) return Error{ErrorKind::invalid, R"("quantization" is not a JSON object)"};
   Json found = *said;
-  // Left out where nothing is quantised but the cache.
+  // Missing if only the cache is quantised.
   if (const auto algorithm = found.find("quant_algo"); algorithm == found.end() || algorithm->is_null()) return Json();
   found["quant_method"] = "modelopt";
   return found;

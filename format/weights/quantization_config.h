@@ -1,10 +1,9 @@
-// What config.json says about how weights are stored ("quantization_config"). The type of a weight is that of its
-// tensors, and lists of modules that were not converted are not needed; what config.json says of sizes is compared with
-// them. A method or a key that nobody knows here is passed over with a note, because the tensors decide; refused is
-// what changes the meaning of complete tensors (bits, zero points, rotations, transforms). Threads: thread-safe (pure
-// functions). Errors: invalid, unsupported; each names the file, the key and the value. Source: the released
-// config.json files; transformers' FineGrainedFP8Config; the compressed-tensors format; the hf_quant_config.json of
-// NVIDIA's repositories.
+// The "quantization_config" of config.json: how weights are stored. A weight's type is that of its tensors, and lists
+// of modules that were not converted are not needed; sizes in config.json are compared with the tensors. An unknown
+// method or key is ignored with a note, because the tensors decide; keys that change the meaning of complete tensors
+// (bits, zero points, rotations, transforms) are refused. Threads: thread-safe (pure functions). Errors: invalid,
+// unsupported; each names the file, the key and the value. Source: the released config.json files; transformers'
+// FineGrainedFP8Config; the compressed-tensors format; the hf_quant_config.json of NVIDIA's repositories.
 #pragma once
 
 #include <cstdint>
@@ -25,28 +24,28 @@ struct BlockSize {
   bool operator==(const BlockSize&) const = default;
 };
 
-/// Absent: not said, or not the same for all weights.
+/// Absent: not given, or not the same for all weights.
 struct Quantization {
-  std::optional<BlockSize> block = {};  // of 8-bit floats
-  // Of codes in groups of columns:
-  std::optional<uint32_t> bits = {};   // of a code
+  std::optional<BlockSize> block = {};  // for 8-bit floats
+  // For codes in groups of columns:
+  std::optional<uint32_t> bits = {};   // per code
   std::optional<uint32_t> group = {};  // columns that share a scale
   std::optional<bool> symmetric = {};  // without zero points
-  std::optional<bool> ordered = {};    // columns have other groups than their neighbours' ("desc_act", "actorder")
-  // Of GPTQ:
-  std::optional<uint32_t> zero_offset = {};  // what a stored zero point lacks
-  // Of bitsandbytes:
+  std::optional<bool> ordered = {};    // neighbouring columns may be in different groups ("desc_act", "actorder")
+  // For GPTQ:
+  std::optional<uint32_t> zero_offset = {};  // to be added to a stored zero point
+  // For bitsandbytes:
   std::optional<std::string_view> four_bits = {};  // "nf4" or "fp4", literals
   bool operator==(const Quantization&) const = default;
 };
 
-/// What is said, by its name; empty: nothing.
+/// The given values by their names; empty: none.
 [[nodiscard]] Json quantization_json(const Quantization& said);
 
-/// How matrices are stored whose tensors nobody has seen, for plans.
+/// How matrices are stored whose tensors have not been read, for plans.
 struct ExpectedForm {
   enum class Kind {
-    unknown,     // config.json does not tell what tensors there are
+    unknown,     // config.json does not determine the tensors
     fp8_blocks,  // weight, weight_scale_inv
     nvfp4,       // modelopt's weight, weight_scale, weight_scale_2, input_scale
     packed,      // compressed-tensors' weight_packed, weight_scale, weight_shape
@@ -60,17 +59,17 @@ struct ExpectedForm {
 struct QuantizationReading {
   Quantization stored;
   ExpectedForm expected;
-  std::vector<std::string> notes;  // a sentence for each thing that was passed over
+  std::vector<std::string> notes;  // a sentence per ignored item
 };
 
-/// `object` is the JSON object, `place` says where it stands.
+/// `object`: the JSON object; `place`: where it is.
 [[nodiscard]] Result<QuantizationReading> parse_quantization(const Json& object, std::string_view place);
 
-/// NVIDIA's repositories say how weights are stored in a file of their own, and some in no other.
+/// NVIDIA's repositories describe in a separate file how weights are stored, some only there.
 inline constexpr char kHfQuantConfigPath[] = "hf_quant_config.json";
 
-/// What is there to be parsed: "quantization_config" of `config`, or what the text of kHfQuantConfigPath says; null:
-/// nothing. Errors: of that text.
+/// The object to parse: "quantization_config" of `config`, else the settings in `beside`, the text of
+/// kHfQuantConfigPath; null: none. Errors: those of that text.
 [[nodiscard]] Result<Json> find_quantization(const Json& config, std::string_view beside);
 
 }  // namespace dspack::format

@@ -7,11 +7,11 @@ namespace dspack::format {
 
 namespace {
 
-// Parts of names that speak of weights which are not the model's own any more, or whose scales are coded themselves.
+// Parts of keys about weights that were modified, or whose scales are coded themselves.
 constexpr std::array<std::string_view, 9> kChangesMeaning = {"rotat",  "hadamard", "transform",  "quarot", "spinquant",
                                                              "permut", "sparsity", "super_bits", "adapter"};
 
-// Names of what changes the meaning of codes, wherever a method does not read it.
+// Keys that change the meaning of codes, if the method does not read them.
 constexpr std::array<std::string_view, 4> kOfCodes = {"bits", "sym", "symmetric", "zero_point"};
 
 bool says_nothing(const Json& value) {
@@ -24,8 +24,7 @@ bool changes_meaning(std::string_view name) {
                              [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
 }
 
-// Whether something in it speaks of such weights: a key, or the name of an algorithm. The depth of JSON is bounded
-// where it is parsed.
+// Whether a value is about such weights, by a key or the name of an algorithm. The parser bounds the depth of JSON.
 bool speaks_of_change(const std::string& key, const Json& value) {
   if (says_nothing(value)) return false;
   if (changes_meaning(key)) return true;

@@ -1,5 +1,5 @@
-// What the readers of "quantization_config" share: a method's own keys are asked for one by one; the others are passed
-// over with a note, because the type and the shape of a weight are those of its tensors.
+// Shared by the readers of "quantization_config": a method's own keys are read one by one; the others are ignored with
+// a note, because a weight's type and shape are those of its tensors.
 // Threads: single-thread, as ConfigFields. Errors: as ConfigFields keeps them.
 #pragma once
 
@@ -16,17 +16,17 @@ namespace dspack::format {
 
 inline constexpr uint32_t kMaxBlock = 1U << 20;
 
-/// Two sizes, as in [128, 128]; nullopt: not said.
+/// Two sizes, as in [128, 128]; nullopt: absent.
 [[nodiscard]] std::optional<BlockSize> read_block(ConfigFields& fields, std::string_view key);
 
-/// Columns that share a scale; nullopt: not said, or -1, a row of weights as one group.
+/// Columns that share a scale; nullopt: absent, or -1 (a row of weights is one group).
 [[nodiscard]] std::optional<uint32_t> read_group_size(ConfigFields& fields);
 
-/// Fails (unsupported) where the key says something else.
+/// Fails (unsupported) if the key has another value.
 void only(ConfigFields& fields, std::string_view key, const Json& value);
 
-/// Adds a note for each key that nothing has asked for and that is not in `without_effect`. Fails (unsupported) where
-/// one says what codes mean, or speaks of weights that are not the model's own: rotated, permuted, transformed, sparse.
+/// Adds a note for each key that was not read and is not in `without_effect`. Fails (unsupported) if one determines the
+/// meaning of codes, or is about modified weights: rotated, permuted, transformed, sparse.
 void pass_over(ConfigFields& fields, std::span<const std::string_view> without_effect, std::vector<std::string>& notes);
 
 }  // namespace dspack::format

@@ -9,7 +9,7 @@ namespace dspack::format {
 
 namespace {
 
-// How codes were found, where they are computed, and which modules were left as they are.
+// How codes were found, how they are computed, and which modules were left unconverted.
 constexpr std::array<std::string_view, 52> kWithoutEffect = {"_load_in_4bit",
                                                              "_load_in_8bit",
                                                              "act_bits",
@@ -68,7 +68,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// What codes are packed by, in the word that a program uses: the first of its keys that is there.
+/// How codes are packed, in a program's own word: the value of the first key that is present, in lower case.
 std::string packing_of(ConfigFields& fields, std::initializer_list<std::string_view> keys, std::string_view fallback) {
   std::string found;
   for (const std::string_view key : keys) {
@@ -85,7 +85,7 @@ uint32_t read_bits(ConfigFields& fields, std::initializer_list<uint32_t> known) 
   return bits;
 }
 
-// GPTQModel's "dynamic": patterns of modules that are left as they are ("-:") or stored otherwise.
+// GPTQModel's "dynamic": patterns of modules that are left unconverted ("-:") or stored differently.
 void check_dynamic(ConfigFields& fields) {
   const Json* dynamic = fields.object("dynamic");
   if (dynamic == nullptr) return;
@@ -95,7 +95,7 @@ void check_dynamic(ConfigFields& fields) {
   }
 }
 
-// AutoRound's "extra_config": modules that are left as they are (16 bits and more) or stored otherwise.
+// AutoRound's "extra_config": modules that are left unconverted (16 bits and more) or stored differently.
 void check_extra(ConfigFields& fields, const Quantization& stored) {
   const Json* extra = fields.object("extra_config");
   if (extra == nullptr) return;
@@ -117,7 +117,7 @@ void check_extra(ConfigFields& fields, const Quantization& stored) {
 }
 
 void check_gptq(ConfigFields& fields) {
-  (void)fields.flag("sym", true);  // a fact about zero points, which are stored
+  (void)fields.flag("sym", true);  // zero points are stored anyway
   (void)fields.flag("lm_head", false);
   only(fields, "is_marlin_format", false);
   only(fields, "pack_dtype", "int32");
@@ -126,14 +126,14 @@ void check_gptq(ConfigFields& fields) {
 
 }  // namespace
 
-// As AutoAWQ and transformers write it, and GPTQModel, whose words for its settings are those of GPTQ.
+// As AutoAWQ and transformers write it, and GPTQModel, which uses GPTQ's words for its settings.
 Quantization read_awq(ConfigFields& fields, std::vector<std::string>& notes) {
   Quantization found{.bits = read_bits(fields, {4}), .group = read_group_size(fields)};
   const std::string packing = packing_of(fields, {"version", "checkpoint_format", "format"}, "gemm");
   if (packing != "gemm") fields.fail(ErrorKind::unsupported, "version", R"(only "gemm" can be run)");
-  (void)fields.flag("zero_point", true);  // zero points are stored, if only the middle of the codes each
+  (void)fields.flag("zero_point", true);  // zero points are stored, even if each is the middle of the range
   (void)fields.text("method", "awq");
-  (void)fields.flag("desc_act", false);  // AWQ orders no columns
+  (void)fields.flag("desc_act", false);  // AWQ does not reorder columns
   check_gptq(fields);
   pass_over(fields, kWithoutEffect, notes);
   return found;
@@ -154,8 +154,8 @@ Quantization read_gptq(ConfigFields& fields, std::vector<std::string>& notes) {
   return found;
 }
 
-// Of AutoRound's floats: the tensors of compressed-tensors ("auto_round:llm_compressor"), or FP8 with a scale for each
-// row ("fp8_static") or block ("fp8").
+// AutoRound's floats: the tensors of compressed-tensors ("auto_round:llm_compressor"), or FP8 with a scale per row
+// ("fp8_static") or block ("fp8").
 Quantization read_auto_round_floats(ConfigFields& fields, std::vector<std::string>& notes) {
   const uint32_t bits = read_bits(fields, {4, 8});
   const Json* group = fields.find("group_size");
@@ -168,13 +168,13 @@ Quantization read_auto_round_floats(ConfigFields& fields, std::vector<std::strin
   only(fields, "fmt", "e4m3");
   only(fields, "sym", true);
   (void)fields.text("activation_scheme", "");
-  (void)fields.object("extra_config");  // each module's tensors say how it is stored
+  (void)fields.object("extra_config");  // each module's tensors show how it is stored
   pass_over(fields, kWithoutEffect, notes);
   return found;
 }
 
-// As AutoRound writes it: the tensors of GPTQ or of AWQ, as "packing_format" says (auto_round, inference/backend.py:
-// auto_gptq stores zero points less one, auto_round and gptqmodel as they are).
+// As AutoRound writes it: the tensors of GPTQ or of AWQ, by "packing_format" (auto_round, inference/backend.py:
+// auto_gptq stores zero points less one, auto_round and gptqmodel unchanged).
 Quantization read_auto_round(ConfigFields& fields, std::vector<std::string>& notes) {
   const std::string packing = packing_of(fields, {"packing_format", "backend"}, "auto_round");
   if (packing == "auto_round:llm_compressor" || packing.starts_with("auto_round:fp8"))
@@ -196,7 +196,7 @@ Quantization read_auto_round(ConfigFields& fields, std::vector<std::string>& not
   return found;
 }
 
-// As vLLM's method for experts is named: the tensors of AWQ or of GPTQ.
+// Named after vLLM's method for experts: the tensors of AWQ or of GPTQ.
 Quantization read_wna16(ConfigFields& fields, std::vector<std::string>& notes) {
   const std::string tensors = fields.text("linear_quant_method", "awq");
   if (tensors == "gptq") return read_gptq(fields, notes);
@@ -204,7 +204,7 @@ Quantization read_wna16(ConfigFields& fields, std::vector<std::string>& notes) {
   return read_awq(fields, notes);
 }
 
-// As transformers writes it. What a code means is beside the weights.
+// As transformers writes it. The meaning of codes is stored next to the weights.
 Quantization read_bitsandbytes(ConfigFields& fields, std::vector<std::string>& notes) {
   const bool is_four = fields.flag("load_in_4bit", false);
   const bool is_eight = fields.flag("load_in_8bit", false);

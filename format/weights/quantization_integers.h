@@ -1,4 +1,4 @@
-// What programs say of integer codes in groups, and of bitsandbytes' maps, under "quantization_config".
+// Readers of "quantization_config" for integer codes in groups, and for bitsandbytes' maps.
 // Threads: single-thread, as ConfigFields. Errors: as ConfigFields keeps them. Source: AutoAWQ, GPTQModel 7.7,
 // AutoRound 0.16.1, transformers and vLLM, as they write and read it.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace dspack::format {
 
-/// What is said by "quant_method": "awq", "gptq", "auto-round", "moe_wna16", "bitsandbytes".
+/// The settings of "quant_method": "awq", "gptq", "auto-round", "moe_wna16", "bitsandbytes".
 [[nodiscard]] Quantization read_awq(ConfigFields& fields, std::vector<std::string>& notes);
 [[nodiscard]] Quantization read_gptq(ConfigFields& fields, std::vector<std::string>& notes);
 [[nodiscard]] Quantization read_auto_round(ConfigFields& fields, std::vector<std::string>& notes);

@@ -11,7 +11,7 @@ namespace dspack::format {
 
 namespace {
 
-// Forms that people publish and that are refused, with what is missing.
+// Published methods that are refused, with what is missing.
 struct RefusedMethod {
   std::string_view method;
   std::string_view reason;
@@ -51,7 +51,7 @@ constexpr std::array<RefusedMethod, 13> kRefusedMethods = {{
 
 struct Sign {
   std::string_view part;    // the last component of a tensor's name
-  std::string_view method;  // whose it is
+  std::string_view method;  // the method that writes it
 };
 // Sources: exllamav2 0.3.2, linear.py; exllamav3, doc/exl3.md; EETQ 465e972, python/eetq/modules/qlinear.py;
 // transformers, integrations/mxfp4.py.

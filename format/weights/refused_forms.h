@@ -1,5 +1,5 @@
-// Forms of weights that people publish and that are refused by name, with what is missing: by config.json, and by
-// tensors where it does not say. Threads: thread-safe (pure functions). Errors: unsupported, with the reason.
+// Published forms of weights that are refused by name, with what is missing: by config.json, and by tensors if it does
+// not name them. Threads: thread-safe (pure functions). Errors: unsupported, with the reason.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace dspack::format {
 
-/// Why a "quant_method" that people publish cannot be run, and what can be done; empty: it is none of these.
+/// Why a published "quant_method" cannot be run, and the remedy; empty: it is none of these.
 [[nodiscard]] std::string_view refusal_of(std::string_view method);
 
 /// Refuses a tensor that only such a form has.

@@ -12,12 +12,12 @@ namespace dspack::format {
 namespace {
 
 constexpr uint32_t kTransposedWordBits = 32;
-// Places in a word of AutoAWQ's eight integers: from the low bits up they are 0 2 4 6 1 3 5 7.
+// Positions in a word of AutoAWQ's eight integers: from the low bits up they are 0 2 4 6 1 3 5 7.
 constexpr std::array<uint32_t, 8> kInterleaved = {0, 4, 1, 5, 2, 6, 3, 7};
-// Outputs that are turned at once, so that the lines of their rows stay in the first-level cache.
+// Outputs that are transposed at a time, so that the cache lines of their rows stay in the L1 cache.
 constexpr uint64_t kTurned = 32;
 
-// A function that makes a plane has no state: what it needs of the layout is in its type.
+// A function that makes a plane has no state, so the layout is a template parameter.
 template <uint32_t kBits, TransposedLayout kLayout>
 struct Words {
   static constexpr uint32_t kInWord = kTransposedWordBits / kBits;
@@ -28,7 +28,7 @@ struct Words {
     std::memcpy(&value, words.data() + index * sizeof value, sizeof value);
     return value;
   }
-  /// Of `columns` integers that are packed across: number `column` of row `row`.
+  /// Integer `column` of row `row`, if `columns` integers are packed across a row.
   static uint32_t across(std::span<const std::byte> words, uint64_t row, uint64_t column, uint64_t columns) {
     const auto in_word = static_cast<uint32_t>(column % kInWord);
     const uint32_t place = kLayout.interleaved ? kInterleaved[in_word] : in_word;
@@ -38,7 +38,7 @@ struct Words {
     if constexpr (kLayout.along == PackedAlong::out) return static_cast<int32_t>(across(words, in, out, outs));
     return static_cast<int32_t>(word(words, in / kInWord * outs + out) >> (in % kInWord * kBits) & kMask);
   }
-  /// A zero point less one that is the largest code: some programs read 0 from it and others one more than that.
+  /// Refuses a zero point stored less one that is the largest code: some programs read it as 0, others as one more.
   static Result<void> check_zeros(std::span<const std::byte> words, uint64_t groups, uint64_t outs) {
     if constexpr (kLayout.zero_offset == 0) return {};
     for (uint64_t group = 0; group < groups; ++group) {
@@ -64,7 +64,7 @@ float scale_at(Dtype dtype, std::span<const std::byte> scales, uint64_t index) {
   return value;
 }
 
-/// Calls store(out, in, group of the column) for all elements, `kTurned` outputs at a time.
+/// Calls store(out, in) for all elements, `kTurned` outputs at a time.
 template <class Store>
 void for_each_element(const WeightForm& form, Store store) {
   for (uint64_t first = 0; first < form.out; first += kTurned) {
@@ -76,9 +76,10 @@ void for_each_element(const WeightForm& form, Store store) {
   }
 }
 
-constexpr uint64_t kEight = 8;  // codes of four bits in a word
+constexpr uint64_t kEight = 8;  // four-bit codes per word
 
-/// Code k of word i becomes code i of word k: blocks of four by four change places, then of two by two, then of one.
+/// Transposes 8 x 8 codes: code k of word i becomes code i of word k. Swaps blocks of four by four, of two by two, then
+/// single codes.
 void turn_eight(std::array<uint32_t, kEight>& words) {
   constexpr std::pair<uint32_t, uint32_t> kSteps[] = {{4, 0x0000ffff}, {2, 0x00ff00ff}, {1, 0x0f0f0f0f}};
   for (const auto& [apart, mask] : kSteps) {
@@ -91,7 +92,7 @@ void turn_eight(std::array<uint32_t, kEight>& words) {
   }
 }
 
-/// Codes of columns [8 `eighth`, 8 `eighth` + 8) and outputs from `first` on, up to `end`: a word of each output's row.
+/// Codes of columns [8 `eighth`, 8 `eighth` + 8) and outputs [`first`, `end`): one word in each output's row.
 template <TransposedLayout kLayout>
 void turn_columns(const WeightForm& form, std::span<const std::byte> stored, uint64_t eighth, uint64_t first,
                   uint64_t end, std::span<std::byte> to) {
@@ -116,13 +117,13 @@ void turn_columns(const WeightForm& form, std::span<const std::byte> stored, uin
   }
 }
 
-/// Codes of four bits, two a byte. Tensors: qweight, perhaps the groups of rows, which are then the natural ones.
+/// Codes of four bits, two per byte. Tensors: qweight, and perhaps the groups of rows, which are then the natural ones.
 template <TransposedLayout kLayout>
 Result<void> turn_codes(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   const WeightForm& form = plane.form;
   const uint64_t row = code_bytes(form.coding, form.in);
   if (form.in % kEight == 0) {
-    constexpr uint64_t kOutputs = 128;  // a line of words, and of the rows a line each in the first-level cache
+    constexpr uint64_t kOutputs = 128;  // words of one cache line; the lines of so few rows fit the L1 cache
     for (uint64_t first = 0; first < form.out; first += kOutputs) {
       const uint64_t end = std::min<uint64_t>(first + kOutputs, form.out);
       for (uint64_t eighth = 0; eighth < form.in / kEight; ++eighth)
@@ -138,7 +139,7 @@ Result<void> turn_codes(const StoredPlane& plane, StoredBytes stored, std::span<
   return {};
 }
 
-/// Their zero points. Tensors: qzeros.
+/// Zero points of four-bit codes. Tensors: qzeros.
 template <TransposedLayout kLayout>
 Result<void> turn_zeros_of_four(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   using W = Words<4, kLayout>;
@@ -149,7 +150,7 @@ Result<void> turn_zeros_of_four(const StoredPlane& plane, StoredBytes stored, st
   return {};
 }
 
-/// Codes of eight bits less their zero points. Tensors: qweight, qzeros, perhaps the groups of rows, likewise.
+/// Codes of eight bits less their zero points. Tensors: qweight, qzeros, and perhaps the groups of rows, as above.
 template <TransposedLayout kLayout>
 Result<void> make_differences(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   using W = Words<8, kLayout>;
@@ -184,7 +185,7 @@ Result<void> make_values(const StoredPlane& plane, StoredBytes stored, std::span
   return {};
 }
 
-/// The last tensor's groups: each one that there is.
+/// Checks that each group in the last tensor exists.
 Result<void> check_order(const StoredPlane& plane, StoredBytes stored) {
   const uint64_t groups = plane.tensors[2]->shape[0];
   for (uint64_t in = 0; in < plane.form.in; ++in) {
@@ -196,7 +197,7 @@ Result<void> check_order(const StoredPlane& plane, StoredBytes stored) {
   return {};
 }
 
-/// The last tensor's groups: the natural ones.
+/// Checks that the groups in the last tensor are the natural ones.
 Result<void> check_natural_order(const StoredPlane& plane, StoredBytes stored) {
   for (uint64_t in = 0; in < plane.form.in; ++in) {
     const uint32_t group = group_at(stored.back(), in);
@@ -209,7 +210,7 @@ Result<void> check_natural_order(const StoredPlane& plane, StoredBytes stored) {
   return {};
 }
 
-/// [groups, out] becomes [out, groups].
+/// Transposes [groups, out] to [out, groups].
 Result<void> turn_scales(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
   const std::vector<uint64_t>& shape = plane.elements().shape;
   const uint64_t each = bytes_of(plane.elements().dtype, 1);
@@ -236,7 +237,7 @@ using Make = decltype(StoredPlane::make);
 
 struct Makers {
   Make codes = nullptr;
-  Make zeros = nullptr;  // none: the codes' own
+  Make zeros = nullptr;  // null: `codes` subtracts them
   Make values = nullptr;
 };
 
@@ -253,7 +254,7 @@ Makers makers_of(const TransposedLayout& layout, uint32_t bits) {
   return makers_of<TransposedLayout{.along = PackedAlong::in, .interleaved = false, .zero_offset = 1}>(bits);
 }
 
-/// Bits of an integer by the shape of qweight; 0: none fits.
+/// Bits per integer, by the shape of qweight; 0: none fits.
 uint32_t bits_of(const TensorEntry& codes, const MatrixRequest& request, const TransposedLayout& layout) {
   for (const uint32_t bits : {4U, 8U}) {
     const uint32_t in_word = kTransposedWordBits / bits;

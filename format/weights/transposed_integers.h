@@ -1,6 +1,6 @@
-// Integers with zero points as AutoAWQ and GPTQ store them: transposed, [in, out], several in a word. Kernels want rows
-// of one output each, so codes are turned when they are read. Value = (code - zero point) * scale.
-// Threads: thread-safe (pure functions). Lifetime: what is found borrows the catalogue. Errors: not_found (a tensor is
+// Integers with zero points as AutoAWQ and GPTQ store them: transposed, [in, out], several per word. Kernels need rows
+// of one output each, so codes are transposed when they are read. Value = (code - zero point) * scale.
+// Threads: thread-safe (pure functions). Lifetime: results borrow the catalogue. Errors: not_found (a tensor is
 // missing), invalid (shapes do not fit), unsupported (a number of bits that no kernel knows); each names file and
 // tensor.
 #pragma once
@@ -9,19 +9,19 @@
 
 namespace dspack::format {
 
-/// Which side of the matrix the integers of a word of `qweight` are from.
+/// The dimension of the matrix along which the integers of a `qweight` word run.
 enum class PackedAlong : uint8_t { in, out };
 
 struct TransposedLayout {
   PackedAlong along = PackedAlong::in;
-  bool interleaved = false;  // AutoAWQ's order of the integers in a word, also of `qzeros`
-  uint32_t zero_offset = 0;  // what a stored zero point lacks
+  bool interleaved = false;  // AutoAWQ's order of the integers in a word, also in `qzeros`
+  uint32_t zero_offset = 0;  // to be added to a stored zero point
 };
 
-/// `qweight`, `qzeros` and `scales` of a module. Codes of four bits stay four bits, with their zero points and scales
-/// beside them; of eight, less their zero points, become BF16 with FP32 scales. With an `order` that gives each row of
-/// the transposed matrix its group, all of it becomes FP32, for a kernel has one scale a group.
-/// `order`: tensor of groups, I32 [in], or nullptr. `ordered`: whether they may differ from the natural ones.
+/// The matrix of a module's `qweight`, `qzeros` and `scales`. Four-bit codes stay four-bit, with zero points and
+/// scales; eight-bit codes become BF16, less their zero points, with FP32 scales. If the groups are `ordered`, all of
+/// it becomes FP32, since kernels have one scale per group of adjacent columns. `order`: I32 [in], the group of each
+/// row of the transposed matrix, or nullptr. `ordered`: whether these groups may differ from the natural ones.
 struct TransposedRequest {
   const MatrixRequest& matrix;
   TransposedLayout layout;

@@ -19,7 +19,7 @@ std::string known_formats() {
   return text;
 }
 
-// Why no format has taken it.
+// The error for a matrix that no format stores.
 Error not_stored(const Checkpoint& checkpoint, std::string_view name) {
   for (const std::string_view part : {"weight", "weight_packed"}) {
     const auto tensor = find_tensor(checkpoint, module_of(name) + std::string(part));
@@ -40,7 +40,7 @@ T load_as(std::span<const std::byte> stored, size_t index) {
 float widened(Dtype dtype, std::span<const std::byte> stored, size_t index) {
   if (dtype == Dtype::bf16) return bf16_to_f32(load_as<uint16_t>(stored, index));
   if (dtype == Dtype::f16) return f16_to_f32(load_as<uint16_t>(stored, index));
-  // U8 is how some write E8M0.
+  // Some write E8M0 as U8.
   if (dtype == Dtype::f8_e8m0 || dtype == Dtype::u8) return f8_e8m0_to_f32(load_as<uint8_t>(stored, index));
   return load_as<float>(stored, index);
 }
@@ -54,7 +54,7 @@ std::optional<ScaleCoding> scale_coding(Dtype dtype) {
   return dtype == Dtype::u8 ? ScaleCoding::f8_e8m0 : scale_coding_of(dtype);
 }
 
-// Infinity and NaN have all bits of the exponent set (of E4M3, all bits).
+// Infinity and NaN have all exponent bits set (in E4M3 and E8M0: NaN, all bits but a sign).
 bool is_finite(ScaleCoding coding, std::span<const std::byte> stored, size_t index) {
   switch (coding) {
     case ScaleCoding::f32: return std::isfinite(load_as<float>(stored, index));
@@ -79,7 +79,7 @@ Result<void> check_finite(const StoredPlane& plane, StoredBytes stored) {
   return Error{ErrorKind::invalid, fmt::format("value {} is infinite or not a number", first)};
 }
 
-// The columns that share one of `count` scales of a row; 0 when several powers of two fit or none does.
+// The columns per scale if a row has `count` scales; 0 if several powers of two fit or none does.
 uint32_t group_length(uint32_t in, uint64_t count) {
   if (count == 1) return in;
   uint32_t found = 0;
@@ -94,7 +94,8 @@ uint32_t group_length(uint32_t in, uint64_t count) {
 }  // namespace
 
 std::span<const WeightFormat> weight_formats() {
-  // The first that stores a matrix reads it: bitsandbytes' tensors beside a weight say more than its type does.
+  // The first that stores a matrix reads it. bitsandbytes is first, since its extra tensors matter more than a weight's
+  // type.
   static const std::array formats = {bitsandbytes_four_bit_format(),
                                      bitsandbytes_int8_format(),
                                      plain_format(),
@@ -137,7 +138,7 @@ Result<void> check_scales(const Checkpoint& checkpoint, const TensorEntry& tenso
     for (const ScaledCodes& codes : format.scaled) {
       if (codes.dtype != tensor.dtype || !tensor.name.ends_with(codes.ending)) continue;
       if (checkpoint.find_scale(tensor.name) != nullptr) return {};
-      // Codes of the same type may be of a format that has no such scales.
+      // Codes of the same type may belong to a format without such scales.
       const auto* storing = storing_format(checkpoint, module_of(tensor.name) + "weight");
       if (storing != nullptr && storing->scaled.empty()) return {};
       return Error{ErrorKind::not_found,
@@ -213,7 +214,7 @@ Result<void> add_group_scales(const Checkpoint& checkpoint, const TensorEntry& s
   if (!is_grid) return misfit(checkpoint, scales, form, ", a row of scales each row");
   TRY_ASSIGN(const uint32_t length, group_of(checkpoint, scales, scales.shape[1], stored, form, usual));
   const auto coding = scale_coding(scales.dtype);
-  // Codes that fill bytes have FP32 scales in memory, which costs little beside them.
+  // Codes of a byte or more have FP32 scales in memory, which cost little in comparison.
   const bool is_kept = is_packed(form.coding);
   const bool is_wide = coding && scale_bytes(*coding) > 1;
   if (!coding || (!is_kept && !is_wide)) {
