@@ -245,7 +245,7 @@ struct LatentsArgs {
   Slice query_gain;   // FP32 [query.cols]
   float epsilon = 0;  // used by both norms
   RopeArgs rope;      // rotation of the rotary keys in `rows`
-  Slice cache;        // place of the first row (rope.first_position); empty: the rows are not stored
+  Slice cache;        // place of the first row (rope.first_position); empty: `rows` is in the cache already
   Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3
 };
 
