@@ -27,7 +27,8 @@ inline uint32_t smaller(uint32_t a, uint32_t b) {
 /// __builtin_prefetch: 3 is the L1 cache, 2 is L2.
 template <int kLocality = 3>
 inline void prefetch(const std::byte* from, size_t ahead) {
-  const uintptr_t address = reinterpret_cast<uintptr_t>(from) + ahead;  // pointer arithmetic may not leave its array
+  const uintptr_t address =
+      reinterpret_cast<uintptr_t>(from) + ahead;  // arithmetic on a pointer may not leave its array
   __builtin_prefetch(reinterpret_cast<const void*>(address), 0, kLocality);  // NOLINT(performance-no-int-to-ptr)
 }
 
