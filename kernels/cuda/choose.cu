@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(kSelectWarps* gpu::kWarpThreads) select_kernel
   find_first_digit(row, run.most, space);
   const uint32_t digit = space.digit;
   const uint32_t listed = space.entries;
-  const bool are_all_chosen = listed == space.place + 1;  // of those that have the digit
+  const bool are_all_chosen = listed == space.place + 1;  // all entries with the digit
   if (are_all_chosen || listed <= kMostListed) {
     const uint32_t of_part = (row.chunks + gpu::grid_blocks().x - 1) / gpu::grid_blocks().x;
     const uint32_t begin = part * of_part;

@@ -47,7 +47,7 @@ __device__ __forceinline__ void load_index_keys(const device::ChooseRun& run, ui
   if constexpr (kAligned) {
     constexpr unsigned kAhead = 4;  // loads in flight before the first is used
     const uint32_t pieces = panel.count / Stored::kPer16;
-    unsigned shift = 0;  // of an item's position; pieces per position are rounded up to a power of two
+    unsigned shift = 0;  // log2 of pieces per position, rounded up: an item is (position << shift) + piece
     while (1U << shift < pieces)
       ++shift;
     const auto* cache = static_cast<const uint8_t*>(run.keys.planes[kCodes]);

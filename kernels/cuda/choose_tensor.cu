@@ -42,7 +42,7 @@ __device__ __forceinline__ void round_keys(const device::ChooseRun& run, uint32_
   constexpr unsigned kAhead = 4;  // loads in flight before the first is used
   const uint32_t dim = run.keys.in;
   const uint32_t pieces = dim / kPiece;
-  unsigned shift = 0;  // of an item's position; pieces per position are rounded up to a power of two
+  unsigned shift = 0;  // log2 of pieces per position, rounded up: an item is (position << shift) + piece
   while (1U << shift < pieces)
     ++shift;
   for (uint32_t begin = gpu::thread_index(); begin < kScorePositions << shift; begin += kAhead * kScoreThreads) {
