@@ -1,6 +1,6 @@
 // Argument types of a queue's operations (ops.h): places in a device's memory and the shapes and parameters of each
 // operation.
-// Threads: plain values. Lifetime: a Slice borrows its Buffer; host spans are borrowed as ops.h says. Errors: none.
+// Threads: plain values. Lifetime: a Slice borrows its Buffer; host spans are borrowed as in ops.h. Errors: none.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Products in precision bf16 on AMX tiles (AMX-TILE, AMX-BF16, besides AVX-512 with BF16 and VBMI). Source: Intel,
-// Instruction Set Extensions Programming Reference, chapters 3 and 5. The order of sums: rounded.inl.h.
+// Products in precision bf16 on AMX tiles (AMX-TILE, AMX-BF16, besides AVX-512 with BF16 and VBMI).
+// Source: Intel, Instruction Set Extensions Programming Reference, chapters 3 and 5. The order of sums: rounded.inl.h.
 //
 //   C [16 outputs][rows of x]  +=  A [16 outputs][32 columns]  .  B [16 pairs of columns][rows of x]
 //

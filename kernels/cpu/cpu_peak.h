@@ -1,5 +1,6 @@
-// Measures the peak speeds of this machine: the limits that a run on the CPU is compared with. Threads: uses the number
-// given and returns when they have ended. Errors: those of make_cpu_device; budget (no memory for the measurement).
+// Measures the peak speeds of this machine: the limits that a run on the CPU is compared with.
+// Threads: uses the number given and returns when they have ended. Errors: those of make_cpu_device; budget (no memory
+// for the measurement).
 #pragma once
 
 #include <cstddef>

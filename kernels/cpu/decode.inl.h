@@ -4,8 +4,8 @@
 //   kBits         bits per code
 //   kUnit         factor that the loaded value still needs; a power of two, so folding it into the scale is exact
 //   kHasLines     load_line returns all four vectors of 64 adjacent codes, more cheaply
-//   kHasColumns   columns returns the values of the four bytes in each lane: the first codes of all lanes, the second,
-//   .. load          16 adjacent codes, using the instruction set's vector V; zero points are not yet subtracted
+//   kHasColumns   columns returns the values of each lane's four bytes: the first codes of all lanes, the second, ..
+//   load          16 adjacent codes, using the instruction set's vector V; zero points are not yet subtracted
 #pragma once
 
 #include <cstddef>

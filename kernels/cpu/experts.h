@@ -1,6 +1,7 @@
 // The routed experts of a layer on the CPU: tokens are grouped by expert, so that each expert is multiplied once for
-// all of its tokens; results are summed in the router's order. Threads: one call per queue at a time. Lifetime: a table
-// borrows the experts' buffers; scratch is borrowed for the call. Errors: none; shapes have been checked.
+// all of its tokens; results are summed in the router's order.
+// Threads: one call per queue at a time. Lifetime: a table borrows the experts' buffers; scratch is borrowed for the
+// call. Errors: none; shapes have been checked.
 #pragma once
 
 #include <vector>

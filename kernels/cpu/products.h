@@ -1,6 +1,7 @@
 // Products of rows with matrices, exact or in precision bf16; each thread computes an equal share of the outputs. Few
-// rows are multiplied by weights as they stream from memory, many by weights decoded once for all rows. Threads: one
-// call at a time. Lifetime: borrows the operations and the threads. Errors: none; shapes have been checked.
+// rows are multiplied by weights as they stream from memory, many by weights decoded once for all rows.
+// Threads: one call at a time. Lifetime: borrows the operations and the threads. Errors: none; shapes have been
+// checked.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
 // Operations on rows of FP32 values, shared by all instruction sets: rotary embedding, LayerNorm, and stores to a KV
-// cache as dense F32, BF16 or F16, or FP8 (kernels/latent_rows.h). Threads: pure except for the output. Lifetime:
-// pointers are borrowed for the call. Errors: none; shapes have been checked.
+// cache as dense F32, BF16 or F16, or FP8 (kernels/latent_rows.h).
+// Threads: pure except for the output. Lifetime: pointers are borrowed for the call. Errors: none; shapes have been
+// checked.
 #pragma once
 
 #include <cstddef>

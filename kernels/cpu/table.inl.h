@@ -6,10 +6,10 @@
 // V is 16 lanes of FP32 (see ops_table.h for why always 16):
 //   kTileOutputs x kTileRows   accumulators of a dot product tile that fit the registers beside the operands
 //   kTileColumns x kTileRows   same for column sums
-//   kPanelVectors x kPanelTileRows   accumulators of a panel tile, two registers each beside the operands
-//   (panels.inl.h) zero set load load_f32 load_bf16 load_f16 load_i8 load_e4m3_over_256     the last returns value /
-//   256, exactly load_nibbles   16 values of a table, indexed by four-bit codes, low half of a byte first kPairsNibbles
-//   load_nibbles_paired does the same more cheaply, with elements i and i + 8 in lanes 2 i and 2 i + 1;
+//   kPanelVectors x kPanelTileRows   accumulators of a panel tile, two registers each, plus operands (panels.inl.h)
+//   zero set load load_f32 load_bf16 load_f16 load_i8 load_e4m3_over_256     the last returns value / 256, exactly
+//   load_nibbles   16 values of a table, indexed by four-bit codes, low half of a byte first
+//   kPairsNibbles   load_nibbles_paired does the same faster, with elements i and i + 8 in lanes 2 i and 2 i + 1;
 //                   pair_lanes puts a vector in that order, part_lanes undoes it
 //   nibble_columns   for lanes that hold eight codes each: vector i has the values of the lanes' codes i
 //   load_e4m3_unmended, NanWatch   load without NaN handling, and detection of NaN codes, 64 at a time

@@ -2,8 +2,8 @@
 // in FP32. Decoded keys are in shared memory, once for all queries; sums of values stay in registers.
 //
 //   keys     half a warp per key: fetched into registers a tile ahead, decoded to shared memory when used
-//   scores   half a warp per sixteenth of the columns: a thread has 4 queries (l, l + 4, ..) and 4 positions (l, l + 4,
-//   ..) softmax  a thread per score: adds the eight warps' parts in order; 16 lanes of a query find maximum and sum
+//   scores   half a warp per sixteenth of the columns: a thread has queries l, l + 4, .. and positions l, l + 4, ..
+//   softmax  a thread per score: adds the eight warps' parts in order; 16 lanes of a query find maximum and sum
 //   values   a thread has 4 columns of 8 queries, position by position
 //
 // Keys wider than a panel (V3's fit one) and unaligned keys are read value by value: they pass panel by panel, and the

@@ -32,7 +32,7 @@ std::string Blas::words() const {
   return refused == 0 ? said : said + " (shapes of products that it refused: " + std::to_string(refused) + ")";
 }
 
-/// Says if the card's shared memory is too small for precision split; else empty.
+/// A note if the card's shared memory is too small for precision split; else empty.
 std::string attention_words(Precision precision, const gpu::Properties& properties) {
   if (precision != Precision::split || cuda::fits_split(properties)) return "";
   return " (attention as in exact: " + std::to_string(properties.shared_bytes_per_block >> 10) +

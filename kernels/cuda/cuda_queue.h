@@ -1,8 +1,8 @@
 // The queue of the CUDA device: checks an operation, turns its slices into addresses, and launches its kernels on a
-// stream. Also the GPU memory that it takes for itself, for plans. Threads: one thread at a time. Lifetime: owns its
-// stream; borrows only the buffers of enqueued operations. Errors: shapes that do not fit, and buffers of another
-// device, are programming errors; if there is no memory for the queue's own workspace, the GPU counts as failed
-// (Queue::failure), and no later launch uses the address.
+// stream. Also the GPU memory that it takes for itself, for plans.
+// Threads: one thread at a time. Lifetime: owns its stream; borrows only the buffers of enqueued operations. Errors:
+// shapes that do not fit, and buffers of another device, are programming errors; if there is no memory for the queue's
+// own workspace, the GPU counts as failed (Queue::failure), and no later launch uses the address.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Operations on rows on a GPU: norm, activation, sums, rotation, conversion, copies. kernels/ops.h defines each; the
-// CPU's order of roundings is kept except in the norm's sum of squares. Threads: enqueue. Lifetime: device memory is
-// borrowed until the stream has run. Errors: none; shapes have been checked; positions and row numbers in device memory
-// have not.
+// CPU's order of roundings is kept except in the norm's sum of squares.
+// Threads: enqueue. Lifetime: device memory is borrowed until the stream has run. Errors: none; shapes have been
+// checked; positions and row numbers in device memory have not.
 #pragma once
 
 #include <cstdint>
@@ -103,7 +103,7 @@ struct StoreRowsTask {
 void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task);
 
 /// Copies bytes. One place may be pinned host memory, which the kernel reads or writes across the link itself, so the
-/// copy never queues behind others on a copy engine.
+/// copy never waits for a copy engine.
 struct CopyTask {
   void* to = nullptr;
   const void* from = nullptr;

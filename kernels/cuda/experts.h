@@ -5,9 +5,10 @@
 //
 // Steps: assignments (token * top_k + slot) are sorted by expert and divided into tiles of one expert (one token needs
 // no sorting); gate, up and SiLU; down; the sum over slots in the router's order, by fma. Weights are read once per
-// tile. Threads: as the stream. Lifetime: device memory is borrowed until the stream has run. Errors: shapes that do
-// not fit are DSPACK_CHECKs; expert numbers are in device memory and not checked: one that is not below `experts` reads
-// beyond the table (one token) or leaves its part, or its token's row, unwritten.
+// tile.
+// Threads: as the stream. Lifetime: device memory is borrowed until the stream has run. Errors: shapes that do not fit
+// are DSPACK_CHECKs; expert numbers are in device memory and not checked: one that is not below `experts` reads beyond
+// the table (one token) or leaves its part, or its token's row, unwritten.
 #pragma once
 
 #include <cstdint>
@@ -181,9 +182,9 @@ struct FusedShape {
 
 /// gate_up, down: as separate launches would run. inner_blocks: 0 if inputs are not rounded. Nullopt: they must be
 /// launched separately, since
-///   * an expert with more tokens than a tile holds has several tiles, which should run concurrently and not one after
-///   the
-///     other, and are enough work that the tail of a launch does not matter;
+///   * an expert with more tokens than a tile holds has several tiles, which should run concurrently and are enough
+///   work
+///     that the tail of a launch does not matter;
 ///   * the tile is larger than kLargestFusedTile, which is for many tokens; or
 ///   * there are more tiles or groups of rows than counters.
 [[nodiscard]] std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up,

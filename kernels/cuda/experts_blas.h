@@ -4,9 +4,8 @@
 // The host knows the assignments of each expert. They are sorted by expert and divided into pieces whose inputs fit the
 // workspace. For each piece
 //   * the inputs are gathered and rounded, each expert's rows contiguous;
-//   * gate and up of each expert are multiplied, several experts at once on different streams; then SiLU and rounding
-//   of
-//     all rows;
+//   * gate and up of each expert are multiplied, several experts at once on different streams;
+//   * SiLU of all rows is computed and rounded;
 //   * down of each expert is multiplied, to rows in the sorted order of the assignments.
 // The number of rows of a product is rounded up, so that few shapes occur. Padding rows are zeros; down's results for
 // them are overwritten by the next expert's rows. Finally rows are summed over slots in the router's order, or each row

@@ -18,7 +18,7 @@
 namespace dspack::kernels::cuda {
 namespace {
 
-constexpr unsigned kFewWarps = expert_tensor_warps(TensorTokens::few);  // of a block that runs all steps
+constexpr unsigned kFewWarps = expert_tensor_warps(TensorTokens::few);  // in a block that runs all steps
 constexpr unsigned kManyTiles = 8;                                      // tiles of 8 assignments
 
 /// Steps in a warp's ring.

@@ -1,7 +1,8 @@
 // Numbers from the host for one operation (row numbers, groups of assignments) on their way to the device. A kernel
 // fetches them from pinned memory, since an upload would queue after other streams' copies to the device, possibly tens
-// of megabytes of experts. Threads: single-thread (the queue's). Lifetime: owns its memory. Errors: if allocation fails
-// the GPU counts as failed, as in workspace.h.
+// of megabytes of experts.
+// Threads: single-thread (the queue's). Lifetime: owns its memory. Errors: if allocation fails the GPU counts as
+// failed, as in workspace.h.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Activations rounded for the tensor cores, once for all blocks that multiply them: BF16, or in precision fp8 E4M3
-// codes stored as BF16 (exactly) with a scale for each 128 (device/rounding.cuh). Threads: enqueues. Lifetime: the
-// addresses are borrowed until the stream has run. Errors: none; shapes have been checked.
+// codes stored as BF16 (exactly) with a scale for each 128 (device/rounding.cuh).
+// Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none; shapes have been
+// checked.
 #pragma once
 
 #include <cstdint>

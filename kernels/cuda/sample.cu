@@ -1,12 +1,10 @@
 // Sampling takes three launches of several blocks per row, with a warp per chunk of logits.
 //
 //   survey    the highest logit of the row
-//   weigh     weights. Without top-k and top-p: the first arrival of each chunk. Otherwise: the bucket of each logit,
-//   by
-//             its distance below the highest, and for each bucket the number of its logits and the sum of their weights
-//   choose    without top-k and top-p the first arrival of all chunks. Otherwise a list of the logits, bucket by
-//   bucket;
-//             the row's last block finds the tokens that top-k and top-p keep, by the bucket in which a count or a sum
+//   weigh     weights. Without top-k and top-p: the first arrival of each chunk. Otherwise: the bucket of each logit
+//             by distance below the highest, and for each bucket the number of logits and the sum of their weights
+//   choose    without top-k and top-p the first arrival of all chunks. Otherwise a list of the logits by bucket; the
+//             row's last block finds the tokens that top-k and top-p keep, by the bucket in which a count or a sum
 //             of weights ends and the place in it, and the first arrival among them
 #include "kernels/cuda/sample.h"
 

@@ -1,5 +1,6 @@
-// Device memory that a queue takes for itself. Threads: single-thread (the queue's). Lifetime: owns its memory. Errors:
-// if allocation fails the GPU counts as failed, and no later launch uses the address.
+// Device memory that a queue takes for itself.
+// Threads: single-thread (the queue's). Lifetime: owns its memory. Errors: if allocation fails the GPU counts as
+// failed, and no later launch uses the address.
 #pragma once
 
 #include <cstdint>

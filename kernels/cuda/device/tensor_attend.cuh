@@ -1,11 +1,9 @@
 // A block of the first kernel of attention on tensor cores: takes some queries through the positions of one split, a
 // tile of keys at a time. Loading of keys: tensor_keys.cuh; the products: tensor_products.cuh.
 //
-//   scores  [queries, positions] = queries . keys     warps: (16 queries) x (a part of the positions, or of the
-//   columns)
+//   scores  [queries, positions] = queries . keys   warps: (16 queries) x (a part of the positions, or of the columns)
 //           softmax in FP32; weights rounded to BF16, or split -> shared memory
-//   values  [queries, 512] += weights . keys          warps: (32 or 16 queries) x (128 of the 512 columns), in
-//   registers
+//   values  [queries, 512] += weights . keys        warps: (32 or 16 queries) x (128 of the 512 columns), in registers
 //
 // The values are columns of the same tile, read transposed.
 #pragma once

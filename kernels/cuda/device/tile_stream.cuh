@@ -6,7 +6,7 @@
 // line of each of eight rows, and twice the number of requests leave the multiprocessor.)
 //
 //   row      0        1        2 ..         in odd rows the two halves of a line are exchanged, so that eight lanes
-//   that pieces   01234567 45670123 01234567     read at the same time, from two rows, touch all banks
+//   pieces   01234567 45670123 01234567     that read at the same time, from two rows, touch all banks
 //
 // kDepth - 1 steps of a warp are in flight while it multiplies one. Only the warp's lanes wait for each other.
 #pragma once
