@@ -10,9 +10,9 @@
 // query and the positions that it sees, not on the group, the row's place in the call, or how the prompt was divided.
 // For chosen positions (sparse attention) the rows of a block are gathered first, once for all heads that walk
 // together, unless they are consecutive. The cache may have a smaller type (L), whose values are widened to FP32
-// exactly, in registers. Rows of FP8 are first decoded to FP32, a block of positions once per group of heads; the
-// result has the bits of an FP32 cache with the decoded values. A decoded value is one product of a code and its tile's
-// scale, rounded to FP32: LoadE4m3's power of two moves between the two factors without rounding.
+// exactly, in registers. Rows of FP8 are first decoded to FP32, a block of positions once for all heads that walk
+// together; the result has the bits of an FP32 cache with the decoded values. A decoded value is one product of a code
+// and its tile's scale, rounded to FP32: LoadE4m3's power of two moves between the two factors without rounding.
 #pragma once
 
 #include "kernels/cpu/dot_tile.inl.h"

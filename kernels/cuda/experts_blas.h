@@ -35,7 +35,7 @@ struct ExpertsBlasChoice {
 inline constexpr uint32_t kMostBlasAssignments = 1 << 16;
 
 /// Most rows of a piece, a multiple of kSegmentUnit; 0: no room. The inputs fit the workspace, gate and up fit
-/// ExpertsScratch::inner, and for parts only down's result fits there as well, after them. Pure.
+/// ExpertsScratch::inner, and for parts only so does down's result, which overwrites them. Pure.
 [[nodiscard]] uint32_t choose_piece_rows(BlasPath path, const ExpertsShape& shape, const BlasLimits& limits);
 
 /// Assignments of each expert, in order of experts and ascending.

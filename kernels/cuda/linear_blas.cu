@@ -36,7 +36,7 @@ __global__ void round_to_bf16_kernel(RoundInputsTask task) {
 }
 
 /// The E4M3 code of a value that E4M3 represents exactly, or that exceeds 448 by rounding (a block's largest value
-/// divided by its scale). NaN for NaN and for blocks with an infinity.
+/// divided by its scale). NaN for NaN, also for an infinity divided by an infinite scale.
 __device__ __forceinline__ uint32_t e4m3_code(float value) {
   constexpr uint32_t kNan = 0x7f;
   const uint32_t bits = gpu::float_to_bits(value);
