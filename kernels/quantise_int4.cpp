@@ -11,9 +11,10 @@
 namespace dspack::kernels {
 namespace {
 
-// Candidate divisors of the signed value of largest magnitude. -8 maps it to the outermost code; a smaller magnitude
-// clips it, a larger one leaves room. Relative RMS error of Gaussian values: 0.0816, of Student's t with 5 degrees of
-// freedom 0.1036; with -8 alone 0.0860 and 0.1079; 29 divisors and a refined scale reach 0.0810 and 0.1031.
+// Candidate divisors of the signed value of largest magnitude. -8 maps it to the outermost code; a larger magnitude
+// makes the codes finer and clips it, a smaller one makes them coarser. Relative RMS error of Gaussian values: 0.0816,
+// of Student's t with 5 degrees of freedom 0.1036; with -8 alone 0.0860 and 0.1079; 29 divisors and a refined scale
+// reach 0.0810 and 0.1031.
 constexpr std::array<float, 8> kDivisors = {-8.0F, -7.4F, -7.7F, -8.3F, -8.6F, -8.9F, -9.3F, 7.2F};
 // Below this a scale might lose bits as a subnormal number; such a small group is stored as zeros.
 constexpr float kLeast = 0x1p-100F;

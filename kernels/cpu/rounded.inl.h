@@ -153,8 +153,8 @@ void turn_weights(const MatrixView& matrix, uint32_t output, uint32_t count,
   for (uint32_t o = 0; o < kLanes; ++o)
     rows[o] = matrix.planes[kCodes] + (output + (o < count ? o : 0)) * Turn::bytes(matrix.in);
   // Sixteen rows are contiguous. While they are transposed the next sixteen are prefetched in address order into L2,
-  // which has room for both. One row of x then gets 16 GB/s; without prefetch, or with prefetch row by row or into L1,
-  // 9 to 12 (V3's [2048, 7168], one thread, Zen 4, 2026-11).
+  // which has room for both. One row of x then gets 16 GB/s; without prefetch, or with prefetch line by line of 16
+  // rows, or into L1, 9 to 12 (V3's [2048, 7168], one thread, Zen 4, 2026-11).
   constexpr uint64_t kSquareBytes = kLanes * Turn::bytes(Turn::kColumns);
   const uint64_t run_bytes = kLanes * Turn::bytes(matrix.in);
   auto* to = turned.values;
