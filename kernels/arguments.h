@@ -1,6 +1,6 @@
-// What the operations of a queue (ops.h) take: places in a device's memory, and what is to be done with what lies
-// there. Threads: plain values. Lifetime: a Slice borrows its Buffer; host spans are borrowed as ops.h says. Errors:
-// none.
+// Argument types of a queue's operations (ops.h): places in a device's memory and the shapes and parameters of each
+// operation.
+// Threads: plain values. Lifetime: a Slice borrows its Buffer; host spans are borrowed as in ops.h. Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@
 
 namespace dspack::kernels {
 
-/// Memory of a device. What the bytes mean is said by the Slice or Weight that points into it.
+/// Memory of a device. A Slice or Weight that points into it gives the bytes a type and shape.
 class Buffer {
  public:
   virtual ~Buffer() = default;
   [[nodiscard]] virtual uint64_t size_bytes() const = 0;
-  /// The memory itself, where the host can address it; else empty.
+  /// The memory itself if the host can address it; else empty.
   [[nodiscard]] virtual std::span<std::byte> host() { return {}; }
 };
 
@@ -42,15 +42,15 @@ struct Rows {
 /// A weight matrix [out, in] as it is stored.
 using Weight = WeightAt<Slice>;
 
-/// A position that is known when an operation runs and not yet when it is enqueued: the u32 at `value`, added to what
-/// the arguments say. So one recorded Step serves every token.
+/// A position that is known when an operation runs but not when it is enqueued: the u32 at `value` is added to the
+/// position in the arguments, so that one recorded Step serves every token.
 struct LivePosition {
   Slice value;
-  uint32_t limit = 0;  // positions that there are: the sum and the rows after it stay within
+  uint32_t limit = 0;  // capacity in positions; the sum and the rows after it stay within it
   [[nodiscard]] bool empty() const { return value.empty(); }
 };
 
-/// Which values of a vector of `dim` a rotary embedding turns together.
+/// The pairs of values of a vector of `dim` that a rotary embedding rotates.
 enum class RopePairs {
   neighbours,  // x[2k] and x[2k + 1] ("interleaved")
   halves,      // x[k] and x[k + dim / 2]
@@ -71,42 +71,44 @@ struct RopeArgs {
   uint32_t dim = 0;             // rotary values per head, even
   uint32_t head_stride = 0;     // values between heads of a row
   uint32_t row_stride = 0;      // values between rows
-  uint32_t first_position = 0;  // row r stands at position first_position + r
+  uint32_t first_position = 0;  // row r is at position first_position + r
   Slice cos_sin;                // FP32 [positions, dim/2, 2]: cosine, sine
   LivePosition live = {};       // added to first_position
   RopePairs pairs = RopePairs::neighbours;
-  bool inverse = false;  // turned back: by the same angles, the other way round
+  bool inverse = false;  // rotates by the negated angles
 };
 
-/// Positions that queries attend to in place of all up to their own, ascending and each once.
+/// Positions that queries attend to instead of all positions up to their own; ascending and unique.
 struct Choice {
-  Slice ids;          // u32 [rows, most], of row r the first counts[r]; each a position that is in the cache
+  Slice ids;          // u32 [rows, most]; row r uses its first counts[r], each a position in the cache
   Slice counts;       // u32 [rows], each at least 1 and at most `most`
   uint32_t most = 0;  // columns of ids
   [[nodiscard]] bool empty() const { return ids.empty(); }
 };
 
 /// The lightning indexer of DeepSeek's sparse attention (DeepSeek-V3.2-Exp inference/model.py, class Indexer; the
-/// technical report, section 1): of the positions up to its own each row chooses the `choice.most` with the largest
+/// technical report, section 1): each row chooses, among the positions up to its own, the `choice.most` with the
+/// largest
 ///   score(r, j) = sum over h of weights[r, h] * max(queries[r, h] . keys[j], 0)
-/// and the lowest of equals; all of them where there are no more. -0 equals 0; a NaN counts as the largest.
-/// Where a key stands for `every` positions (DeepSeek-V4's compressed entries), a row chooses among the keys whose
-/// positions are all up to its own; there may be none.
+/// or all of them if there are no more. Among equal scores the lowest position wins; -0 equals 0; a NaN counts as the
+/// largest.
+/// If a key stands for `every` positions (DeepSeek-V4's compressed entries), a row chooses among the keys whose
+/// positions are all at or before its own; there may be none.
 struct ChooseArgs {
   Slice queries;  // FP32 [rows, heads, keys.in]
   Slice weights;  // FP32 [rows, heads]
-  Weight keys;    // [positions that there are, dim], as f32, bf16, f16, or f8_e4m3 with a scale for each row
+  Weight keys;    // [positions in the cache, dim], as f32, bf16, f16, or f8_e4m3 with a scale for each row
   Choice choice;  // out
   uint32_t rows = 0;
   uint32_t heads = 0;
-  uint32_t first_position = 0;  // row r stands at position first_position + r
+  uint32_t first_position = 0;  // row r is at position first_position + r
   LivePosition live = {};       // added to first_position
   uint32_t every = 1;           // positions that a key stands for
 };
 
 /// Attention over the latent cache (absorbed MLA: multi-query attention with keys [latent | rope], values [latent]).
-/// Row r of the queries sees cache rows 0 .. first_position + r, or those of its choice alone; where that is all of
-/// them it gives the same bits. out[r, h] = softmax(q[r,h] . k * scale) . latent.
+/// Query row r sees cache rows 0 .. first_position + r, or only the positions of its choice; a choice of all positions
+/// gives the same bits as no choice. out[r, h] = softmax(q[r,h] . k * scale) . latent.
 struct MlaAttendArgs {
   Slice query_latent;  // FP32 [rows, heads, latent_dim]
   Slice query_rope;    // FP32, head h of row r at r * rope_row_stride + h * rope_head_stride, rope_dim values
@@ -125,14 +127,14 @@ struct MlaAttendArgs {
   Choice choice = {};              // empty: all positions
 };
 
-/// Attention over the latent cache with a key and a value of each head, made anew of the latents (DeepSeek-V3
-/// inference/model.py, class MLA, attn_impl "naive"): for every head h, with [k | v](j, h) = kv_b's rows of h .
-/// latent(j), out[r, h] = softmax over j <= first_position + r of (queries[r, h] . [k(j, h) | rope(j)] * scale) . v(j,
-/// h).
+/// Attention over the latent cache with a key and a value for each head, expanded from the latents (DeepSeek-V3
+/// inference/model.py, class MLA, attn_impl "naive"). For every head h, with [k | v](j, h) = kv_b's rows of h .
+/// latent(j):
+///   out[r, h] = softmax over j <= first_position + r of (queries[r, h] . [k(j, h) | rope(j)] * scale) . v(j, h)
 struct ExpandedAttendArgs {
   Weight kv_b;   // [heads * (nope_dim + value_dim), latent_dim]
   Rows queries;  // [rows, heads * (nope_dim + rope_dim)], rotated
-  Slice cache;   // as of MlaAttendArgs
+  Slice cache;   // as in MlaAttendArgs
   Slice out;     // FP32 [rows, heads, value_dim]
   uint32_t heads = 0;
   uint32_t latent_dim = 0;
@@ -144,18 +146,18 @@ struct ExpandedAttendArgs {
   Dtype cache_dtype = Dtype::f32;
 };
 
-/// Attention of DeepSeek-V4 (inference/model.py, class Attention): one row of `dim` values is the key and the value of
-/// a position to all heads. A row at position p sees the rows of positions max(0, p - window + 1) .. p, oldest first,
-/// and after them the entries that its choice names, or all that stand for positions up to p alone: (p + 1) / every of
-/// them. out[r, h] = sum over them of softmax(q[r, h] . k * scale) k, where exp(sinks[h]) counts in the denominator.
+/// Attention of DeepSeek-V4 (inference/model.py, class Attention): one row of `dim` values is both key and value of a
+/// position, for all heads. A row at position p sees the rows of positions max(0, p - window + 1) .. p, oldest first,
+/// then the entries of its choice, or without a choice the (p + 1) / every entries whose positions are all <= p.
+/// out[r, h] = sum over both of softmax(q[r, h] . k * scale) k, where exp(sinks[h]) counts in the denominator.
 struct WindowAttendArgs {
   Slice queries;           // FP32 [rows, heads, dim]
   Slice ring;              // [ring_rows, dim] of cache_dtype: position p at row p % ring_rows
   uint32_t ring_rows = 0;  // at least window + rows - 1
-  uint32_t window = 0;     // positions, the row's own among them
+  uint32_t window = 0;     // positions, including the row's own
   Slice entries;           // [entries, dim] of cache_dtype; empty: the layer has none
   uint32_t every = 0;      // positions that an entry stands for
-  Choice choice = {};      // of entries; empty: all that the row may see. Counts may be 0
+  Choice choice = {};      // indices of entries, counts may be 0; empty: all that the row may see
   Slice sinks;             // FP32 [heads]
   Slice out;               // FP32 [rows, heads, dim]
   uint32_t rows = 0;
@@ -166,39 +168,39 @@ struct WindowAttendArgs {
   Dtype cache_dtype = Dtype::f32;  // f32, bf16 or f16
 };
 
-/// The entries that the positions of a sequence are compressed to (DeepSeek-V4 inference/model.py, class Compressor).
-/// With u a row of `values` and v one of `gates` plus ape[position mod every], entry i is, for each of `dim` channels
-/// by itself, sum of softmax(v) u over its slots: the positions of block i, [i * every, (i + 1) * every). Where blocks
-/// overlap, u and v have 2 * dim channels, and the slots are the first half of those of block i - 1 (none before block
-/// 0) and the second half of those of block i. Then a norm with `gain`, and the rotation of position i * every.
+/// Compresses the positions of a sequence to entries (DeepSeek-V4 inference/model.py, class Compressor). Let u be a row
+/// of `values`, and v a row of `gates` plus ape[position mod every]. For each of `dim` channels, entry i is the sum of
+/// softmax(v) u over its slots: the positions of block i, [i * every, (i + 1) * every). If blocks overlap, u and v have
+/// 2 * dim channels, and the slots are the first half of the channels in block i - 1 (none before block 0) and the
+/// second half in block i. Then a norm with `gain`, and rotation by position i * every.
 struct CompressArgs {
   Rows values;               // [rows, dim or 2 * dim]
-  Rows gates;                // likewise
+  Rows gates;                // same shape as values
   Slice ape;                 // FP32 [every, values.cols]
   Slice state;               // FP32 [state_rows, 2, values.cols]: u, then v, of position p at row p % state_rows
-  uint32_t state_rows = 0;   // at least those of the positions that an entry is made of, but one
-  Slice entries;             // out: entry i at row i, [.., dim] of `dtype`; those of the blocks that the rows complete
+  uint32_t state_rows = 0;   // at least the number of positions that make up an entry, minus one
+  Slice entries;             // out: entry i at row i, [.., dim] of `dtype`, for the blocks that the rows complete
   Dtype dtype = Dtype::f32;  // f32, bf16 or f16
   Slice gain;                // FP32 [dim]
   float epsilon = 0;
-  Slice cos_sin;          // as of RopeArgs
-  uint32_t rope_dim = 0;  // of an entry's last values, pairs of neighbours
+  Slice cos_sin;          // as in RopeArgs
+  uint32_t rope_dim = 0;  // last values of an entry, rotated as neighbouring pairs
   uint32_t dim = 0;
   uint32_t every = 0;
   bool overlaps = false;
-  uint32_t first_position = 0;  // of the rows; the positions before are in `state`
+  uint32_t first_position = 0;  // position of row 0; the positions before it are in `state`
 };
 
-/// What a block of a layer reads of a row's residual streams (manifold-constrained hyper-connections; DeepSeek-V4
+/// Computes a block's input from a row's residual streams (manifold-constrained hyper-connections; DeepSeek-V4
 /// inference/model.py, Block.hc_pre). With m = logits / sqrt(mean(streams^2) + norm_epsilon), n streams:
 ///   pre_j = sigmoid(scale[0] m_j + base_j) + epsilon,  post_j = 2 sigmoid(scale[1] m_{n+j} + base_{n+j})
-///   C_jk = softmax over k of (scale[2] m_{2n+nj+k} + base_{2n+nj+k}), + epsilon; then C is made doubly stochastic: its
-///   columns are divided by (their sums + epsilon), and rounds - 1 times its rows and its columns are
-/// y = sum over j of pre_j stream_j. Where rounds is 0 there is pre alone: the end of the model.
+///   C_jk = softmax over k of (scale[2] m_{2n+nj+k} + base_{2n+nj+k}), + epsilon; then C is made doubly stochastic:
+///   its columns are divided by (their sums + epsilon), then rounds - 1 times its rows and its columns
+/// y = sum over j of pre_j stream_j. With rounds = 0 only pre is computed (the end of the model).
 struct ReadStreamsArgs {
   Rows streams;        // [rows, n * y.cols]
   Slice logits;        // FP32 [rows, 2 n + n n], or [rows, n]; overwritten with pre, post and C
-  Slice base;          // FP32 [as many as logits has columns]
+  Slice base;          // FP32 [columns of logits]
   Slice scale;         // FP32 [3], or [1]
   Rows y;              // [rows, hidden]
   uint32_t count = 0;  // n, at most kMostStreams
@@ -208,24 +210,24 @@ struct ReadStreamsArgs {
 };
 inline constexpr uint32_t kMostStreams = 8;
 
-/// How a block's output y joins the streams (Block.hc_post): stream'_k = post_k y + sum over j of C_jk stream_j.
+/// Adds a block's output y to the streams (Block.hc_post): stream'_k = post_k y + sum over j of C_jk stream_j.
 struct JoinStreamsArgs {
   Rows streams;        // [rows, n * y.cols], changed in place
-  Slice mix;           // FP32 [rows, 2 n + n n]: what ReadStreamsArgs has left in logits
+  Slice mix;           // FP32 [rows, 2 n + n n]: ReadStreamsArgs::logits after the operation
   Rows y;              // [rows, hidden]
   uint32_t count = 0;  // n
 };
 
-/// Multiplies, head by head, with a part of the rows of one stored matrix: head h owns the rows
-/// [h * head_rows + first_row, h * head_rows + first_row + rows_used) of `weight`. This is how absorbed MLA uses
-/// kv_b_proj [heads * (nope + v), latent] without ever expanding it.
+/// Multiplies head by head with a part of the rows of one stored matrix: head h uses the rows
+/// [h * head_rows + first_row, h * head_rows + first_row + rows_used) of `weight`. Absorbed MLA thus uses kv_b_proj
+/// [heads * (nope + v), latent] without expanding it.
 struct HeadLinearArgs {
   Weight weight;
   uint32_t heads = 0;
   uint32_t head_rows = 0;  // nope + v
   uint32_t first_row = 0;  // 0 for the key part, nope for the value part
   uint32_t rows_used = 0;  // nope or v
-  Slice x;                 // FP32; see the two operations
+  Slice x;                 // FP32; see head_linear and head_linear_transposed
   uint32_t x_row_stride = 0;
   uint32_t x_head_stride = 0;
   Slice y;
@@ -234,24 +236,24 @@ struct HeadLinearArgs {
   uint32_t rows = 0;  // tokens
 };
 
-/// What is left to do with the latents of some positions once they have been projected: norms, rotation, and the cache.
+/// Finishes the projected latents of some positions: norms, rotation, store to the cache.
 struct LatentsArgs {
   Rows rows;  // [rows, latent_dim + rope_dim]: latent, then rotary key; overwritten
   LatentShape shape;
   Slice gain;         // FP32 [latent_dim]
-  Rows query;         // latents of the queries, as many rows, normalised in place; no columns: there are none
+  Rows query;         // latents of the queries, the same number of rows, normalised in place; cols = 0: none
   Slice query_gain;   // FP32 [query.cols]
-  float epsilon = 0;  // of both norms
-  RopeArgs rope;      // of the rotary keys in `rows`
-  Slice cache;        // of the first row, at rope.first_position; empty: the rows are where they belong
+  float epsilon = 0;  // used by both norms
+  RopeArgs rope;      // rotation of the rotary keys in `rows`
+  Slice cache;        // place of the first row (rope.first_position); empty: `rows` is in the cache already
   Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3
 };
 
 enum class ScoreFunction { sigmoid, softmax, sqrt_softplus };
 enum class GroupScore { top2_sum, max };
 
-/// Group-limited top-k routing (DeepSeek-V3 inference/model.py, class Gate). The bias takes part in the selection only;
-/// groups that are not kept are excluded (minus infinity). Equal scores: the lower index wins.
+/// Group-limited top-k routing (DeepSeek-V3 inference/model.py, class Gate). The bias affects only the selection;
+/// experts of groups that are not kept are excluded (minus infinity). Among equal scores the lower index wins.
 struct RouterArgs {
   Slice logits;   // FP32 [rows, experts], overwritten with the scores
   Slice bias;     // FP32 [experts]; empty: none
@@ -266,34 +268,34 @@ struct RouterArgs {
   GroupScore group_score = GroupScore::top2_sum;
   bool normalise = true;       // divide the chosen scores by (their sum + 1e-20)
   float scale = 1;             // routed_scaling_factor
-  bool ids_are_given = false;  // `ids` says already which experts; they get weights alone
+  bool ids_are_given = false;  // `ids` is an input; only weights are computed
 };
 
-/// Of a gated MLP whose values are not limited.
+/// Limit of a gated MLP whose values are not clamped.
 inline constexpr float kNoLimit = std::numeric_limits<float>::infinity();
 
 /// The matrices of one expert: gate and up [inner, hidden], down [hidden, inner].
 struct ExpertMatrices {
   Weight gate, up, down;
-  /// Before silu a gate is at most this, and what it is multiplied with from -limit to limit (swiglu_limit).
+  /// swiglu_limit: the gate is at most this before silu, and its factor lies within [-limit, limit].
   float limit = kNoLimit;
 };
 
-/// Where the experts of one layer lie, for the device to look up. Borrows their buffers.
+/// Addresses of one layer's experts, for the device to look up. Borrows their buffers.
 class ExpertTable {
  public:
   virtual ~ExpertTable() = default;
   [[nodiscard]] virtual uint32_t size() const = 0;
 };
 
-/// What Device::experts_scratch_bytes needs to know of the calls that a scratch buffer serves.
+/// Shape of the calls that one scratch buffer serves, for Device::experts_scratch_bytes.
 struct ExpertsShape {
   uint32_t hidden = 0;
   uint32_t inner = 0;
   uint32_t experts = 0;
   uint32_t top_k = 0;
-  uint32_t rows = 0;        // tokens of one call at most
-  bool parts_only = false;  // Queue::run_expert_parts alone, not run_experts
+  uint32_t rows = 0;        // most tokens of one call
+  bool parts_only = false;  // only Queue::run_expert_parts is called, not run_experts
 };
 
 /// All routed experts of one layer: y[t] = sum over slot < top_k, in this order, of
@@ -304,7 +306,7 @@ struct ExpertsArgs {
   Slice ids;      // u32 [tokens, top_k], each below table->size()
   Slice weights;  // FP32 [tokens, top_k]
   uint32_t top_k = 0;
-  Slice scratch;  // of Device::experts_scratch_bytes for at least so many tokens, 256-byte aligned
+  Slice scratch;  // Device::experts_scratch_bytes for at least these tokens, 256-byte aligned
   Rows y;         // [tokens, hidden]; not x
 };
 
@@ -316,52 +318,51 @@ struct MlpArgs {
   Rows y;               // [rows, hidden]; not x
 };
 
-/// All that a mixture-of-experts block does behind its router.
+/// Everything in a mixture-of-experts block after its router.
 struct MoeArgs {
   ExpertsArgs experts;
-  const MlpArgs* shared = nullptr;  // of experts.x; null: there is none. Borrowed for the call
-  Rows residual;                    // [tokens, hidden]; neither x nor y of the two
+  const MlpArgs* shared = nullptr;  // its input is experts.x; null: no shared expert. Borrowed for the call
+  Rows residual;                    // [tokens, hidden]; neither x nor y of the two above
 };
 
-/// Of one expert: which assignments of a call go to it, as token * top_k + slot, ascending.
+/// Assignments of a call to one expert, each as token * top_k + slot, ascending.
 struct ExpertGroup {
-  uint32_t entry = 0;  // in the table, or of `experts`
+  uint32_t entry = 0;  // index in the table, or in `experts`
   std::span<const uint32_t> parts;
 };
 
-/// Some of a layer's experts by themselves, where they are not all at hand at once: for every assignment `part` of a
-/// group, parts[part] = down(silu(gate(x[t])) * up(x[t])) with t = part / top_k. Other rows of `parts` stay as they
-/// are. A row is the same, bit for bit, in whatever groups and calls it is computed, and `combine` adds the rows up as
+/// Runs some of a layer's experts, for layers whose experts are not all in memory at once: for every assignment `part`
+/// of a group, parts[part] = down(silu(gate(x[t])) * up(x[t])) with t = part / top_k. Other rows of `parts` are
+/// unchanged. A row has the same bits however it is grouped into groups and calls; `combine` sums the rows as
 /// `run_experts` does.
 struct ExpertPartsArgs {
   const ExpertTable* table = nullptr;
-  std::span<const ExpertMatrices> experts = {};  // in place of a table, on a host's device
+  std::span<const ExpertMatrices> experts = {};  // instead of a table, on a device with is_host()
   Rows x;                                        // [tokens, hidden]
   std::span<const ExpertGroup> groups;           // borrowed for the call; no part appears twice
   uint32_t top_k = 0;
-  Slice scratch;  // of Device::experts_scratch_bytes for at least so many tokens, 256-byte aligned
-  Rows parts;     // [tokens * top_k, hidden]; neither x nor in scratch
+  Slice scratch;  // Device::experts_scratch_bytes for at least these tokens, 256-byte aligned
+  Rows parts;     // [tokens * top_k, hidden]; not x, not in scratch
 };
 
 /// In HeldExpertsArgs::entries: the expert is not in the table.
 inline constexpr uint32_t kNoEntry = UINT32_MAX;
 
-/// Of the experts that a router has chosen those that are in a table. The device finds them itself, so that the host
-/// need not know yet what was chosen. For every assignment whose expert e = ids[part] has an entry, parts[part] is what
-/// ExpertPartsArgs says, bit for bit, with the matrices of table entry entries[e]. Other rows of `parts` stay as they
-/// are.
+/// Runs those of the router's chosen experts that are in a table. The device selects them itself, before the host knows
+/// the routes. For every assignment whose expert e = ids[part] has an entry, parts[part] is computed as by
+/// ExpertPartsArgs, bit for bit, with the matrices of table entry entries[e]. Other rows of `parts` are unchanged.
 struct HeldExpertsArgs {
   const ExpertTable* table = nullptr;
   std::span<const uint32_t> entries;  // by expert; borrowed for the call
   Rows x;                             // [tokens, hidden]
   Slice ids;                          // u32 [tokens, top_k], each below entries.size(); may be the host's memory
   uint32_t top_k = 0;
-  Slice scratch;  // as of ExpertPartsArgs
-  Rows parts;     // likewise
+  Slice scratch;  // as in ExpertPartsArgs
+  Rows parts;     // as in ExpertPartsArgs
 };
 
-/// How tokens are drawn (runtime/generate/sampler.h has the steps). It lies in device memory, so that one recorded Step
-/// serves whatever is asked for.
+/// Sampling settings (steps: runtime/generate/sampler.h). They lie in device memory, so that one recorded Step serves
+/// any settings.
 struct SampleSettings {
   double temperature = 1;  // finite, > 0
   double top_p = 1;        // > 0, <= 1; 1: all
@@ -371,8 +372,8 @@ struct SampleSettings {
   [[nodiscard]] bool operator==(const SampleSettings&) const = default;
 };
 
-/// One token of every row, by the noise of its place. Which one is settled to the last bit (sample_weights.h,
-/// sample_noise.h): for the same logits, settings and key every device chooses the same.
+/// Draws one token for every row, using the noise of the row's position. The result is bit-exact (sample_weights.h,
+/// sample_noise.h): every device chooses the same token for the same logits, settings and key.
 struct SampleArgs {
   Rows logits;     // at least one column, at most kMostSampled
   Slice settings;  // a SampleSettings
@@ -381,17 +382,17 @@ struct SampleArgs {
 };
 inline constexpr uint32_t kNoToken = UINT32_MAX;
 
-/// The largest calls that a queue is to expect.
+/// The largest calls that a queue should expect.
 struct WorkspaceShape {
-  uint32_t rows = 0;  // of one call of mla_attend
+  uint32_t rows = 0;  // most rows of one call of mla_attend
   uint32_t heads = 0;
   uint32_t latent_dim = 0;
   uint32_t rope_dim = 0;
-  uint32_t positions = 0;  // of a cache
-  // Of attend_expanded; 0: it is not called.
+  uint32_t positions = 0;  // capacity of a cache
+  // For attend_expanded; 0: it is not called.
   uint32_t nope_dim = 0;
   uint32_t value_dim = 0;
-  // Of `choose`; 0: it is not called.
+  // For `choose`; 0: it is not called.
   uint32_t index_heads = 0;
   uint32_t index_dim = 0;
   uint32_t chosen = 0;  // Choice::most

@@ -25,7 +25,7 @@ uint64_t sum(uint64_t a, uint64_t b) {
   return *result;
 }
 
-/// Bytes from the first to behind the last value of `rows` rows of `heads` vectors of `length` values.
+/// Bytes from the first value to the end of the last one, of `rows` rows of `heads` vectors of `length` values.
 uint64_t strided_bytes(uint32_t rows, uint64_t row_stride, uint32_t heads, uint64_t head_stride, uint32_t length) {
   const uint64_t last = sum(product(rows - 1, row_stride), product(heads - 1, head_stride));
   return product(sum(last, length), kFloatBytes);
@@ -50,7 +50,7 @@ void check_stored(Slice place, Dtype dtype, uint64_t values) {
   DSPACK_CHECK(place.offset_bytes % element_bytes == 0, "stored values at an odd offset");
 }
 
-/// `rows` rows of a latent cache.
+/// Checks `rows` rows of a latent cache.
 void check_cache(Slice place, Dtype dtype, uint64_t rows, LatentShape shape) {
   if (dtype != Dtype::f8_e4m3) return check_stored(place, dtype, product(rows, sum(shape.latent_dim, shape.rope_dim)));
   check_extent(place, product(rows, fp8_row(shape).bytes));
@@ -80,12 +80,12 @@ void check_disjoint(const Rows& a, const Rows& b) {
   if (a.data.buffer != b.data.buffer || a.rows == 0 || b.rows == 0) return;
   const uint64_t a_end = a.data.offset_bytes + strided_bytes(a.rows, a.stride, 1, 0, a.cols);
   const uint64_t b_end = b.data.offset_bytes + strided_bytes(b.rows, b.stride, 1, 0, b.cols);
-  // Interleaved columns of one matrix (the same stride) are disjoint in another way; the caller answers for them.
+  // Interleaved columns of one matrix (equal strides) are not checked; the caller guarantees that they are disjoint.
   const bool apart = a_end <= b.data.offset_bytes || b_end <= a.data.offset_bytes;
   DSPACK_CHECK(apart || a.stride == b.stride, "input and output overlap");
 }
 
-/// `x_length` and `y_length` are the values that one head of one token reads and writes.
+/// `x_length` and `y_length`: values that one head of one token reads and writes.
 void check_heads(const HeadLinearArgs& args, uint32_t x_length, uint32_t y_length) {
   check_weight(args.weight);
   DSPACK_CHECK(uint64_t{args.first_row} + args.rows_used <= args.head_rows, "rows beyond the head");
@@ -95,7 +95,7 @@ void check_heads(const HeadLinearArgs& args, uint32_t x_length, uint32_t y_lengt
   check_floats(args.y, strided_bytes(args.rows, args.y_row_stride, args.heads, args.y_head_stride, y_length));
 }
 
-/// Positions that an operation on `rows` rows may reach.
+/// Number of positions that an operation on `rows` rows may reach.
 uint64_t positions_of(const LivePosition& live, uint64_t first, uint64_t rows) {
   if (live.empty()) return sum(first, rows);
   check_floats(live.value, sizeof(uint32_t));

@@ -1,6 +1,6 @@
 // Checks that the shapes of an operation fit together and into their buffers. Every backend calls these first, so that
-// the rules exist once. Cost: a few comparisons an operation. Threads: thread-safe. Errors: a misfit is a programming
-// error (DSPACK_CHECK).
+// the rules exist once. Cost: a few comparisons per operation. Threads: thread-safe. Errors: a mismatch is a
+// programming error (DSPACK_CHECK).
 #pragma once
 
 #include <span>
@@ -9,10 +9,10 @@
 
 namespace dspack::kernels {
 
-/// How gather and scatter use their index.
+/// Which side of a copy the index applies to.
 enum class IndexUse { gather, scatter };
 
-/// `bytes` bytes from the place on lie inside its buffer.
+/// Checks that `bytes` bytes from `place` on lie inside its buffer.
 void check_extent(Slice place, uint64_t bytes);
 
 void check_linear(const Weight& weight, const Rows& x, const Rows& y);
@@ -37,7 +37,7 @@ void check_route(const RouterArgs& args);
 void check_indexed_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows, IndexUse use);
 void check_argmax(const Rows& x, Slice ids);
 void check_sample(const SampleArgs& args);
-/// `scratch_bytes`: what the device says that the call needs.
+/// `scratch_bytes`: the device's requirement for this call.
 void check_experts(const ExpertsArgs& args, uint64_t scratch_bytes);
 void check_expert_parts(const ExpertPartsArgs& args, uint64_t scratch_bytes);
 void check_held_experts(const HeldExpertsArgs& args, uint64_t scratch_bytes);

@@ -25,7 +25,7 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
-/// What one scale makes of every E4M3 code. A block has far more values than there are codes.
+/// Results for every E4M3 code under one scale. A block has far more values than there are codes.
 template <class T>
 struct CodeTable {
   std::array<T, 256> stored;
@@ -33,7 +33,7 @@ struct CodeTable {
   std::array<double, 256> squared_value;
 };
 
-/// `store` takes an FP32 product and returns what is stored; `load` gives that as FP32.
+/// `store` converts an FP32 product to the stored type; `load` converts it back to FP32.
 template <class T, class Store, class Load>
 void fill(CodeTable<T>& table, float scale, const Store& store, const Load& load) {
   const std::array<float, 256>& values = e4m3_values();
@@ -41,7 +41,7 @@ void fill(CodeTable<T>& table, float scale, const Store& store, const Load& load
     table.stored[code] = store(values[code] * scale);
     const double meant = static_cast<double>(values[code]) * static_cast<double>(scale);  // exact in FP64
     const double error = static_cast<double>(load(table.stored[code])) - meant;
-    const bool counts = std::isfinite(meant);  // NaN stays NaN, and costs nothing
+    const bool counts = std::isfinite(meant);  // NaN stays NaN and adds no loss
     table.squared_error[code] = counts ? error * error : 0;
     table.squared_value[code] = counts ? meant * meant : 0;
   }
@@ -83,7 +83,7 @@ Loss dequantise_rows(std::span<const uint8_t> rows, uint64_t columns, std::span<
 
 bool block_scales(std::span<const uint16_t> rows, uint64_t columns, uint64_t block, std::span<float> scales) {
   DSPACK_CHECK(scales.size() == ceil_div(columns, block), "scales do not fit the rows");
-  // Without their sign, finite BF16 values are in the order of their bits.
+  // Without the sign bit, finite BF16 values order as their bits do.
   constexpr uint16_t kMagnitude = 0x7fff;
   constexpr uint16_t kInfinity = 0x7f80;
   bool finite = true;
@@ -198,7 +198,7 @@ Loss round_to_bf16(std::span<const float> values, std::span<uint16_t> bf16) {
   Loss loss;
   for (size_t i = 0; i < values.size(); ++i) {
     bf16[i] = f32_to_bf16(values[i]);
-    if (!std::isfinite(values[i])) continue;  // stays what it is, and costs nothing
+    if (!std::isfinite(values[i])) continue;  // stays as it is and adds no loss
     const double error = static_cast<double>(bf16_to_f32(bf16[i])) - static_cast<double>(values[i]);
     loss.squared_error += error * error;
     loss.squared_value += static_cast<double>(values[i]) * static_cast<double>(values[i]);
@@ -209,7 +209,7 @@ Loss round_to_bf16(std::span<const float> values, std::span<uint16_t> bf16) {
 std::optional<uint8_t> exact_e8m0(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if (bits == 0x00400000U) return uint8_t{0};  // 2^-127, an FP32 subnormal
-  const uint32_t exponent = bits >> 23;        // with the sign, which must be plus
+  const uint32_t exponent = bits >> 23;        // includes the sign, which must be plus
   if ((bits & 0x7fffffU) != 0 || exponent == 0 || exponent >= 0xffU) return std::nullopt;
   return static_cast<uint8_t>(exponent);
 }

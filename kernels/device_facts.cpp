@@ -11,7 +11,7 @@ std::string device_facts() {
   const CpuFeatures have = detect_cpu_features();
   std::string text = "instruction sets ";
   std::string_view used;
-  for (const InstructionSet& set : instruction_sets()) {  // the widest first
+  for (const InstructionSet& set : instruction_sets()) {  // widest first
     text.append(" ").append(set.ops->name);
     if (used.empty() && set.runs_on(have)) used = set.ops->name;
   }

@@ -1,4 +1,5 @@
-// What --version says of the devices that this build can compute on: instruction sets of the CPU, and the CUDA library.
+// The lines of --version about devices that this build can compute on: instruction sets of the CPU, and the CUDA
+// library.
 // Threads: thread-safe. Errors: in the text.
 #pragma once
 
@@ -6,7 +7,7 @@
 
 namespace dspack::kernels {
 
-/// Lines; nothing is loaded and no GPU is asked.
+/// One fact per line. Loads nothing and queries no GPU.
 [[nodiscard]] std::string device_facts();
 
 }  // namespace dspack::kernels

@@ -1,5 +1,5 @@
-// The scale of a group of values whose codes lose least: what quantisers of small groups share. Internal to them.
-// Four values at a time, in the compiler's own notation: the same sums on every processor.
+// Searches the scale of a group of values with the least error; shared by the quantisers of small groups, internal to
+// them. Uses compiler vectors of four values, so that the sums are the same on every processor.
 // Threads: pure functions. Errors: none.
 #pragma once
 
@@ -20,14 +20,14 @@ union Group {
   float values[N];
 };
 
-/// What becomes of a group: values are `rounded` times `scale`.
+/// A quantised group: its values are `rounded` times `scale`.
 template <uint32_t N>
 struct Rounded {
   float scale = 1;
   Group<N> rounded{};
 };
 
-/// In a fixed order: values i = l (mod 8) in one sum each, then sums 4 apart are added, 2, 1.
+/// Sums in a fixed order: values i = l (mod 8) into one sum each, then sums 4 apart are added, then 2, then 1.
 template <uint32_t N>
 float squared_error(const Group<N>& group, const Group<N>& rounded, float scale) {
   Four sums[2] = {};
@@ -39,7 +39,7 @@ float squared_error(const Group<N>& group, const Group<N>& rounded, float scale)
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-/// The value of largest magnitude, the first of them, with its sign.
+/// The value of largest magnitude with its sign, the first among equals.
 template <uint32_t N>
 float outermost(const Group<N>& group) {
   float found = 0;
@@ -49,8 +49,8 @@ float outermost(const Group<N>& group) {
   return found;
 }
 
-/// Of `scales` the one with the least squared error, the first of them where several are as good. `round` gives four
-/// values, in units of the scale, as the nearest codes have them.
+/// The scale with the least squared error, the first among equals. `round` maps four values, in units of the scale, to
+/// the values of their nearest codes.
 template <uint32_t N, class Round>
 Rounded<N> search_scale(const Group<N>& group, std::span<const float> scales, Round round) {
   Rounded<N> best;

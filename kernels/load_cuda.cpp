@@ -14,7 +14,7 @@ namespace dspack::kernels {
 namespace {
 
 constexpr char kFile[] = "libdspack_cuda.so";
-// Seen from the program's folder: all in one, a build tree, an installation.
+// Relative to the program's folder: same folder, build tree, installation.
 constexpr std::array<const char*, 3> kFolders = {".", "../kernels/cuda", "../lib/dspack"};
 
 Error absent(const std::filesystem::path& beside) {
@@ -45,7 +45,7 @@ Result<void*> load_entry(const std::string& library) {
   if (!std::filesystem::exists(library, error)) {
     return Error{ErrorKind::not_found, "there is no CUDA library " + library};
   }
-  // A name without a folder would be looked for where the system's libraries are.
+  // dlopen would search the system's library folders for a name without a folder.
   const std::string path = library.find('/') == std::string::npos ? "./" + library : library;
   void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {

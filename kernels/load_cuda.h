@@ -1,8 +1,7 @@
-// Makes a CUDA device from a library that is loaded at run time, so that only the library needs CUDA, both to build and
-// to run.
+// Makes a CUDA device from a library loaded at run time, so that only the library needs CUDA, both to build and to run.
 // Threads: thread-safe. Lifetime: the library stays loaded until the process ends. Errors, each one line with the exact
-// reason: not_found (no library, no driver or no such GPU), unsupported (a library that does not load, is none of
-// dspack, or of another build; a GPU that is too old), budget.
+// reason: not_found (no library, no driver or no such GPU), unsupported (the library does not load, is not one of
+// dspack, or is from another build; the GPU is too old), budget.
 #pragma once
 
 #include <memory>
@@ -13,14 +12,15 @@
 
 namespace dspack::kernels {
 
-/// `library`: its path; empty: beside the running program, where a build tree has it, or where an installation has it.
+/// `library`: its path; if empty, the library is searched for beside the running program, in the build tree, and in the
+/// installation.
 [[nodiscard]] Result<std::unique_ptr<Device>> load_cuda_device(const std::string& library, const CudaOptions& options);
 
-/// Whether this system has an NVIDIA driver, of Linux or of Windows below it (WSL). Without one nobody expects a GPU to
-/// be used. `root`: of the file system, but for tests.
+/// Whether this system has an NVIDIA driver, of Linux or of Windows below it (WSL). If not, users do not expect a GPU
+/// to be used. `root`: root of the file system, for tests.
 [[nodiscard]] bool has_nvidia_driver(const std::string& root = "/");
 
-/// A line: where the library lies and which GPUs it is for, or why there is none. It is not loaded.
+/// One line: the library's path and the GPUs that it is for, or why there is none. Does not load it.
 [[nodiscard]] std::string cuda_library_fact();
 
 }  // namespace dspack::kernels

@@ -1,4 +1,4 @@
-// How exactly a device computes. A speed figure names its mode.
+// How exactly a device computes. Every published speed names its mode.
 // Threads: pure functions. Errors: none.
 #pragma once
 
@@ -10,9 +10,9 @@ namespace dspack::kernels {
 
 enum class Precision {
   exact,  // the contract of ops.h
-  split,  // GPU only: that, but attention over a BF16 latent cache multiplies BF16 terms of FP32 values on tensor cores
-  bf16,   // inputs of products are rounded to BF16 where tensor cores, or their like in a CPU, multiply them
-  fp8,  // GPU only: and to FP8 E4M3, with a scale for each block, where the weights are FP8; the latent cache likewise
+  split,  // GPU only: as exact, but attention over a BF16 cache multiplies BF16 terms of FP32 values on tensor cores
+  bf16,   // inputs of products are rounded to BF16 for tensor cores or the CPU's equivalent
+  fp8,    // GPU only: as bf16, but E4M3 with a scale per block for inputs of FP8 weights; the latent cache too
 };
 
 inline constexpr std::array<std::string_view, 4> kPrecisionNames = {"exact", "split", "bf16", "fp8"};
@@ -28,7 +28,7 @@ inline constexpr std::array<std::string_view, 4> kPrecisionNames = {"exact", "sp
   return std::nullopt;
 }
 
-/// How exactly all is computed but attention over the latent cache.
+/// The precision of everything but attention over the latent cache.
 [[nodiscard]] constexpr Precision besides_attention(Precision precision) {
   return precision == Precision::split ? Precision::exact : precision;
 }

@@ -11,16 +11,17 @@
 namespace dspack::kernels {
 namespace {
 
-// What the signed value of largest magnitude is divided by. -8 makes of it the outermost code; a little more leaves
-// room between the codes, a little less cuts it off. Relative RMS error of Gaussian values: 0.0816, of Student's t with
-// 5 degrees of freedom 0.1036; of -8 alone 0.0860 and 0.1079; 29 of them and a refined scale come to 0.0810 and 0.1031.
+// Candidate divisors of the signed value of largest magnitude. -8 maps it to the outermost code; a larger magnitude
+// makes the codes finer and clips it, a smaller one makes them coarser. Relative RMS error of Gaussian values: 0.0816,
+// of Student's t with 5 degrees of freedom 0.1036; with -8 alone 0.0860 and 0.1079; 29 divisors and a refined scale
+// reach 0.0810 and 0.1031.
 constexpr std::array<float, 8> kDivisors = {-8.0F, -7.4F, -7.7F, -8.3F, -8.6F, -8.9F, -9.3F, 7.2F};
-// Below it a scale might lose digits as a subnormal number; a group that is this small is taken for zeros.
+// Below this a scale might lose bits as a subnormal number; such a small group is stored as zeros.
 constexpr float kLeast = 0x1p-100F;
 
 using Int4Group = Group<kInt4Group>;
 
-/// The nearest codes, less 8. Adding and taking away 1.5 * 2^23 rounds to whole numbers, ties to even.
+/// The nearest codes, minus 8. Adding and subtracting 1.5 * 2^23 rounds to integers, ties to even.
 Four round_to_int4(Four scaled) {
   constexpr Four kRounder = {12582912.0F, 12582912.0F, 12582912.0F, 12582912.0F};
   constexpr Four kLeastCode = {-8.0F, -8.0F, -8.0F, -8.0F};
@@ -33,7 +34,7 @@ Four round_to_int4(Four scaled) {
 Rounded<kInt4Group> choose_int4(const Int4Group& group) {
   const float outer = outermost(group);
   if (std::abs(outer) < kLeast) return {};
-  // Around 1, whose squares neither overflow nor vanish; powers of two change no digit of a scale.
+  // Normalises to around 1, where squares neither overflow nor underflow; a power of two changes no bit of a scale.
   const int exponent = std::ilogb(outer);
   const float to_one = std::ldexp(1.0F, -exponent);
   Int4Group scaled;

@@ -14,14 +14,15 @@ namespace {
 
 using Nvfp4Group = Group<kNvfp4Group>;
 
-// Of largest magnitude / 6. Relative RMS error of Gaussian values and of Student's t with 5 degrees of freedom: 0.083;
-// of 1 alone 0.095 and 0.092.
+// Candidate scales, as multiples of largest magnitude / 6. Relative RMS error of Gaussian values and of Student's t
+// with 5 degrees of freedom: 0.083; with the factor 1 alone 0.095 and 0.092.
 constexpr std::array<float, 9> kFactors = {1.0F, 0.96F, 0.92F, 0.88F, 0.84F, 0.80F, 0.76F, 1.04F, 1.5F};
 constexpr float kLargestScale = 448.0F;
-constexpr float kLeastScale = 0x1p-9F;  // a scale of 0 would leave no value
+constexpr float kLeastScale = 0x1p-9F;  // a scale of 0 would lose every value
 
-/// The nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with either sign. Adding and taking away 1.5 * 2^22 rounds to halves,
-/// twice and four times that to whole and to even numbers, ties to even: each where neighbours are so far apart.
+/// Rounds to the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with either sign, ties to even. Adding and subtracting 1.5 *
+/// 2^22 rounds to multiples of 0.5; twice and four times that, to multiples of 1 and of 2: the spacing of the codes in
+/// each range.
 Four round_to_e2m1(Four scaled) {
   constexpr Four kHalves = {0x1.8p22F, 0x1.8p22F, 0x1.8p22F, 0x1.8p22F};
   constexpr Four kMost = {6.0F, 6.0F, 6.0F, 6.0F};
@@ -32,28 +33,28 @@ Four round_to_e2m1(Four scaled) {
   return (bounded + rounder) - rounder;
 }
 
-/// The code of one of those values.
+/// The code of a result of round_to_e2m1.
 uint8_t e2m1_code(float value) {
   const float size = value < 0 ? -value : value;
   const float index = size < 2 ? size * 2 : size < 4 ? size + 2 : size / 2 + 4;
   return static_cast<uint8_t>(static_cast<uint32_t>(index) | (value < 0 ? 8U : 0U));
 }
 
-/// The nearest value of E4M3 from 2^-9 to 448, ties to even, as format/dtype.h rounds, which calling nine times a group
-/// would cost half of the time.
+/// The nearest value of E4M3 from 2^-9 to 448, ties to even. Same rounding as format/dtype.h, whose nine calls per
+/// group would take half of the time.
 float round_to_e4m3(float value) {
   constexpr float kLeastNormal = 0x1p-6F;
   if (value < kLeastNormal) {
     constexpr float kRounder = 0x1.8p14F;  // adding and taking it away rounds to multiples of 2^-9
     return (value + kRounder) - kRounder;
   }
-  constexpr uint32_t kCut = 20;  // of 23 digits three stay
+  constexpr uint32_t kCut = 20;  // keeps 3 of the 23 mantissa bits
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t half = (1U << (kCut - 1)) - 1 + (bits >> kCut & 1U);
   return std::bit_cast<float>((bits + half) & ~((1U << kCut) - 1));
 }
 
-/// The scale's E4M3 code and what it means are one to one.
+/// The returned scale times kNvfp4Global is exactly an E4M3 value.
 Rounded<kNvfp4Group> choose_nvfp4(const Nvfp4Group& group) {
   const float outer = outermost(group);
   const float largest = outer < 0 ? -outer : outer;
@@ -94,14 +95,14 @@ Loss quantise_nvfp4(std::span<const float> values, std::span<uint8_t> codes, std
 
 namespace {
 
-/// The code of a scale in the unit of E4M3's; nullopt: it has none.
+/// The E4M3 code of a scale times kNvfp4Global; nullopt if there is no exact one.
 std::optional<uint8_t> held_scale(float scale) {
   const float wanted = scale * kNvfp4Global;
   const uint8_t code = f32_to_f8_e4m3(wanted);
   return wanted > 0 && f8_e4m3_to_f32(code) == wanted ? std::optional(code) : std::nullopt;
 }
 
-/// Of a byte, the sum of its two codes' squares. Sums of a group are exact, whatever their order.
+/// For each byte, the sum of the squares of its two codes. Sums over a group are exact in any order.
 constexpr std::array<float, 256> kSquares = [] {
   constexpr std::array<float, 8> kE2m1 = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
   std::array<float, 256> squares{};

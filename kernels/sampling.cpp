@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The k-th highest.
+/// The k-th highest logit.
 double kth_highest(std::span<const double> logits, size_t k) {
   std::vector<double> sorted(logits.begin(), logits.end());
   const auto kth = sorted.begin() + static_cast<std::ptrdiff_t>(k - 1);
@@ -27,7 +27,7 @@ uint64_t sum_of(std::span<const LikelyToken> tokens) {
   return sum;
 }
 
-/// The first token whose weight, added to those before it, reaches beyond `place`, which is below the sum.
+/// Index of the first token whose cumulative weight exceeds `place`. Precondition: `place` is below the sum.
 size_t index_at(std::span<const LikelyToken> tokens, uint64_t place) {
   uint64_t sum = 0;
   size_t index = 0;
@@ -39,7 +39,7 @@ size_t index_at(std::span<const LikelyToken> tokens, uint64_t place) {
 void keep_nucleus(std::vector<LikelyToken>& tokens, double top_p) {
   const uint64_t sum = sum_of(tokens);
   const uint64_t last = last_place_of(top_p, sum);
-  // Saves sorting the tail.
+  // Drops tokens that cannot be in the nucleus, so that the tail need not be sorted.
   const uint64_t least = least_in_set(last, sum, static_cast<uint32_t>(tokens.size()));
   std::erase_if(tokens, [least](const LikelyToken& token) { return token.weight < least; });
   std::ranges::sort(tokens, [](const LikelyToken& a, const LikelyToken& b) {

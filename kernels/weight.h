@@ -1,6 +1,6 @@
-// Weights as the operations take them: how a stored matrix lies in memory is said by the format
-// (format/weights/weight_form.h), and each coding and each way to store scales has its kernels here. To add a coding:
-// its line there, a decode in cpu/decode.inl.h and one in cuda/device/decode.cuh; for scales cpu/scales.inl.h and
+// Weights as the operations take them. The format defines how a stored matrix lies in memory
+// (format/weights/weight_form.h); each coding and each storage of scales has its kernels here. To add a coding: a line
+// in weight_form.h, a decode in cpu/decode.inl.h and one in cuda/device/decode.cuh; for scales cpu/scales.inl.h and
 // cuda/device/scales.cuh.
 // Threads: plain values and pure functions. Errors: none.
 #pragma once

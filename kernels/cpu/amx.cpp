@@ -1,10 +1,10 @@
-// Products in precision bf16 by the tiles of a processor (AMX-TILE, AMX-BF16, beside AVX-512 with BF16 and VBMI).
+// Products in precision bf16 on AMX tiles (AMX-TILE, AMX-BF16, besides AVX-512 with BF16 and VBMI).
 // Source: Intel, Instruction Set Extensions Programming Reference, chapters 3 and 5. The order of sums: rounded.inl.h.
 //
 //   C [16 outputs][rows of x]  +=  A [16 outputs][32 columns]  .  B [16 pairs of columns][rows of x]
 //
-// A is decoded once for some rows of x, each step of 32 columns a tile of 1 KiB. x is laid out as B when it is rounded.
-// Two tiles of A and two of B are multiplied with each other, so that each is loaded for two products.
+// A is decoded once for some rows of x, each step of 32 columns to a tile of 1 KiB. x is laid out as B when it is
+// rounded. Two tiles of A are multiplied with two of B, so that each loaded tile serves two products.
 #include <immintrin.h>
 
 #include "kernels/cpu/e4m3_table.inl.h"
@@ -14,16 +14,16 @@ namespace dspack::kernels {
 namespace {
 
 constexpr uint32_t kTile = 16;            // outputs, or rows of x
-constexpr uint64_t kTileBytes = 1024;     // of A; of B where x has so many rows
-constexpr uint32_t kOutputs = 2 * kTile;  // whose weights are decoded at once
-constexpr uint32_t kGroups = 4;           // of 16 rows of x that they serve
+constexpr uint64_t kTileBytes = 1024;     // a tile of A; also of B if x has 16 rows
+constexpr uint32_t kOutputs = 2 * kTile;  // outputs whose weights are decoded at once
+constexpr uint32_t kGroups = 4;           // groups of 16 rows of x that decoded weights serve
 constexpr uint32_t kStep = kRoundedStep;
-constexpr uint32_t kColumns = 128;  // of weights that are decoded at once: more, and rows are read no faster (measured
-                                    // 2026-11, Sapphire Rapids: 256 columns 23.9 GB/s with one row of x, 128 28.7)
-// Rows up to here are asked for two pieces ahead, longer ones one (2,048 columns 4.8 and 5.8 tokens/s, 7,168 28.9 and
-// 19.8 GB/s for one piece and two, 2026-11).
+constexpr uint32_t kColumns = 128;  // columns of weights decoded at once. More is no faster (measured 2026-11,
+                                    // Sapphire Rapids, one row of x: 256 columns 23.9 GB/s, 128 28.7)
+// Rows up to this length are prefetched two pieces ahead, longer ones one piece (one piece and two: 4.8 and 5.8
+// tokens/s with 2,048 columns, 28.9 and 19.8 GB/s with 7,168; 2026-11).
 constexpr uint32_t kShortRow = 4096;
-constexpr uint64_t kRowTileBytes = uint64_t{kColumns / kStep} * kTileBytes;  // of A, 16 outputs of them
+constexpr uint64_t kRowTileBytes = uint64_t{kColumns / kStep} * kTileBytes;  // A for 16 outputs
 
 uint32_t steps_of(uint32_t in) {
   return (in + kStep - 1) / kStep;
@@ -32,14 +32,14 @@ uint32_t steps_of(uint32_t in) {
 uint32_t width_of(uint32_t rows) {
   return smaller(rows, kTile);
 }
-/// Of one group of rows.
+/// Bytes of one group of rows.
 uint64_t group_bytes(uint32_t rows, uint32_t in) {
   return uint64_t{steps_of(in)} * kTile * width_of(rows) * sizeof(uint32_t);
 }
 uint64_t x_bytes(uint32_t rows, uint32_t in) {
   return uint64_t{(rows + kTile - 1) / kTile} * group_bytes(rows, in);
 }
-/// A piece that is multiplied and one that is decoded.
+/// One piece that is being multiplied and one that is being decoded.
 uint64_t scratch_bytes(uint32_t /*in*/) {
   return 4 * kRowTileBytes;
 }
@@ -48,7 +48,7 @@ __mmask16 first_lanes(uint32_t count) {
   return static_cast<__mmask16>(count >= kTile ? 0xffffU : (1U << count) - 1U);
 }
 
-/// Groups of rows: [step][pair of columns][row] of two BF16; zeros behind the last column and row.
+/// Rounds groups of rows to [step][pair of columns][row] of two BF16, zero-padded after the last column and row.
 void round_groups(const RoundingTask& task) {
   const uint32_t width = width_of(task.rows);
   const uint32_t steps = steps_of(task.in);
@@ -80,7 +80,7 @@ void round_groups(const RoundingTask& task) {
 
 constinit const E4m3Table kE4m3(0);
 
-/// 64 columns of a row become two steps of BF16.
+/// Decodes 64 columns of a row to two steps of BF16.
 struct FromE4m3 {
   __m512i low[2];
   __m512i high[2];
@@ -90,10 +90,10 @@ struct FromE4m3 {
       high[i] = _mm512_load_si512(kE4m3.high + size_t{64} * i);
     }
   }
-  static constexpr uint32_t kBytes = 1;  // of a code
+  static constexpr uint32_t kBytes = 1;  // bytes per code
   void decode(const std::byte* from, uint32_t columns, std::byte* first, std::byte* second) const {
     const __mmask64 there = columns >= 64 ? ~uint64_t{0} : (uint64_t{1} << columns) - 1;
-    // Lanes of 16 bytes take eight columns of each step, which the unpacking below puts side by side.
+    // Gives each 16-byte lane eight columns of each step, which the unpacking below makes adjacent.
     const __m512i codes =
         _mm512_permutexvar_epi64(_mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), _mm512_maskz_loadu_epi8(there, from));
     const __m512i lows = _mm512_permutex2var_epi8(low[0], codes, low[1]);
@@ -118,11 +118,11 @@ struct FromBf16 {
 struct Piece {
   uint32_t output = 0;
   uint32_t count = 0;
-  uint32_t begin = 0;  // of the columns
+  uint32_t begin = 0;  // columns
   uint32_t end = 0;
 };
 
-/// Decodes a piece row by row while another is multiplied: the tiles compute by themselves. Of `to` a place is
+/// Decodes a piece row by row while another is multiplied, since the tile unit runs asynchronously. `to` is laid out as
 /// [row tile][step][output][32 columns].
 template <class Decode>
 class DecodeAhead {
@@ -133,7 +133,7 @@ class DecodeAhead {
     piece_ = piece;
     to_ = to;
     row_ = 0;
-    // The pieces that come after a row's last ones are the first ones of the next outputs.
+    // After a row's last pieces come the first pieces of the next outputs.
     const uint64_t row_bytes = uint64_t{matrix_.in} * Decode::kBytes;
     const uint32_t ahead = matrix_.in <= kShortRow ? 2 * kColumns : kColumns;
     ahead_ = uint64_t{ahead} * Decode::kBytes;
@@ -151,12 +151,12 @@ class DecodeAhead {
 
  private:
   void decode_row(uint32_t o) const {
-    const uint32_t row = piece_.output + (o < piece_.count ? o : 0);  // beyond the last: computed, not stored
+    const uint32_t row = piece_.output + (o < piece_.count ? o : 0);  // outputs beyond the last: computed, not stored
     const std::byte* from = matrix_.planes[kCodes] + uint64_t{row} * matrix_.in * Decode::kBytes;
     std::byte* tile = to_ + o / kTile * kRowTileBytes + uint64_t{o % kTile} * 64;
     for (uint32_t column = piece_.begin; column < piece_.end; column += 2 * kStep) {
       const std::byte* codes = from + uint64_t{column} * Decode::kBytes;
-      prefetch(codes, ahead_);  // the processor's own prefetching does not follow 32 rows
+      prefetch(codes, ahead_);  // the hardware prefetcher does not follow 32 rows
       decode_.decode(codes, matrix_.in - column, tile, tile + kTileBytes);
       tile += 2 * kTileBytes;
     }
@@ -168,17 +168,17 @@ class DecodeAhead {
   Piece piece_;
   std::byte* to_ = nullptr;
   uint64_t ahead_ = 0;       // bytes
-  uint32_t row_ = kOutputs;  // the next one; none
+  uint32_t row_ = kOutputs;  // next row to decode; kOutputs: none
 };
 
-/// Of 32 outputs with some groups of rows: those of the present block of scales, and all before it.
+/// Sums of 32 outputs for some groups of rows: of the current scale block, and of all completed blocks.
 struct TileSums {
   alignas(64) float block[kGroups][kOutputs][kTile];
   alignas(64) float total[kGroups][kOutputs][kTile];
-  const float* scales[kOutputs];  // of each output, by block; those that are not there have the first one's
+  const float* scales[kOutputs];  // scales of each output, by block; missing outputs repeat the first one's
 };
 
-/// Once for all of their columns: a row's scales lie at a quotient.
+/// Once for all columns of these outputs, since finding a row's scales takes a division.
 void find_scales(const MatrixView& matrix, const Piece& piece, TileSums& sums) {
   for (uint32_t o = 0; o < kOutputs; ++o) {
     const uint32_t row = piece.output + (o < piece.count ? o : 0);
@@ -186,17 +186,17 @@ void find_scales(const MatrixView& matrix, const Piece& piece, TileSums& sums) {
   }
 }
 
-/// Where the operands of some steps lie, and how far apart.
+/// Addresses and strides of the operands of some steps.
 struct Operands {
   const std::byte* weights;
   const std::byte* x;
-  uint64_t group;   // bytes from a group of rows to the next
-  uint64_t x_step;  // from a step to the next
-  int64_t x_row;    // from a pair of columns to the next
+  uint64_t group;   // bytes between groups of rows
+  uint64_t x_step;  // between steps
+  int64_t x_row;    // between pairs of columns
 };
 
-/// Sums of G groups take some steps; they lie at `first` and `second`, `stride` bytes from an output to the next.
-/// Tiles: 0 to 3 C by [group][row tile], 4 and 5 A, 6 and 7 B; their numbers must be constants.
+/// Adds some steps to the sums of G groups at `first` and `second`, `stride` bytes between outputs. Tiles: 0 to 3 are C
+/// by [group][row tile], 4 and 5 A, 6 and 7 B; tile numbers must be constants.
 template <uint32_t G, class Ahead>
 void multiply_steps(Operands at, uint32_t steps, bool begins, int stride, float* first, float* second, Ahead& ahead) {
   const uint32_t row_tile = kTile * static_cast<uint32_t>(stride) / uint32_t{sizeof(float)};  // values
@@ -238,11 +238,10 @@ void multiply_steps(Operands at, uint32_t steps, bool begins, int stride, float*
   }
 }
 
-/// Bytes from an output's sums to the next one's, where there are several rows of x. Those of a single row lie side by
-/// side, 16 outputs in a vector.
+/// Bytes between the sums of outputs if x has several rows. For a single row sums are adjacent, 16 outputs in a vector.
 constexpr uint32_t kStride = kTile * sizeof(float);
 
-/// A block of a single row is over.
+/// Adds a completed block of a single row to the totals.
 void scale_single(uint32_t block, TileSums& sums) {
   alignas(64) float scales[kOutputs];
   for (uint32_t o = 0; o < kOutputs; ++o)
@@ -255,7 +254,7 @@ void scale_single(uint32_t block, TileSums& sums) {
   }
 }
 
-/// A piece, decoded at `weights`, with G groups of rows from `group` on, whose sums are `at`.
+/// Multiplies a piece, decoded at `weights`, with G groups of rows from `group` on, whose sums begin at index `at`.
 template <uint32_t G, class Ahead>
 void multiply_piece(const RoundedTask& task, const Piece& piece, const std::byte* weights, uint32_t group, uint32_t at,
                     TileSums& sums, Ahead& ahead) {
@@ -278,7 +277,7 @@ void multiply_piece(const RoundedTask& task, const Piece& piece, const std::byte
     operands.weights += uint64_t{steps} * kTileBytes;
     operands.x += steps * operands.x_step;
     column = stop;
-    if (stop != matrix.in && stop % matrix.block_in != 0) break;  // the block goes on in the next columns
+    if (stop != matrix.in && stop % matrix.block_in != 0) break;  // the block continues in the next columns
     if (width == 1) {
       scale_single(block, sums);
       continue;
@@ -302,7 +301,7 @@ void store_group(const RoundedTask& task, const Piece& piece, uint32_t group, co
   }
 }
 
-/// The piece after another: the next columns, or the first ones of the next outputs.
+/// The piece after this one: the next columns, or the first columns of the next outputs.
 Piece next_piece(const RoundedTask& task, Piece piece) {
   piece.begin = piece.end;
   if (piece.begin >= task.matrix.in) {
@@ -314,10 +313,10 @@ Piece next_piece(const RoundedTask& task, Piece piece) {
   return piece;
 }
 
-/// Groups of rows [first, end) of x.
+/// Multiplies the groups of rows [first, end) of x.
 template <class Decode>
 void multiply_groups(const RoundedTask& task, uint32_t first, uint32_t end) {
-  // Rows of the next piece are decoded between the steps of this one, which has four for each two groups.
+  // Rows of the next piece are decoded between the steps of this one, which has four steps per two groups.
   DecodeAhead<Decode> ahead(task.matrix, end - first > 2 ? 4 : 8);
   std::byte* now = task.scratch;
   std::byte* then = task.scratch + 2 * kRowTileBytes;
@@ -345,7 +344,7 @@ void multiply_groups(const RoundedTask& task, uint32_t first, uint32_t end) {
   }
 }
 
-/// Shapes of the tiles.
+/// Tile configuration, in the layout of LDTILECFG.
 struct alignas(64) TileShapes {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -354,7 +353,7 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {};
 };
 
-/// Tiles 4 and 5 are of weights, the others as wide as there are rows of x.
+/// Tiles 4 and 5 hold weights; the others are as wide as x has rows.
 void shape_tiles(uint32_t width) {
   TileShapes shapes;
   for (uint32_t i = 0; i < 8; ++i) {
@@ -374,7 +373,7 @@ void tile_rows(const RoundedTask& task) {
   _tile_release();
 }
 
-// The most that tiles compute: four sums that do not depend on each other, of operands that stay.
+// Peak arithmetic of the tiles: four independent sums with constant operands.
 uint64_t tile_rounds(uint64_t rounds) {
   shape_tiles(kTile);
   _tile_zero(0);

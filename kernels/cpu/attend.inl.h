@@ -1,17 +1,17 @@
 // Attention over the latent cache. For the instruction set files only (see table.inl.h).
 //
-// The heads of one row walk the cache in blocks of positions; all heads share the keys, so a block is read from memory
-// once and serves all of them from the processor's second-level cache, a group of heads after the other.
+// The heads of one row walk the cache in blocks of positions. All heads share the keys, so a block is read from memory
+// once and serves one group of heads after another from the L2 cache.
 //
 //   positions  0 ......... 63 | 64 ........ 127 | ... first_position + row
 //              scores [heads][64] -> maximum -> weights -> out = out * exp(old maximum - new) + weights . latent
 //
-// Blocks are counted from the first position and every head has its own sums: a head's result depends on its query and
-// on the positions that it sees, never on the group, the row's place in the call, or how the prompt was cut. Of chosen
-// positions (sparse attention) the rows of a block are gathered first, once for all heads that walk together,
-// unless they are consecutive. The cache may be of a smaller type (L): its values become FP32 exactly,
-// in registers, and from there on nothing differs. Rows of FP8 are decoded to FP32 first, a block of positions once for
-// a group of heads; the result has the bits of an FP32 cache with the decoded values. A value is one product of a code
+// Blocks are counted from the first position and every head has its own sums, so a head's result depends only on its
+// query and the positions that it sees, not on the group, the row's place in the call, or how the prompt was divided.
+// For chosen positions (sparse attention) the rows of a block are gathered first, once for all heads that walk
+// together, unless they are consecutive. The cache may have a smaller type (L), whose values are widened to FP32
+// exactly, in registers. Rows of FP8 are first decoded to FP32, a block of positions once for all heads that walk
+// together; the result has the bits of an FP32 cache with the decoded values. A decoded value is one product of a code
 // and its tile's scale, rounded to FP32: LoadE4m3's power of two moves between the two factors without rounding.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace dspack::kernels {
 namespace {
 
 constexpr uint32_t kHeadGroup = 8;
-constexpr uint32_t kMostGroups = 16;  // that walk together: 128 heads' queries and outputs of V3 are 512 KB
+constexpr uint32_t kMostGroups = 16;  // that walk together: queries and outputs of 128 heads of V3 are 512 KB
 constexpr uint32_t kBlockPositions = kAttendPositions;
 
 struct AttendGroup {
@@ -42,7 +42,7 @@ size_t key_bytes_of(const AttendTask& task) {
   return bytes_for<L>(size_t{task.latent_dim} + task.rope_dim);
 }
 
-/// Scores of O positions from `position` of the block on, for T heads from `head` on.
+/// Computes the scores of O positions from the block's `position` on, for T heads from `head` on.
 template <class V, class L, uint32_t O, uint32_t T>
 void score_tile(const AttendTask& task, const std::byte* block, uint32_t position, uint32_t head, AttendGroup& group) {
   const size_t key_bytes = key_bytes_of<L>(task);
@@ -67,7 +67,7 @@ void score_tile(const AttendTask& task, const std::byte* block, uint32_t positio
   }
 }
 
-/// The keys of O positions stay in the first-level cache while all heads of the group are multiplied with them.
+/// The keys of O positions stay in the L1 cache while all heads of the group are multiplied with them.
 template <class V, class L, uint32_t O>
 void score_heads(const AttendTask& task, const std::byte* block, uint32_t position, AttendGroup& group) {
   constexpr uint32_t kTile = V::kTileRows;
@@ -88,7 +88,7 @@ void score_block(const AttendTask& task, const std::byte* block, uint32_t n, Att
     score_heads<V, L, 1>(task, block, position, group);
 }
 
-/// Turns the scores of one head into weights relative to the maximum so far; returns the factor of what came before.
+/// Turns the scores of one head into weights relative to the running maximum; returns the factor for the earlier sums.
 template <class V>
 float weigh_block(uint32_t n, uint32_t head, AttendGroup& group) {
   float* scores = group.scores[head];
@@ -142,7 +142,7 @@ void value_tile(const AttendTask& task, const std::byte* block, uint32_t n, uint
   }
 }
 
-/// The same for all heads of the group, by which these columns of the block stay in the first-level cache.
+/// Same for all heads of the group, while these columns of the block stay in the L1 cache.
 template <class V, class L, uint32_t J>
 void value_heads(const AttendTask& task, const std::byte* block, uint32_t n, uint32_t column, const float* factors,
                  AttendGroup& group) {
@@ -182,7 +182,7 @@ inline void start_group(const AttendTask& task, uint32_t row, uint32_t head, uin
   }
 }
 
-/// Takes a sink into the sums, as a score whose value is zero. `head`: the group's first.
+/// Adds each head's sink to its sums, as a score whose value is zero. `head`: the group's first.
 template <class V>
 void add_sinks(const AttendTask& task, uint32_t head, AttendGroup& group) {
   for (uint32_t h = 0; h < group.heads; ++h) {
@@ -207,12 +207,12 @@ inline uint32_t positions_seen(const AttendTask& task, uint32_t row) {
   return task.chosen == nullptr ? task.first_position + row + 1 : task.counts[row];
 }
 
-/// Which position row `row` sees as its i-th.
+/// The i-th position that `row` sees.
 inline uint32_t position_seen(const AttendTask& task, uint32_t row, uint32_t i) {
   return task.chosen == nullptr ? i : task.chosen[size_t{row} * task.most_chosen + i];
 }
 
-/// Blocks that are multiplied where they lie in the cache, if they lie there in one piece.
+/// Blocks that are read in place if they are contiguous in the cache, and gathered otherwise.
 template <class L>
 struct StoredBlocks {
   static uint32_t seen(const AttendTask& task, uint32_t row) { return positions_seen(task, row); }
@@ -227,7 +227,7 @@ struct StoredBlocks {
   }
 };
 
-/// Blocks of a window's rows, which lie in a ring, and of entries after them.
+/// Blocks of a window's rows in a ring, then of entries.
 template <class L>
 struct WindowBlocks {
   static uint32_t in_window(const AttendTask& task, uint32_t row) {
@@ -260,8 +260,8 @@ struct WindowBlocks {
   }
 };
 
-/// Blocks::seen says how many rows a row attends to; Blocks::at gives the rows of the `n` positions that a row sees
-/// from its `begin`-th on, as L loads them.
+/// Blocks::seen returns the number of positions that a row attends to; Blocks::at returns the rows of `n` of them from
+/// the `begin`-th on, in the type of L.
 template <class V, class L, class Blocks = StoredBlocks<L>>
 void attend_items(const AttendTask& task, RowRange items) {
   AttendGroup groups[kMostGroups];
@@ -307,7 +307,7 @@ void decode_row(const AttendTask& task, const std::byte* row, float* to) {
   decode_values<V, LoadBf16>(row + task.fp8_row.rope_at, 1.0F, task.rope_dim, to + task.latent_dim);
 }
 
-/// Blocks of an FP8 cache, decoded.
+/// Blocks of an FP8 cache, decoded to FP32.
 template <class V>
 struct DecodedBlocks {
   static uint32_t seen(const AttendTask& task, uint32_t row) { return positions_seen(task, row); }

@@ -35,7 +35,7 @@ struct Vec256x2 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
   }
   static Vec256x2 load_i8(const std::byte* from) { return {widen_i8(from), widen_i8(from + 8)}; }
-  // The halves of eight bytes side by side, each looked up.
+  // Looks up the nibbles of eight bytes, low half first.
   static Vec256x2 load_nibbles(const std::byte* from, const int8_t (&values)[16]) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
     const __m128i pairs = _mm_unpacklo_epi8(bytes, _mm_srli_epi16(bytes, 4));
@@ -44,7 +44,7 @@ struct Vec256x2 {
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(found)),
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(found, found)))};
   }
-  // Of each four bytes the low and the high halves are looked up; then every byte becomes a vector.
+  // Looks up the low and the high nibbles of every four bytes; then each byte of the results becomes a vector.
   static void nibble_columns(const Vec256x2& codes, const int8_t (&values)[16], Vec256x2 (&columns)[8]) {
     const __m256i table = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(values)));
     const __m256i mask = _mm256_set1_epi8(0xf);
@@ -63,9 +63,9 @@ struct Vec256x2 {
       columns[i] = {value(found[0][i % 2]), value(found[1][i % 2])};
     }
   }
-  // s eeee mmm becomes the half s 0eeee mmm0000000, which is the value / 256 for normal and subnormal codes alike. The
-  // sign comes from sign extension; the mask clears its second copy. The NaN codes come out as 480 / 256
-  // unless they are set to a half that is NaN.
+  // s eeee mmm becomes the half s 0eeee mmm0000000, which is value / 256 for normal and subnormal codes alike. The sign
+  // comes from sign extension; the mask clears its second copy. NaN codes become 480 / 256 unless they are replaced by
+  // a half that is NaN.
   static Vec256x2 widen_half(__m256i bits) {
     return {_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), _mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1))};
   }
@@ -105,7 +105,7 @@ struct Vec256x2 {
   static Vec256x2 max(Vec256x2 a, Vec256x2 b) {
     return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
   }
-  static __m256 half_power_of_two(__m256 n) {  // n + 127 lands in the low bits of n + 127 + 1.5 * 2^23
+  static __m256 half_power_of_two(__m256 n) {  // the low bits of n + 127 + 1.5 * 2^23 hold n + 127
     const __m256 biased = _mm256_add_ps(n, _mm256_set1_ps(12582912.0F + 127.0F));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
   }
@@ -153,7 +153,7 @@ struct Vec256x2 {
       const __m256i bits = _mm256_or_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), sign);
       return _mm256_cmpeq_epi8(bits, _mm256_set1_epi8(static_cast<char>(0xff)));
     }
-    void see(const std::byte* codes) {  // 64 of them
+    void see(const std::byte* codes) {  // 64 codes
       seen = _mm256_or_si256(seen, _mm256_or_si256(nan_codes(codes), nan_codes(codes + 32)));
     }
     [[nodiscard]] bool found() const { return _mm256_testz_si256(seen, seen) == 0; }

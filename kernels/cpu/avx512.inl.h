@@ -35,7 +35,7 @@ struct Vec512 {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))};
   }
-  // Every lane shifts its half byte down; of an index only the low four bits count.
+  // Each lane shifts its nibble down; the permutation uses only the low four bits of an index.
   static Vec512 nibbles_of(__m512i bytes, __m512i shifts, const int8_t (&values)[16]) {
     const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(values));
     return {_mm512_permutexvar_ps(_mm512_srlv_epi32(bytes, shifts), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(table)))};
@@ -48,7 +48,7 @@ struct Vec512 {
     const __m512i bytes = _mm512_mask_set1_epi32(_mm512_set1_epi32(low), 0xff00, high);
     return nibbles_of(bytes, _mm512_set_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0), values);
   }
-  // Eight bytes stand in each pair of lanes, so even lanes have codes 0 to 7, odd ones 8 to 15.
+  // Each pair of lanes holds the same eight bytes, so even lanes take codes 0 to 7, odd ones 8 to 15.
   static Vec512 load_nibbles_paired(const std::byte* from, const int8_t (&values)[16]) {
     int64_t bytes = 0;
     __builtin_memcpy(&bytes, from, sizeof bytes);
@@ -66,8 +66,8 @@ struct Vec512 {
     for (uint32_t i = 0; i < 8; ++i)
       columns[i] = nibbles_of(_mm512_castps_si512(codes.v), _mm512_set1_epi32(static_cast<int>(4 * i)), values);
   }
-  // s eeee mmm becomes the half s 0eeee mmm0000000, which is the value / 256 for normal and subnormal codes alike. The
-  // sign comes from sign extension; the mask clears its second copy. The NaN codes come out as 480 / 256.
+  // s eeee mmm becomes the half s 0eeee mmm0000000, which is value / 256 for normal and subnormal codes alike. The sign
+  // comes from sign extension; the mask clears its second copy. NaN codes become 480 / 256.
   static Vec512 load_e4m3_unmended(const std::byte* from) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     const __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
@@ -100,12 +100,12 @@ struct Vec512 {
   static Vec512 max(Vec512 a, Vec512 b) {
     return {_mm512_max_ps(a.v, b.v)};
   }
-  static Vec512 power_of_two(Vec512 n) {  // n + 127 lands in the low bits of n + 127 + 1.5 * 2^23
+  static Vec512 power_of_two(Vec512 n) {  // the low bits of n + 127 + 1.5 * 2^23 hold n + 127
     const __m512 biased = _mm512_add_ps(n.v, _mm512_set1_ps(12582912.0F + 127.0F));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(biased), 23))};
   }
 
-  // Rows 4 i + j become columns within each quarter, then the quarters change places.
+  // Transposes each four rows within 128-bit quarters, then exchanges the quarters.
   static void transpose(Vec512 (&m)[16]) {
     __m512 a[16], b[16];
     for (uint32_t i = 0; i < 16; i += 2) {
@@ -134,7 +134,7 @@ struct Vec512 {
   struct NanWatch {
     static constexpr bool kNeeded = true;
     __mmask64 seen = 0;
-    void see(const std::byte* codes) {  // 64 of them: magnitude 0x7f plus one has no bit of 0x7f
+    void see(const std::byte* codes) {  // 64 codes: magnitude 0x7f plus one has no bit of 0x7f
       const __m512i next = _mm512_add_epi8(_mm512_loadu_si512(codes), _mm512_set1_epi8(1));
       seen |= _mm512_testn_epi8_mask(next, _mm512_set1_epi8(0x7f));
     }

@@ -1,8 +1,8 @@
-// Products in precision bf16 by AVX-512's own instruction for them (AVX512-BF16, beside F, BW, VL, DQ and VBMI).
+// Products in precision bf16 by AVX-512's instruction for them (AVX512-BF16, besides F, BW, VL, DQ and VBMI).
 //
 // VDPBF16PS takes pairs: sum = fma(low, low', fma(high, high', sum)) (Intel 64 and IA-32 Architectures Software
-// Developer's Manual, volume 2; the same on Zen 4). So a chain of even columns is eight of them for each 32 columns:
-// a pair's high half is column k, its low half column k + 2. The order of sums: rounded.inl.h.
+// Developer's Manual, volume 2; the same on Zen 4). So eight instructions are the chain of even columns in a step of 32
+// columns: a pair's high half is column k, its low half column k + 2. The order of sums: rounded.inl.h.
 #include "kernels/cpu/avx512.inl.h"
 #include "kernels/cpu/e4m3_table.inl.h"
 #include "kernels/cpu/rounded.inl.h"
@@ -10,7 +10,7 @@
 namespace dspack::kernels {
 namespace {
 
-/// Pairs of columns: of each four of them those of the even columns, then those of the odd ones.
+/// Pairs of columns: for every four columns the pair of even ones, then the pair of odd ones.
 struct PairTerms {
   using V = Vec512;
   using Value = uint32_t;
@@ -23,7 +23,7 @@ struct PairTerms {
     };
     const __m512 low = _mm512_maskz_loadu_ps(first_lanes(n), x);
     const __m512 high = n <= kLanes ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(first_lanes(n - kLanes), x + kLanes);
-    // Of columns 0 1 2 3: 2 0 3 1.
+    // Reorders columns 0 1 2 3 as 2 0 3 1.
     const __m512i places = _mm512_broadcast_i32x4(_mm_set_epi8(11, 10, 15, 14, 9, 8, 13, 12, 3, 2, 7, 6, 1, 0, 5, 4));
     const auto columns = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
     _mm512_storeu_si512(to, _mm512_shuffle_epi8(columns, places));
@@ -45,7 +45,8 @@ struct PairTerms {
   }
 };
 
-/// Lanes of four bytes of 16 outputs become vectors of 16 outputs. `n` bytes of each row are there.
+/// Transposes 16 outputs in units of four bytes: line i holds bytes 4 i .. of every output. `n` bytes of each row
+/// exist.
 void turn_lines(const std::byte* const (&rows)[kLanes], uint64_t offset, uint32_t n, Vec512 (&lines)[kLanes]) {
   const __mmask64 there = n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
 #pragma GCC unroll 16
@@ -70,7 +71,7 @@ struct TurnE4m3 {
     const __m512i evens = _mm512_set1_epi32(0x00ff00ff);
 #pragma GCC unroll 16
     for (uint32_t i = 0; i < kLanes; ++i) {
-      // Columns 2 3 0 1, so that of columns 0 and 2 the latter is in the low half.
+      // Rotates columns to 2 3 0 1, so that column 2 is in the low half and column 0 in the high half.
       const __m512i codes = _mm512_rol_epi32(_mm512_castps_si512(lines[i].v), 16);
       const __m512i low = _mm512_permutex2var_epi8(low_0, codes, low_1);
       const __m512i magnitude = _mm512_permutex2var_epi8(high_0, codes, high_1);
@@ -100,7 +101,7 @@ struct TurnBf16 {
   }
 };
 
-// The most that the instruction computes: sums that do not depend on each other, of operands that stay.
+// Peak arithmetic of the instruction: independent sums with constant operands.
 uint64_t dot_rounds(uint64_t rounds) {
   constexpr uint32_t kChains = 2 * PairTerms::kTile;
   __m512 sums[kChains];
@@ -111,7 +112,7 @@ uint64_t dot_rounds(uint64_t rounds) {
     for (__m512& sum : sums)
       sum = _mm512_dpbf16_ps(sum, factors, factors);
   }
-  // Stored where the compiler must believe that somebody looks.
+  // Stores to a volatile, so that the compiler cannot remove the computation.
   for (const __m512& sum : sums) {
     volatile float seen = _mm512_cvtss_f32(sum);
     (void)seen;

@@ -14,21 +14,21 @@
 namespace dspack::kernels {
 namespace {
 
-// Positions whose scores are looked at together.
+// Positions whose scores are filtered together.
 constexpr uint32_t kBlockPositions = 512;
-// Rows for which the keys of a tile are transposed once.
+// Most rows that share one transposition of a tile's keys.
 constexpr uint32_t kMostTogether = 4;
-// A shorter range of positions is not worth a thread and a merge.
+// A shorter range of positions does not pay for a thread and a merge.
 constexpr uint32_t kLeastRange = 2048;
 
-/// A number that orders scores: -0 equals 0, and a NaN is the largest.
+/// Maps scores to integers of the same order: -0 equals 0, and a NaN is the largest.
 uint32_t order_of(float score) {
   if (std::isnan(score)) return UINT32_MAX;
   const auto bits = std::bit_cast<uint32_t>(score + 0.0F);
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-/// The `most` best of the scores that it has seen: the largest, and the lowest positions of equals.
+/// Keeps the `most` best of the scores seen: the largest, and among equals those of the lowest positions.
 class Best {
  public:
   explicit Best(uint32_t most) : most_(most) {}
@@ -45,7 +45,7 @@ class Best {
       if (entry > bar_) add(entry);
     }
   }
-  /// Ascending; returns how many.
+  /// Writes the positions in ascending order; returns their number.
   uint32_t write(uint32_t* ids) {
     cut();
     std::ranges::transform(found_, ids, [](uint64_t entry) { return UINT32_MAX - static_cast<uint32_t>(entry); });
@@ -55,7 +55,7 @@ class Best {
 
  private:
   void add(uint64_t entry) {
-    found_.reserve(2 * size_t{most_});  // and not as much more as a vector would take by itself
+    found_.reserve(2 * size_t{most_});  // a vector by itself would reserve more
     found_.push_back(entry);
     if (found_.size() == 2 * size_t{most_}) cut();
   }
@@ -67,7 +67,7 @@ class Best {
   }
 
   uint32_t most_;
-  uint64_t bar_ = 0;  // what is not larger has `most` better ones
+  uint64_t bar_ = 0;  // an entry up to this has `most` better ones
   std::vector<uint64_t> found_;
 };
 
@@ -78,14 +78,14 @@ auto index_function(const CpuOps& ops, Coding coding) {
   return ops.index_f32;
 }
 
-/// Consecutive rows that choose at once.
+/// Consecutive rows whose choices are computed together.
 struct Batch {
   uint32_t first_row = 0;
   uint32_t rows = 0;
-  uint32_t ranges = 1;  // into which the positions that a row sees are cut
+  uint32_t ranges = 1;  // number of ranges that the positions of a row are divided into
 };
 
-/// Work of one thread: rows that share the keys of a range of the positions that they see.
+/// Work of one thread: rows that share the keys of one range of the positions that they see.
 struct Share {
   uint32_t first_row = 0;
   uint32_t rows = 0;
@@ -106,7 +106,7 @@ class Chooser {
     const Slice scales = keys.planes[kScales];
     std::vector<float> tile(uint64_t{keys.in} * kIndexTile);
     std::vector<float> scores(uint64_t{share.rows} * kBlockPositions);
-    const uint64_t seen = seen_by(share.first_row + share.rows - 1);  // by the last row, which sees the most
+    const uint64_t seen = seen_by(share.first_row + share.rows - 1);  // the last row sees the most
     const auto end = static_cast<uint32_t>(seen * (share.range + 1) / batch_.ranges);
     for (auto first = static_cast<uint32_t>(seen * share.range / batch_.ranges); first < end;
          first += kBlockPositions) {
@@ -161,22 +161,22 @@ void choose_all(const ChooseArgs& args, uint32_t row, uint32_t count) {
 
 uint64_t most_choose_bytes(unsigned threads, uint32_t most, uint32_t dim) {
   const uint64_t scoring = uint64_t{dim} * kIndexTile + uint64_t{kMostTogether} * kBlockPositions;
-  // A batch has fewer than two shares for each thread, of up to kMostTogether rows.
+  // A batch has fewer than two shares per thread, each of up to kMostTogether rows.
   const uint64_t best = uint64_t{2} * kMostTogether * 2 * most * sizeof(uint64_t);
   return threads * (scoring * sizeof(float) + best);
 }
 
 void choose_positions(const CpuOps& ops, Workers& workers, const ChooseArgs& args, uint32_t position) {
   const uint32_t most = args.choice.most;
-  // Rows that see no more positions than they may choose come first.
-  const uint64_t last_whole = (uint64_t{most} + 1) * args.every - 1;  // positions that such a row may see at most
+  // The first rows see no more positions than they may choose, so they choose all.
+  const uint64_t last_whole = (uint64_t{most} + 1) * args.every - 1;  // most positions up to such a row's own
   const auto whole =
       static_cast<uint32_t>(std::min<uint64_t>(args.rows, last_whole - std::min<uint64_t>(last_whole, position)));
   for (uint32_t row = 0; row < whole; ++row)
     choose_all(args, row, (position + row + 1) / args.every);
   const uint32_t threads = workers.threads();
   const uint32_t together = std::clamp((args.rows - whole) / threads, 1U, kMostTogether);
-  // A group of rows for each thread at once, so that what is found of them takes memory by threads, not by rows.
+  // One group of rows per thread at a time, so that the memory for candidates depends on threads, not on rows.
   for (uint32_t row = whole; row < args.rows; row += together * threads) {
     const uint32_t rows = std::min(together * threads, args.rows - row);
     const uint32_t groups = (rows - 1) / together + 1;

@@ -1,7 +1,7 @@
 // Sums down the columns of a part of a matrix (absorbing MLA's keys). For the instruction set files only.
 //
-// Each column is a chain of its own: fma over the rows that share a scale, then fma with the scale. Columns are cut
-// where the scale changes, so the sixteen of a vector share theirs.
+// Each column is one chain: fma over the rows that share a scale, then fma with the scale. Columns are divided where
+// the scale changes, so the 16 columns of a vector share one.
 #pragma once
 
 #include "kernels/cpu/dot_tile.inl.h"
@@ -12,7 +12,7 @@
 namespace dspack::kernels {
 namespace {
 
-/// Columns `columns` (at most 16 J, all of them unless J is 1) for T rows of x from `row` on.
+/// Computes `columns` (16 J, or at most 16 if J is 1) for T rows of x from `row` on.
 template <class V, class L, uint32_t J, uint32_t T>
 void columns_tile(const ColumnsTask& task, RowRange columns, uint32_t row) {
   const MatrixView& matrix = task.matrix;

@@ -22,7 +22,7 @@ class Compressor {
     if (args_.overlaps && block > 0) add_slots(first - args_.every, 0, slots);
     add_slots(first, args_.overlaps ? args_.dim : 0, slots);
     std::vector<float> entry(args_.dim);
-    // In double precision and rounded once: what is kept of so many positions must not hang on how exp is rounded.
+    // In double precision and rounded once: the entry must not depend on how exp is rounded.
     for (uint32_t channel = 0; channel < args_.dim; ++channel)
       entry[channel] = static_cast<float>(weighted(slots, channel));
     normalise(entry);
@@ -36,7 +36,7 @@ class Compressor {
                  {.cols = args_.dim, .stride = args_.dim}, {0, 1});
   }
 
-  /// Keeps the last rows for entries to come.
+  /// Keeps the last rows for later entries.
   void keep_rows() {
     const uint32_t rows = args_.values.rows;
     for (uint32_t row = rows - std::min(rows, args_.state_rows); row < rows; ++row) {
@@ -49,7 +49,7 @@ class Compressor {
   }
 
  private:
-  /// u and v of one position, from a channel on: v is `gate`, to which `ape` is to be added where it is there.
+  /// u and v of one position, from some channel on: v is `gate`, plus `ape` unless that is null (kept rows include it).
   struct Slot {
     const float* value;
     const float* gate;
@@ -67,7 +67,7 @@ class Compressor {
            ape_of(uint64_t{args_.first_position} + row)[channel];
   }
 
-  /// The positions of one block, from `channel` on.
+  /// Appends the positions of one block, from `channel` on.
   void add_slots(uint64_t first, uint32_t channel, std::vector<Slot>& slots) const {
     for (uint64_t position = first; position < first + args_.every; ++position) {
       if (position < args_.first_position) {

@@ -1,4 +1,4 @@
-// Compressed entries of a sequence's positions (kernels::CompressArgs).
+// Compresses a sequence's positions to entries (kernels::CompressArgs).
 // Threads: an operation runs on all workers. Errors: none; shapes have been checked.
 #pragma once
 

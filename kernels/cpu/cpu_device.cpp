@@ -16,11 +16,10 @@ namespace dspack::kernels {
 namespace {
 
 constexpr uint64_t kCacheLine = 64;
-constexpr uint64_t kPage = 4096;         // direct I/O into a buffer needs pages
-constexpr uint64_t kLarge = 16 * kPage;  // from here on a page is less than a tenth of the buffer
+constexpr uint64_t kPage = 4096;         // direct I/O into a buffer needs page alignment
+constexpr uint64_t kLarge = 16 * kPage;  // from this size on a page is less than a tenth of the buffer
 
-// Weights are streamed: with 4 KiB pages the walk through the page tables takes a fifth of the speed (measured
-// 2026-11).
+// Weights are streamed: with 4 KiB pages, page-table walks cost a fifth of the speed (measured 2026-11).
 constexpr uint64_t kHugePage = 2ULL << 20;
 constexpr uint64_t kWorthHugePages = 4 * kHugePage;
 
@@ -89,9 +88,9 @@ Result<std::unique_ptr<Buffer>> CpuDevice::allocate(uint64_t bytes) {
   const Error refusal{ErrorKind::budget, "cannot allocate " + std::to_string(bytes) + " bytes of memory"};
   if (bytes > static_cast<uint64_t>(std::numeric_limits<std::ptrdiff_t>::max())) return refusal;
   void* memory = nullptr;
-  const uint64_t wanted = bytes == 0 ? 1 : bytes;  // a buffer of nothing is still a buffer
+  const uint64_t wanted = bytes == 0 ? 1 : bytes;  // posix_memalign may return null for 0 bytes
   if (posix_memalign(&memory, alignment_for(bytes), wanted) != 0) return refusal;
-  // A wish: without it everything works as well, only slower. Whole pages only, so that no memory is spent on it.
+  // Only a hint: without it everything works, but slower. Whole huge pages only, so that none is partly unused.
   if (bytes >= kWorthHugePages) madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
   return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(static_cast<std::byte*>(memory), bytes));
 }

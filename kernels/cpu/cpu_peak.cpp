@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// As much work as an item can have: each thread gets one.
+// An item cost so high that every thread gets an item.
 constexpr uint64_t kMuchWork = 1ULL << 32U;
 constexpr double kSampleSeconds = 0.01;
 
@@ -23,7 +23,7 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The most a second of what `work` returns, over some `seconds`.
+// The highest rate of `work` in units per second, over about `seconds` seconds. `work` returns its number of units.
 double best_rate(double seconds, const std::function<uint64_t()>& work) {
   double best = 0;
   const auto start = Clock::now();
@@ -56,7 +56,7 @@ uint64_t sum_words(Workers& workers, std::span<const std::byte> bytes) {
 }
 
 uint64_t sum_rows(std::span<const std::byte> bytes) {
-  constexpr size_t kRows = 4, kRowWords = 896, kLineWords = 8;  // of V3's experts, 7,168 bytes
+  constexpr size_t kRows = 4, kRowWords = 896, kLineWords = 8;  // rows of V3's experts: 7,168 bytes
   const auto* words = reinterpret_cast<const uint64_t*>(bytes.data());
   uint64_t sum = 0;
   for (size_t group = 0; group + kRows * kRowWords <= bytes.size() / sizeof(uint64_t); group += kRows * kRowWords) {
@@ -77,7 +77,7 @@ Result<CpuPeak> measure_cpu_peak(const CpuOptions& options, const PeakEffort& ef
   std::ranges::fill(host_bytes(*memory), std::byte{1});
   Workers workers(options.threads);
   CpuPeak peak;
-  volatile uint64_t seen = 0;  // or nothing need be read
+  volatile uint64_t seen = 0;  // keeps the reads from being optimised away
   peak.bytes_per_second = best_rate(effort.seconds / 2, [&] {
     seen = sum_words(workers, host_bytes(*memory));
     return memory->size_bytes();

@@ -23,7 +23,7 @@
 namespace dspack::kernels {
 namespace {
 
-/// What a live position is now; the rows from there on must exist.
+/// The current value of a live position. Checks that the rows from there on fit.
 uint32_t position_now(const LivePosition& live, uint32_t first, uint32_t rows) {
   if (live.empty()) return first;
   const uint64_t now = uint64_t{first} + *reinterpret_cast<const uint32_t*>(host(live.value));
@@ -48,7 +48,7 @@ PairTask pair(const Rows& to, const Rows& from) {
           .cols = to.cols};
 }
 
-/// Calls part(head, begin, end) for the pieces of [begin, end) that lie in one head of `per_head` items.
+/// Calls part(head, begin, end) for the pieces of [begin, end) within one head of `per_head` items.
 template <class Part>
 void for_each_head(uint32_t begin, uint32_t end, uint32_t per_head, Part part) {
   while (begin < end) {
@@ -59,7 +59,7 @@ void for_each_head(uint32_t begin, uint32_t end, uint32_t per_head, Part part) {
   }
 }
 
-/// Everything that was enqueued before it has run.
+/// An event that is always reached: the CPU device runs operations immediately.
 class Now final : public Event {
  public:
   [[nodiscard]] bool is_reached() override { return true; }
@@ -111,7 +111,7 @@ class CpuQueue final : public Queue {
   void run_expert_parts(const ExpertPartsArgs& args) override;
   void argmax(const Rows& x, Slice ids) override;
   void sample(const SampleArgs& args) override;
-  // Everything here has run when it returns: there is nothing to gain by recording.
+  // Operations have run when they return, so recording would gain nothing.
   std::unique_ptr<Step> record(const std::function<void()>&) override { return nullptr; }
   void run(Step&) override { DSPACK_CHECK(false, "the CPU device records nothing"); }
 
@@ -177,7 +177,7 @@ void CpuQueue::head_linear_transposed(const HeadLinearArgs& args) {
   if (args.rows == 0) return;
   const auto function = ops_.columns[static_cast<size_t>(args.weight.coding)];
   const MatrixView matrix = view_of(args.weight);
-  // A part is a run of whole vectors of columns, so that no part begins with a ragged one.
+  // Parts are runs of whole vectors of columns, so that no part begins with a ragged vector.
   constexpr uint32_t kUnit = 64;
   const uint32_t units = (args.weight.in - 1) / kUnit + 1;
   const uint64_t cost = uint64_t{args.rows_used} * args.rows * kUnit;
@@ -210,7 +210,7 @@ void CpuQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y)
 
 void CpuQueue::layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon, const Rows& y) {
   check_layer_norm(x, gain, bias, y);
-  constexpr uint64_t kCost = 8;  // of sums in double precision, in multiply-adds
+  constexpr uint64_t kCost = 8;  // cost of sums in double precision, in multiply-adds
   workers_.split(x.rows, kCost * x.cols, [&](uint32_t begin, uint32_t end) {
     for (uint64_t row = begin; row < end; ++row) {
       layer_norm_row(floats(x.data) + row * x.stride, floats(gain), floats(bias), epsilon, x.cols,
@@ -342,7 +342,7 @@ void CpuQueue::store_rows(Slice to, Dtype dtype, const Rows& from, const LivePos
 void CpuQueue::store_latents(Slice to, LatentShape shape, const Rows& from, const LivePosition& live) {
   check_stored_latents(from, to, shape, live);
   if (from.rows == 0) return;
-  constexpr uint64_t kCost = 8;  // of dividing and rounding, in multiply-adds
+  constexpr uint64_t kCost = 8;  // cost of division and rounding, in multiply-adds
   to = to.at(position_now(live, 0, from.rows) * fp8_row(shape).bytes);
   workers_.split(from.rows, kCost * from.cols, [&](uint32_t begin, uint32_t end) {
     store_latent_rows(host(to), shape, floats(from.data), from.stride, {begin, end});
@@ -352,7 +352,7 @@ void CpuQueue::store_latents(Slice to, LatentShape shape, const Rows& from, cons
 void CpuQueue::store_fp8_rows(Slice codes, Slice scales, const Rows& from, const LivePosition& live) {
   check_stored_fp8_rows(from, codes, scales, live);
   if (from.rows == 0 || from.cols == 0) return;
-  constexpr uint64_t kCost = 8;  // of dividing and rounding, in multiply-adds
+  constexpr uint64_t kCost = 8;  // cost of division and rounding, in multiply-adds
   const uint64_t first = position_now(live, 0, from.rows);
   workers_.split(from.rows, kCost * from.cols, [&](uint32_t begin, uint32_t end) {
     store_fp8_values(host(codes) + first * from.cols, floats(scales) + first, floats(from.data),
@@ -363,7 +363,7 @@ void CpuQueue::store_fp8_rows(Slice codes, Slice scales, const Rows& from, const
 void CpuQueue::silu_multiply(const Rows& gate, const Rows& up, float limit) {
   check_same_shape(gate, up);
   const PairTask task = pair(gate, up);
-  constexpr uint64_t kExpCost = 4;  // in multiply-adds that wait for memory
+  constexpr uint64_t kExpCost = 4;  // in memory-bound multiply-adds
   workers_.split(gate.rows, kExpCost * gate.cols, [&](uint32_t begin, uint32_t end) {
     ops_.silu_multiply(task, limit, {begin, end});
   });

@@ -1,4 +1,4 @@
-// The queue of the CPU device: checks an operation, turns its slices into pointers, splits it over the workers.
+// The queue of the CPU device: checks an operation, turns its slices into pointers, and splits it over the workers.
 // Threads: one thread at a time. Lifetime: borrows the table (static) and the workers (owned by the device).
 // Errors: shapes that do not fit, and buffers of another device, are programming errors.
 #pragma once

@@ -1,14 +1,11 @@
-// How stored elements become FP32 on a CPU, without rounding: one type for each coding, and the list of them.
-// For the instruction set files only (see table.inl.h). Each type has
-//   kCoding   what it is for
-//   kBits     of a code
-//   kUnit     what the loaded value must still be multiplied with; being a power of two, it moves into the scale
-//   without
-//             rounding
-//   kHasLines   load_line gives all four vectors of 64 codes that lie side by side, for less
-//   kHasColumns   columns gives the values of four bytes in each lane: first codes of all lanes, second ones, ..
-//   load      16 codes that lie side by side, by what the instruction set's vector V offers; of codes with zero points
-//             before these are taken away
+// Decoders of stored elements to FP32 on a CPU, without rounding: one type per coding, and the list of them. For the
+// instruction set files only (see table.inl.h). Each type has
+//   kCoding       its coding
+//   kBits         bits per code
+//   kUnit         factor that the loaded value still needs; a power of two, so folding it into the scale is exact
+//   kHasLines     load_line returns all four vectors of 64 adjacent codes, more cheaply
+//   kHasColumns   columns returns the values of each lane's four bytes: the first codes of all lanes, the second, ..
+//   load          16 adjacent codes, using the instruction set's vector V; zero points are not yet subtracted
 #pragma once
 
 #include <cstddef>
@@ -22,7 +19,7 @@ namespace {
 
 constexpr uint32_t kLanes = 16;
 
-/// What has no way but `load`.
+/// For codings that have only `load`.
 struct LoadByVector {
   static constexpr bool kHasLines = false;
   static constexpr bool kHasColumns = false;
@@ -58,13 +55,13 @@ struct LoadF16 : LoadByVector {
 struct LoadE4m3 : LoadByVector {
   static constexpr Coding kCoding = Coding::f8_e4m3;
   static constexpr uint32_t kBits = 8;
-  static constexpr float kUnit = 256.0F;  // E4M3 has bias 7, the half that it is shifted into has 15
+  static constexpr float kUnit = 256.0F;  // E4M3 has bias 7, the half that its bits are shifted into has 15
   template <class V>
   static V load(const std::byte* from) {
     return V::load_e4m3_over_256(from);
   }
 };
-// The same, but a NaN code gives some number: for loops that watch for the two codes by other means.
+// Same, but a NaN code gives an arbitrary number: for loops that detect NaN codes by other means.
 struct LoadE4m3Unmended : LoadE4m3 {
   template <class V>
   static V load(const std::byte* from) {
@@ -82,7 +79,7 @@ struct LoadI8 : LoadByVector {
   }
 };
 
-/// Codes of four bits: kValues has what they mean.
+/// Four-bit codes, whose values are L::kValues.
 template <class L>
 struct LoadNibbles : LoadByVector {
   static constexpr uint32_t kBits = 4;
@@ -107,7 +104,7 @@ struct LoadI4 : LoadNibbles<LoadI4> {
 };
 struct LoadE2m1 : LoadNibbles<LoadE2m1> {
   static constexpr Coding kCoding = Coding::e2m1;
-  static constexpr float kUnit = 0.5F;  // twice the value is whole
+  static constexpr float kUnit = 0.5F;  // twice the value is an integer
   alignas(16) static constexpr int8_t kValues[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 };
 
@@ -124,7 +121,7 @@ struct LoadList {
 /// In the order of Coding.
 using Loads = LoadList<LoadF32, LoadBf16, LoadF16, LoadE4m3, LoadI8, LoadI4, LoadE2m1, LoadU4>;
 
-/// Bytes of `count` codes side by side, a multiple of 16 of them or the last ones of a row.
+/// Bytes of `count` adjacent codes: a multiple of 16 codes, or the last codes of a row.
 template <class L>
 constexpr size_t bytes_for(size_t count) {
   return (count * L::kBits + 7) / 8;

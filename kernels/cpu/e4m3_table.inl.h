@@ -7,7 +7,7 @@
 namespace dspack::kernels {
 namespace {
 
-/// BF16 of the magnitudes, by halves, each times 2^`power`. The code 0x7f is NaN.
+/// BF16 values of the magnitudes times 2^`power`, split into low and high bytes. The code 0x7f is NaN.
 struct E4m3Table {
   alignas(64) uint8_t low[128] = {};
   alignas(64) uint8_t high[128] = {};

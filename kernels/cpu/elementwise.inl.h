@@ -9,11 +9,10 @@ namespace dspack::kernels {
 namespace {
 
 // exp: x = n ln 2 + r, |r| <= ln 2 / 2; exp(r) by the polynomial of Cephes expf (degree 6, Moshier 1992); times 2^n in
-// two factors, so that results below the smallest normal number and above the largest come out as they should. Error:
-// at most 1.01 units in the last place, 0.75 of the smallest number below the normal range (measured over every third
-// float from -105 to 90, 2026-11).
+// two factors, so that subnormal results and overflow come out right. Error: at most 1.01 ulp, in the subnormal range
+// 0.75 of the smallest number (measured over every third float from -105 to 90, 2026-11).
 
-/// The nearest integer (ties to even) of |value| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction.
+/// The nearest integer (ties to even) for |value| < 2^22: adding 1.5 * 2^23 leaves no fraction bits.
 template <class V>
 V round_to_integer(V value) {
   const V magic = V::set(12582912.0F);
@@ -39,7 +38,7 @@ V exponential(V argument) {
   return V::mul(V::mul(p, V::power_of_two(half)), V::power_of_two(V::sub(n, half)));
 }
 
-/// to[i] = operation(to[i], from[i]) for i < n; a ragged end is computed on zeros and cut off.
+/// to[i] = operation(to[i], from[i]) for i < n; a ragged end is padded with zeros and truncated.
 template <class V, class Operation>
 void update_row(float* to, const float* from, uint32_t n, Operation operation) {
   uint32_t i = 0;
@@ -80,7 +79,7 @@ void rms_norm_rows(const NormTask& task, RowRange rows) {
   }
 }
 
-/// gate / (1 + exp(-gate)) * up, of limited values; min and max leave a NaN what it is.
+/// gate / (1 + exp(-gate)) * up, of clamped values; min and max preserve a NaN.
 template <class V>
 void silu_multiply_rows(const PairTask& task, float limit, RowRange rows) {
   const V most = V::set(limit);
@@ -104,7 +103,7 @@ void add_rows(const PairTask& task, RowRange rows) {
   }
 }
 
-/// From zero, one fma per slot.
+/// Sums from zero, one fma per slot.
 template <class V>
 void combine_rows(const CombineTask& task, RowRange rows) {
   for (uint32_t row = rows.begin; row < rows.end; ++row) {

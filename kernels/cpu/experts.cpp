@@ -9,7 +9,7 @@
 namespace dspack::kernels {
 namespace {
 
-// That an expert multiplies at once, so that its weights are read from memory once for so many rows.
+// Most rows that an expert multiplies at once, reading its weights from memory once for all of them.
 constexpr uint32_t kTileRows = 256;
 constexpr uint64_t kAlignment = 64;
 
@@ -21,7 +21,7 @@ struct Places {
 
 Places lay_out(const ExpertsShape& shape) {
   Places places;
-  // Assignments of one expert are at most one a token.
+  // An expert has at most one assignment per token.
   const uint64_t together = std::min<uint64_t>(kMostRowsTogether, uint64_t{shape.rows} * shape.top_k);
   places.tile_rows = std::min(kTileRows, std::max(shape.rows, static_cast<uint32_t>(together)));
   const uint64_t tile = places.tile_rows;
@@ -58,7 +58,7 @@ void run_grouped_parts(Queue& queue, Products& products, std::span<const ExpertM
   };
   std::vector<Products::Product> first_half;
   std::vector<Products::Product> second_half;
-  std::vector<uint32_t> done;  // parts, in the order of the rows
+  std::vector<uint32_t> done;  // parts, in the order of their rows
   const auto compute = [&] {
     products.multiply(first_half);
     products.multiply(second_half);

@@ -1,6 +1,6 @@
-// The routed experts of a layer on the CPU: tokens grouped by expert, so that each is multiplied once for all of its
-// tokens, results added up in the router's order.
-// Threads: one call at a time a queue. Lifetime: a table borrows the experts' buffers; scratch is borrowed for the
+// The routed experts of a layer on the CPU: tokens are grouped by expert, so that each expert is multiplied once for
+// all of its tokens; results are summed in the router's order.
+// Threads: one call per queue at a time. Lifetime: a table borrows the experts' buffers; scratch is borrowed for the
 // call. Errors: none; shapes have been checked.
 #pragma once
 
@@ -24,10 +24,10 @@ class CpuExpertTable final : public ExpertTable {
 
 [[nodiscard]] uint64_t grouped_experts_scratch_bytes(const ExpertsShape& shape);
 
-/// By the other operations of `queue`. ids: those of args, which the host can read.
+/// Uses other operations of `queue`. `ids`: args.ids, readable by the host.
 void run_experts_grouped(Queue& queue, Products& products, const CpuExpertTable& table, std::span<const uint32_t> ids,
                          const ExpertsArgs& args);
-/// The same of single experts, without the sum. `experts`: those of the table, or the one.
+/// Same for single experts, without the sum. `experts`: all experts of the table, or args.experts.
 void run_grouped_parts(Queue& queue, Products& products, std::span<const ExpertMatrices> experts,
                        const ExpertPartsArgs& args);
 

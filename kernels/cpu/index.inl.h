@@ -1,12 +1,12 @@
 // Scores of the lightning indexer (kernels::ChooseArgs). For the instruction set files only (see table.inl.h).
 //
-// Sixteen positions are the lanes of a vector: their keys are transposed, a tile of positions at a time, which stays in
-// the first-level cache while all heads of some rows are multiplied with it.
+// The lanes of a vector are 16 positions: their keys are transposed, a tile of positions at a time, and the tile stays
+// in the L1 cache while all heads of some rows are multiplied with it.
 //
 //   keys [positions][dim] -> tile [dim][64] -> for some heads: fma over dim -> * scale -> max(0) -> fma over heads
 //
-// A score is one chain of fma over the dimensions for each head, from zero, and one over the heads: it depends on its
-// row and its position alone.
+// A score is one chain of fma over the dimensions for each head, from zero, and one over the heads, so it depends only
+// on its row and its position.
 #pragma once
 
 #include "kernels/cpu/dot_tile.inl.h"
@@ -16,7 +16,8 @@
 namespace dspack::kernels {
 namespace {
 
-/// The keys of `n` positions (at most 16) from `first` on become 16 columns of the tile, in FP32; zeros fill the rest.
+/// Transposes the keys of `n` positions (at most 16) from `first` on to 16 columns of the tile, in FP32, padded with
+/// zeros.
 template <class V, class L>
 void transpose_keys(const IndexScoresTask& task, uint32_t first, uint32_t n, float* columns) {
   const size_t row_bytes = bytes_for<L>(task.dim);
@@ -39,7 +40,7 @@ void transpose_keys(const IndexScoresTask& task, uint32_t first, uint32_t n, flo
   }
 }
 
-/// Adds T heads, `head` being the first counted over all rows, to the scores of 16 J positions.
+/// Adds T heads from `head` on (counted over all rows) to the scores of 16 J positions.
 template <class V, uint32_t J, uint32_t T>
 void add_heads(const IndexScoresTask& task, const float* columns, size_t head, const V (&scale)[J], V (&scores)[J]) {
   V acc[J][T] = {};
@@ -57,11 +58,11 @@ void add_heads(const IndexScoresTask& task, const float* columns, size_t head, c
   for (uint32_t t = 0; t < T; ++t) {
     const V weight = V::set(task.weights[head + t]);
     for (uint32_t j = 0; j < J; ++j)
-      scores[j] = V::fma(weight, V::max(V::zero(), V::mul(acc[j][t], scale[j])), scores[j]);  // keeps a NaN
+      scores[j] = V::fma(weight, V::max(V::zero(), V::mul(acc[j][t], scale[j])), scores[j]);  // max keeps a NaN
   }
 }
 
-/// A row's scores of 16 J positions of the tile.
+/// Computes a row's scores of 16 J positions of the tile.
 template <class V, class L, uint32_t J>
 void score_positions(const IndexScoresTask& task, uint32_t row, const float* columns, const float* scales,
                      float* scores) {

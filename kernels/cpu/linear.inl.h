@@ -1,7 +1,7 @@
 // y = x W^T over a range of outputs. For the instruction set files only (see table.inl.h).
 //
-// Weights go from memory through registers into the tile, once for each four rows of x: for a decoded token, and drafts
-// to verify. Many rows are the affair of panels.inl.h, with the same bits.
+// Streams weights from memory through registers into the tile, once per four rows of x: for a decoded token, and drafts
+// to verify. For many rows see panels.inl.h, which gives the same bits.
 #pragma once
 
 #include "kernels/cpu/dot_tile.inl.h"
@@ -17,7 +17,7 @@ const std::byte* weight_at(const MatrixView& matrix, uint32_t row, uint32_t colu
   return matrix.planes[kCodes] + row * bytes_for<L>(matrix.in) + bytes_for<L>(column);
 }
 
-/// What a tile of `direct_tile` keeps per output besides its sums: nothing, for types whose load is exact as it stands.
+/// NaN detection per output of a `direct_tile`; none for types whose load is exact.
 struct NoWatch {
   static constexpr bool kNeeded = false;
   [[nodiscard]] bool found() const { return false; }
@@ -26,24 +26,24 @@ template <class V, class L>
 struct WatchOf {
   using Type = NoWatch;
 };
-// Looking for NaN in 64 codes at once costs a third of mending each vector (0.8 times the time in the cache, measured
-// 2026-11 on Zen 4). One such code makes the whole output NaN, whatever it is multiplied with.
+// Detecting NaN codes 64 at a time costs a third of correcting each vector (0.8 times the total time from cache,
+// measured 2026-11 on Zen 4). One NaN code makes the whole output NaN, whatever its factor is.
 template <class V>
 struct WatchOf<V, LoadE4m3> {
   using Type = typename V::NanWatch;
 };
 
-/// The outputs of a tile, one from each of O equal parts of a range. So tile after tile reads O long runs of memory,
-/// which the processor's own prefetching follows best. One row of FP8 on two threads that read 33 GB/s (Sapphire
-/// Rapids, 2026-11): 32 to 36 GB/s with rows of 1.5 to 16 KB; with O neighbouring rows a tile 23 GB/s where they have
-/// 1.5 KB, 30 GB/s where they have 7.
+/// The outputs of a tile, one from each of O equal parts of a range, so that consecutive tiles read O long runs of
+/// memory, which the hardware prefetcher follows best. One row of FP8 on two threads that read 33 GB/s (Sapphire
+/// Rapids, 2026-11): 32 to 36 GB/s with rows of 1.5 to 16 KB; with O neighbouring rows per tile 23 GB/s for rows of 1.5
+/// KB, 30 GB/s for 7 KB.
 struct TileOutputs {
   uint32_t first = 0;
   uint32_t apart = 0;
   [[nodiscard]] uint32_t at(uint32_t o) const { return first + o * apart; }
 };
 
-/// add_dots for weights that come from memory.
+/// add_dots for weights that stream from memory.
 template <class V, class L, uint32_t O, uint32_t T, class Watch>
 inline void stream_dots(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t n, V (&acc)[O][T],
                         Watch (&watch)[O]) {
@@ -78,7 +78,7 @@ inline void stream_dots(const std::byte* const (&w)[O], const float* const (&x)[
   if (i < n) tail_dots<V, L, O, T>(w, x, i, n - i, acc);
 }
 
-/// T rows of x from `row` on. Scales are FP32 as they stand (check_weight).
+/// Computes T rows of x from `row` on. Scales are plain FP32 (check_weight).
 template <class V, class L, uint32_t O, uint32_t T>
 void direct_tile(const LinearTask& task, const TileOutputs& outputs, uint32_t row) {
   const MatrixView& matrix = task.matrix;
@@ -109,7 +109,7 @@ void direct_tile(const LinearTask& task, const TileOutputs& outputs, uint32_t ro
   }
 }
 
-/// add_vectors in the order of lanes that codes of four bits have for less (V::pair_lanes).
+/// add_vectors in the lane order that is cheaper for four-bit codes (V::pair_lanes).
 template <class V, class L, uint32_t O, uint32_t T, class Zeros>
 inline void add_paired(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t i, V (&acc)[O][T],
                        const Zeros& zeros) {
@@ -123,7 +123,7 @@ inline void add_paired(const std::byte* const (&w)[O], const float* const (&x)[T
   }
 }
 
-/// tail_dots on sums of their own, for what has an address is not kept in registers.
+/// tail_dots on a copy of the sums: `acc` would leave its registers if its address were taken.
 template <class V, class L, uint32_t O, uint32_t T, class Zeros>
 void add_rest(const std::byte* const (&w)[O], const float* const (&x)[T], uint32_t i, uint32_t n, V (&acc)[O][T],
               const Zeros& zeros) {
@@ -139,9 +139,10 @@ void add_rest(const std::byte* const (&w)[O], const float* const (&x)[T], uint32
   }
 }
 
-/// The same for packed codes in small groups: both sums of an output are in use all the time. Groups of N vectors, all
-/// of them; 0: of any size. A size that the compiler knows keeps the sums in registers (one row, groups of 32, a
-/// thread: 14.8 and 18.0 G weights/s, scales decoded by type included, measured 2026-11 on Sapphire Rapids).
+/// direct_tile for packed codes in small groups, which keep both sums of an output (block and total) busy. N: vectors
+/// per group, all groups whole; 0: groups of any size. A compile-time N keeps the sums in registers (one row, groups of
+/// 32, per thread: 18.0 G weights/s instead of 14.8, including decoding scales by type, measured 2026-11 on Sapphire
+/// Rapids).
 template <class V, class L, uint32_t O, uint32_t T, uint32_t N>
 void packed_tile(const LinearTask& task, const TileOutputs& outputs, uint32_t row) {
   const MatrixView& matrix = task.matrix;

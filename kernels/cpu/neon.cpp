@@ -1,4 +1,4 @@
-// The table for AArch64, of which NEON is a part everywhere: four registers are one vector of 16 lanes.
+// The table for AArch64, which always has NEON: four registers are one vector of 16 lanes.
 #include <arm_neon.h>
 
 #include "kernels/cpu/table.inl.h"
@@ -33,7 +33,7 @@ struct Vec128x4 {
     return {vld1q_f32(from), vld1q_f32(from + 4), vld1q_f32(from + 8), vld1q_f32(from + 12)};
   }
   static Vec128x4 load_f32(const std::byte* from) { return load(reinterpret_cast<const float*>(from)); }
-  // Elements of 16 bits may lie at any byte, so bytes are loaded.
+  // Elements of 16 bits may be unaligned, so bytes are loaded.
   static uint16x8_t load_words(const std::byte* from) {
     return vreinterpretq_u16_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(from)));
   }
@@ -55,13 +55,13 @@ struct Vec128x4 {
             vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_high_s16(hi))};
   }
   static Vec128x4 load_i8(const std::byte* from) { return widen_i8(vld1q_s8(reinterpret_cast<const int8_t*>(from))); }
-  // The halves of eight bytes side by side, each looked up.
+  // Looks up the nibbles of eight bytes, low half first.
   static Vec128x4 load_nibbles(const std::byte* from, const int8_t (&values)[16]) {
     const uint8x8_t bytes = vld1_u8(reinterpret_cast<const uint8_t*>(from));
     const uint8x8_t low = vand_u8(bytes, vdup_n_u8(0xf)), high = vshr_n_u8(bytes, 4);
     return widen_i8(vqtbl1q_s8(vld1q_s8(values), vcombine_u8(vzip1_u8(low, high), vzip2_u8(low, high))));
   }
-  // Of each four bytes the low and the high halves are looked up; then every byte becomes a vector.
+  // Looks up the low and the high nibbles of every four bytes; then each byte of the results becomes a vector.
   static void nibble_columns(Vec128x4 codes, const int8_t (&values)[16], Vec128x4 (&columns)[8]) {
     const int8x16_t table = vld1q_s8(values);
     const auto low = [table](float32x4_t bytes) {
@@ -80,9 +80,9 @@ struct Vec128x4 {
       columns[i] = each(value, found[i % 2]);
     }
   }
-  // As in avx2.cpp: s eeee mmm becomes the half s 0eeee mmm0000000, which is the value / 256. The sign comes from
-  // sign extension; the mask clears its second copy. The NaN codes come out as 480 / 256 unless they are set to a
-  // half that is NaN.
+  // As in avx2.cpp: s eeee mmm becomes the half s 0eeee mmm0000000, which is value / 256. The sign comes from sign
+  // extension; the mask clears its second copy. NaN codes become 480 / 256 unless they are replaced by a half that is
+  // NaN.
   static uint16x8_t mask_e4m3(int16x8_t wide) {
     return vandq_u16(vreinterpretq_u16_s16(wide), vdupq_n_u16(0xbfff));
   }
@@ -116,14 +116,14 @@ struct Vec128x4 {
   static Vec128x4 div(Vec128x4 a, Vec128x4 b) {
     return each([](auto x, auto y) { return vdivq_f32(x, y); }, a, b);
   }
-  // Not vminq_f32 and vmaxq_f32: these give NaN where either operand is NaN, and tell -0 from 0.
+  // Not vminq_f32 and vmaxq_f32, which return NaN if either operand is NaN, and distinguish -0 from 0.
   static Vec128x4 min(Vec128x4 a, Vec128x4 b) {
     return each([](auto x, auto y) { return vbslq_f32(vcltq_f32(x, y), x, y); }, a, b);
   }
   static Vec128x4 max(Vec128x4 a, Vec128x4 b) {
     return each([](auto x, auto y) { return vbslq_f32(vcgtq_f32(x, y), x, y); }, a, b);
   }
-  static Vec128x4 power_of_two(Vec128x4 n) {  // n + 127 lands in the low bits of n + 127 + 1.5 * 2^23
+  static Vec128x4 power_of_two(Vec128x4 n) {  // the low bits of n + 127 + 1.5 * 2^23 hold n + 127
     const auto power = [](float32x4_t x) {
       const float32x4_t biased = vaddq_f32(x, vdupq_n_f32(12582912.0F + 127.0F));
       return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(biased), 23));
@@ -141,7 +141,8 @@ struct Vec128x4 {
     c = vreinterpretq_f32_f64(vtrn2q_f64(ab_even, cd_even));
     d = vreinterpretq_f32_f64(vtrn2q_f64(ab_odd, cd_odd));
   }
-  // Four vectors hold four squares. Each is turned; then square j of these vectors is square i of vectors 4 j and on.
+  // Four vectors hold four squares. Each square is transposed; then square j of vectors 4 i .. becomes square i of
+  // vectors 4 j ...
   static void transpose(Vec128x4 (&m)[16]) {
     float32x4_t squares[4][4][4];  // vectors, registers, rows
 #pragma GCC unroll 16
@@ -168,7 +169,7 @@ struct Vec128x4 {
       const uint8x16_t bits = vorrq_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(codes)), vdupq_n_u8(0x80));
       return vceqq_u8(bits, vdupq_n_u8(0xff));
     }
-    void see(const std::byte* codes) {  // 64 of them
+    void see(const std::byte* codes) {  // 64 codes
       seen = vorrq_u8(seen, vorrq_u8(vorrq_u8(nan_codes(codes), nan_codes(codes + 16)),
                                      vorrq_u8(nan_codes(codes + 32), nan_codes(codes + 48))));
     }

@@ -1,17 +1,16 @@
-// The operations of one instruction set: a table of functions over pointers and ranges, and the choice of a table.
+// The operations of one instruction set: a table of functions over pointers and ranges, and the selection of a table.
 //
-// Every table computes the same bits (NaN may differ from NaN). All arithmetic runs on 16 lanes whatever the width of
-// the registers, every fused multiply-add is explicit, and the orders below are fixed, so neither the instruction set,
-// nor the tile, nor the number of rows or threads can change a result:
-//   dot product   lane l sums the terms i = l (mod 16) of one scale block, ascending in i, from zero, by fma; the
-//   sixteen
+// Every table computes the same bits (NaN payloads may differ). All arithmetic runs on 16 lanes regardless of register
+// width, every fused multiply-add is explicit, and the orders below are fixed, so no result depends on the instruction
+// set, the tile, or the number of rows or threads:
+//   dot product   lane l sums the terms i = l (mod 16) of one scale block, ascending in i, from zero, by fma; the 16
 //                 totals then take fma(block sum, scale, total), block by block; last, lanes are added 8 apart, 4,
-//                 2, 1. A ragged end is filled with zeros.
+//                 2, 1. A ragged end is padded with zeros.
 //   column sum    one chain per column: fma over the rows of a scale block, ascending, then fma with the scale.
 //   index scores  fma over the dimensions for each head, fma over the heads; no sum over lanes (index.inl.h)
-//   attention     blocks of 64 positions, counted from the first that a row sees, with a running maximum.
-// Threads: the functions are pure but for their outputs. Lifetime: pointers are borrowed for the call; pointers to FP32
-// are 4-byte aligned and no more. Errors: none; shapes have been checked by the queue.
+//   attention     blocks of 64 positions, counted from the row's first visible position, with a running maximum.
+// Threads: the functions are pure except for their outputs. Lifetime: pointers are borrowed for the call; pointers to
+// FP32 need only 4-byte alignment. Errors: none; the queue has checked shapes.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +30,9 @@ struct RowRange {
   uint32_t end = 0;
 };
 
-/// A weight matrix in host memory. There is always a scale: a matrix without one points at 1.0 and is one block.
+/// A weight matrix in host memory. Always has a scale: an unscaled matrix points at 1.0 as a single block.
 struct MatrixView : WeightAt<const std::byte*> {
-  uint32_t scale_stride = 0;  // scales in a row of scales
+  uint32_t scale_stride = 0;  // scales per row of scales
 };
 
 /// y[r * y_stride + o - outputs.begin] = dot(x row r, matrix row o) for every o in outputs.
@@ -47,11 +46,11 @@ struct LinearTask {
   uint32_t rows = 0;
 };
 
-/// Rows of x that one PanelTask has at most.
+/// Most rows of x in one PanelTask.
 inline constexpr uint32_t kMostPanelRows = 96;
 
-/// Groups of PanelOps::group_rows rows of x [rows, in], laid out for products with matrices of such blocks of scales.
-/// `to`: of all groups.
+/// Packs groups of PanelOps::group_rows rows of x [rows, in] for products with matrices whose scale blocks have
+/// `block_in` columns. `to`: start of the memory for all groups.
 struct PackingTask {
   const float* x = nullptr;
   uint64_t x_stride = 0;
@@ -62,7 +61,7 @@ struct PackingTask {
   float* to = nullptr;
 };
 
-/// As LinearTask, of an x that has been packed, and of kMostPanelRows rows at most.
+/// As LinearTask, with packed x of at most kMostPanelRows rows.
 struct PanelTask {
   MatrixView matrix;
   RowRange outputs;
@@ -70,10 +69,10 @@ struct PanelTask {
   float* y = nullptr;
   uint64_t y_stride = 0;
   uint32_t rows = 0;
-  std::byte* scratch = nullptr;  // of kPanelScratchBytes, 64-byte aligned, for this call alone
+  std::byte* scratch = nullptr;  // kPanelScratchBytes, 64-byte aligned, used by this call only
 };
 
-/// Of every instruction set (panels.inl.h).
+/// Enough for every instruction set (panels.inl.h).
 inline constexpr uint64_t kPanelScratchBytes = 1100ULL << 10;
 
 /// Exact products of many rows.
@@ -97,12 +96,13 @@ struct ColumnsTask {
   uint32_t rows = 0;
 };
 
-/// Columns that a product in precision bf16 adds up before it adds to its sum (rounded.inl.h).
+/// Columns whose products precision bf16 sums before it adds them to the total (rounded.inl.h).
 inline constexpr uint32_t kRoundedStep = 32;
-/// Rows of x that are laid out together when they are rounded.
+/// Rows of x that are rounded and laid out together.
 inline constexpr uint32_t kRoundedGroup = 16;
 
-/// Groups of rows of x [rows, in] rounded to BF16, in the form that the same RoundedOps multiply. `to`: of all rows.
+/// Rounds groups of rows of x [rows, in] to BF16, in the layout that the same RoundedOps multiply. `to`: start of all
+/// rows.
 struct RoundingTask {
   const float* x = nullptr;
   uint64_t x_stride = 0;
@@ -112,8 +112,7 @@ struct RoundingTask {
   std::byte* to = nullptr;  // 64-byte aligned
 };
 
-/// As LinearTask, of an x that has been rounded. Blocks of scales are whole steps of kRoundedStep columns, or whole
-/// rows; scales are FP32.
+/// As LinearTask, with rounded x. Scale blocks are whole steps of kRoundedStep columns, or whole rows; scales are FP32.
 struct RoundedTask {
   MatrixView matrix;
   RowRange outputs;
@@ -121,7 +120,7 @@ struct RoundedTask {
   float* y = nullptr;
   uint64_t y_stride = 0;
   uint32_t rows = 0;
-  std::byte* scratch = nullptr;  // of scratch_bytes, 64-byte aligned, for this call alone
+  std::byte* scratch = nullptr;  // scratch_bytes, 64-byte aligned, used by this call only
 };
 
 /// Products in precision bf16.
@@ -129,7 +128,7 @@ struct RoundedOps {
   uint64_t (*x_bytes)(uint32_t rows, uint32_t in);
   void (*round)(const RoundingTask& task);
   uint64_t (*scratch_bytes)(uint32_t in);
-  void (*e4m3)(const RoundedTask& task);  // by the weight's coding; others are multiplied exactly
+  void (*e4m3)(const RoundedTask& task);  // one function per supported coding; other codings are multiplied exactly
   void (*bf16)(const RoundedTask& task);
   uint64_t (*multiply_adds)(uint64_t rounds);  // as CpuOps::multiply_adds
 };
@@ -163,32 +162,32 @@ struct CombineTask {
   uint32_t cols = 0;
 };
 
-/// Positions whose keys an indexer's scores are computed from at once: 64 x 128 values are 32 KB, a first-level cache.
+/// Positions per tile of index keys: 64 x 128 values are 32 KB, the size of an L1 cache.
 inline constexpr uint32_t kIndexTile = 64;
 
 /// scores[r, j] = sum over h of weights[r, h] * max(queries[r, h] . keys[j], 0).
 struct IndexScoresTask {
   const float* queries = nullptr;   // [rows, heads, dim]
   const float* weights = nullptr;   // [rows, heads]
-  const std::byte* keys = nullptr;  // [positions, dim], of the type that the function is for
+  const std::byte* keys = nullptr;  // [positions, dim], in the function's type
   const float* scales = nullptr;    // [positions]; nullptr: 1
   uint32_t rows = 0;
   uint32_t heads = 0;
   uint32_t dim = 0;
   uint32_t positions = 0;
-  float* tile = nullptr;    // [dim, kIndexTile], for this call alone
-  float* scores = nullptr;  // [rows, scores_stride], with room for whole vectors of 16, which may hold anything
+  float* tile = nullptr;    // [dim, kIndexTile], used by this call only
+  float* scores = nullptr;  // [rows, scores_stride]; padded to whole vectors of 16, whose padding may be overwritten
   uint64_t scores_stride = 0;
 };
 
-/// Positions that attention works on at once: of V3, 64 x 576 values are 147 KB and stay in the second-level cache.
+/// Positions that attention processes at once: for V3, 64 x 576 values are 147 KB and stay in the L2 cache.
 inline constexpr uint32_t kAttendPositions = 64;
 
 /// MlaAttendArgs on host pointers. An item is one head of one row: item = row * heads + head.
 struct AttendTask {
   const float* query_latent = nullptr;
   const float* query_rope = nullptr;
-  const std::byte* cache = nullptr;  // of the type that the function is for
+  const std::byte* cache = nullptr;  // in the function's type
   float* out = nullptr;
   uint32_t heads = 0;
   uint32_t latent_dim = 0;
@@ -197,13 +196,13 @@ struct AttendTask {
   uint64_t rope_head_stride = 0;
   uint32_t first_position = 0;
   float scale = 0;
-  Fp8Row fp8_row = {};     // of an FP8 cache
-  float* block = nullptr;  // [kAttendPositions, latent_dim + rope_dim]: where rows are decoded, or gathered
-  // Of a choice (kernels::Choice): row r sees chosen[r * most_chosen ..], counts[r] of them; else nullptr.
+  Fp8Row fp8_row = {};     // layout of an FP8 cache's rows
+  float* block = nullptr;  // [kAttendPositions, latent_dim + rope_dim]: decoded or gathered rows
+  // If there is a choice (kernels::Choice), row r sees counts[r] positions, chosen[r * most_chosen ..]; else nullptr.
   const uint32_t* chosen = nullptr;
   const uint32_t* counts = nullptr;
   uint32_t most_chosen = 0;
-  // Of WindowAttendArgs, where `cache` is the ring, and what is chosen are entries; else 0 and nullptr.
+  // For WindowAttendArgs: `cache` is the ring, and `chosen` holds entries; else 0 and nullptr.
   uint32_t window = 0;
   uint32_t ring_rows = 0;
   const std::byte* entries = nullptr;
@@ -211,7 +210,7 @@ struct AttendTask {
   const float* sinks = nullptr;  // [heads]
 };
 
-/// One instruction set. No slot is ever null but those that are said to be.
+/// One instruction set. No pointer is null.
 struct CpuOps {
   std::string_view name;                             // "scalar", "neon", "avx2", "avx512", "vbmi", "avx512bf16", "amx"
   void (*linear[kCodings])(const LinearTask& task);  // by the weight's coding
@@ -233,27 +232,28 @@ struct CpuOps {
   void (*index_f16)(const IndexScoresTask& task);
   void (*index_f8_e4m3)(const IndexScoresTask& task);
   RoundedOps rounded;
-  /// The most that this set computes (peak.inl.h): so many rounds of it. Returns the multiplications.
+  /// Runs `rounds` rounds of peak arithmetic (peak.inl.h). Returns the number of multiplications.
   uint64_t (*multiply_adds)(uint64_t rounds);
 };
 
-/// Products of E4M3 in place of a table's own.
+/// Products of E4M3 that replace a table's own.
 struct E4m3Ops {
   void (*linear)(const LinearTask& task);
   void (*panels)(const PanelTask& task);
   void (*columns)(const ColumnsTask& task);
 };
 
-/// What the processor can run, each including all that the table of that name needs. NEON is a part of every AArch64.
+/// Instruction sets of the processor, each including everything that the table of that name needs. Every AArch64 has
+/// NEON.
 struct CpuFeatures {
   bool avx2 = false;        // with FMA and F16C
   bool avx512 = false;      // F, BW, VL and DQ, with the above
   bool vbmi = false;        // AVX-512's VBMI, with the above
   bool avx512bf16 = false;  // with the above
-  bool amx = false;         // tiles of BF16, with the above; and the system lends the tiles
+  bool amx = false;         // BF16 tiles, with the above, if the kernel grants the tile state
 };
 
-/// A table that this program holds, and whether a processor can run it.
+/// A table in this program, and whether a processor can run it.
 struct InstructionSet {
   const CpuOps* ops = nullptr;
   bool (*runs_on)(CpuFeatures have) = nullptr;
@@ -261,10 +261,10 @@ struct InstructionSet {
 
 [[nodiscard]] CpuFeatures detect_cpu_features();
 
-/// The tables of this program, widest first; the last one is scalar and runs anywhere.
+/// All tables of this program, widest first; the last is scalar and runs anywhere.
 [[nodiscard]] std::span<const InstructionSet> instruction_sets();
 
-/// The table called `forced`, or the widest that runs when `forced` is empty. Pure. Errors: unsupported.
+/// The table called `forced`, or if that is empty the widest that runs. Pure. Errors: unsupported.
 [[nodiscard]] Result<const CpuOps*> select_cpu_ops(CpuFeatures have, std::string_view forced);
 
 extern const CpuOps kScalarOps;

@@ -1,15 +1,15 @@
 // y = x W^T for many rows of x. For the instruction set files only (see table.inl.h).
 //
-// Weights of some outputs are decoded once for all rows, and laid out so that a vector holds 16 outputs and no sum goes
-// across its lanes. The order of sums is that of linear.inl.h, whose lane l sums the columns i = l (mod 16) of a block:
-// here every lane class l is summed by itself, for 16 outputs in one vector, and the 16 classes are added up last.
+// The weights of some outputs are decoded once for all rows, and laid out so that a vector holds 16 outputs and no sum
+// crosses lanes. The order of sums is that of linear.inl.h, whose lane l sums the columns i = l (mod 16) of a block:
+// here every lane class l is summed separately, for 16 outputs in one vector, and the 16 classes are added last.
 //
-//   unit      up to 16 columns of one block of scales; of a ragged end the missing ones are zeros
+//   unit      up to 16 columns of one scale block; a ragged end is padded with zeros
 //   window    some units of all columns, decoded for kPanelOutputs outputs:  weights[class][unit][output]
-//   x         packed once a product:                                    [group of rows][class][unit][row of the group]
+//   x         packed once per product:                                [group of rows][class][unit][row of the group]
 //
-// Per step a tile loads a vector for every 16 outputs and one value of x for every row. Blocks' sums and the totals of
-// one class stay in registers while a window is gone through.
+// Per step a tile loads a vector for every 16 outputs and one value of x for every row. Block sums and totals of one
+// class stay in registers across a window.
 #pragma once
 
 #include "kernels/cpu/linear.inl.h"
@@ -20,18 +20,17 @@
 namespace dspack::kernels {
 namespace {
 
-// A class of a window (16 KiB) lies in the first-level cache; the window (256 KiB), the sums (384 KiB and more) and
-// what of x is at work in the second.
+// A class of a window (16 KiB) fits the L1 cache; the window (256 KiB), the sums (384 KiB and more) and the active part
+// of x fit L2.
 constexpr uint32_t kPanelOutputs = 64;
 constexpr uint32_t kPanelUnits = 64;
-// A line more than a class has, for sixteen lines that are as far apart as a multiple of 4 KiB share their places in
-// the first-level cache.
+// One extra cache line per class: addresses a multiple of 4 KiB apart map to the same L1 set.
 constexpr size_t kClassValues = size_t{kPanelUnits} * kPanelOutputs + kLanes;
 
 template <class L>
 constexpr uint32_t kUnitsOfLine = 64 * 8 / (L::kBits * kLanes) > 0 ? 64 * 8 / (L::kBits * kLanes) : 1;
 
-/// How the columns of a matrix fall into units.
+/// The division of a matrix's columns into units.
 struct Units {
   uint32_t in = 0;
   uint32_t block_in = 0;
@@ -82,17 +81,17 @@ void pack_x(const PackingTask& task) {
   }
 }
 
-/// Units of a window that lie in one block of scales.
+/// Consecutive units of a window in one scale block.
 struct Segment {
-  uint32_t begin = 0, end = 0;  // units, from the window's first on
-  bool begins = false;          // with a block
+  uint32_t begin = 0, end = 0;  // unit indices within the window
+  bool begins = false;          // at the start of a block
   bool ends = false;
 };
 
 struct PanelScratch {
   alignas(64) float weights[kLanes][kClassValues];       // [unit][output]
   alignas(64) float scales[kPanelUnits][kPanelOutputs];  // by segment
-  // Sums of a block that goes on in the next window, and of all blocks before it.
+  // Sums of a block that continues in the next window, and totals of all blocks before it.
   alignas(64) float block[kLanes][kMostPanelRows][kPanelOutputs];
   alignas(64) float total[kLanes][kMostPanelRows][kPanelOutputs];
   Segment segments[kPanelUnits];
@@ -100,7 +99,7 @@ struct PanelScratch {
 };
 static_assert(sizeof(PanelScratch) <= kPanelScratchBytes);
 
-/// The zero points of `outputs` outputs in the block of one unit; others' are zero.
+/// The zero points of `outputs` outputs in `block`; zero for the remaining lanes.
 template <class V>
 V zeros_of_unit(const MatrixView& matrix, uint32_t output, uint32_t outputs, uint32_t block) {
   alignas(64) float zeros[kLanes] = {};
@@ -109,7 +108,7 @@ V zeros_of_unit(const MatrixView& matrix, uint32_t output, uint32_t outputs, uin
   return V::load(zeros);
 }
 
-/// A square: 16 columns of 16 outputs, `row_bytes` apart, to its place in each class.
+/// Decodes a square, 16 columns of 16 outputs `row_bytes` apart, to its place in each class.
 template <class V, class L>
 inline void decode_square(const std::byte* from, size_t row_bytes, float* to) {
   V rows[kLanes];
@@ -122,7 +121,7 @@ inline void decode_square(const std::byte* from, size_t row_bytes, float* to) {
     rows[l].store(to + l * kClassValues);
 }
 
-/// The same of fewer columns or outputs; the others become some number.
+/// Same for fewer columns or outputs; the rest become arbitrary numbers.
 template <class V, class L>
 void decode_part(const MatrixView& matrix, uint32_t output, uint32_t outputs, uint32_t column, uint32_t columns,
                  float* to) {
@@ -139,11 +138,11 @@ void decode_part(const MatrixView& matrix, uint32_t output, uint32_t outputs, ui
     rows[l].store(to + l * kClassValues);
 }
 
-/// The squares of a line (64 bytes of each of 16 outputs, from `column` on): codes are turned first, four bytes at a
-/// time, which takes a fraction of the moves that their values would.
+/// Decodes the squares of a line (64 bytes of each of 16 outputs, from `column` on). Transposes the codes, four bytes
+/// at a time, before decoding: a fraction of the moves that transposing values would take.
 template <class V, class L>
 inline void decode_squares(const MatrixView& matrix, uint32_t output, uint32_t column, float* to) {
-  constexpr uint32_t kColumns = 32 / L::kBits;  // of four bytes
+  constexpr uint32_t kColumns = 32 / L::kBits;  // columns in four bytes
   constexpr bool kHasZeros = facts_of(L::kCoding).has_zeros;
   const std::byte* from = weight_at<L>(matrix, output, column);
   const size_t row_bytes = bytes_for<L>(matrix.in);
@@ -154,7 +153,7 @@ inline void decode_squares(const MatrixView& matrix, uint32_t output, uint32_t c
   V::transpose(codes);
   [[maybe_unused]] V zeros = V::zero();
   for (uint32_t i = 0; i < kLanes; ++i) {
-    const uint32_t first = i * kColumns;  // of the line
+    const uint32_t first = i * kColumns;  // first column within the line
     V values[kColumns];
     L::template columns<V>(codes[i], values);
     if constexpr (kHasZeros) {
@@ -170,14 +169,14 @@ inline void decode_squares(const MatrixView& matrix, uint32_t output, uint32_t c
   }
 }
 
-/// Decodes `unit_count` units from `first` on, of `count` outputs from `output` on.
+/// Decodes `unit_count` units from `first` on, for `count` outputs from `output` on.
 template <class V, class L>
 void decode_window(const MatrixView& matrix, const Units& units, uint32_t first, uint32_t unit_count, uint32_t output,
                    uint32_t count, PanelScratch& scratch) {
   const size_t row_bytes = bytes_for<L>(matrix.in);
-  // What is decoded next is asked for now: the processor does not follow so many rows at once.
+  // Prefetches the weights to decode next: the hardware prefetcher cannot follow that many rows at once.
   const bool is_last = first + unit_count >= units.count;
-  // Units lie side by side in the row.
+  // Units are adjacent in the row.
   [[maybe_unused]] const bool are_dense = units.block_in % kLanes == 0 || units.block_in == matrix.in;
   const size_t ahead = is_last ? kPanelOutputs * row_bytes - bytes_for<L>(units.column(first))
                                : bytes_for<L>(size_t{kPanelUnits} * kLanes);
@@ -210,7 +209,7 @@ void decode_window(const MatrixView& matrix, const Units& units, uint32_t first,
   }
 }
 
-/// Cuts a window into segments, and decodes their scales.
+/// Divides a window into segments, and decodes their scales.
 template <class V, class L>
 void cut_window(const MatrixView& matrix, const Units& units, uint32_t first, uint32_t unit_count, uint32_t output,
                 uint32_t count, PanelScratch& scratch) {
@@ -237,8 +236,8 @@ void cut_window(const MatrixView& matrix, const Units& units, uint32_t first, ui
 }
 static_assert(kPanelUnits <= kScaleWindow);
 
-/// One class of a window for K vectors of outputs and T rows. What vectors are stored to may be anything for the
-/// compiler, so all else is in locals; and sums are indexed by the variables of plain loops only: those unroll, and
+/// One class of a window for K vectors of outputs and T rows. Keeps everything but the stored vectors in locals, since
+/// the compiler must assume that stores alias; and indexes sums only by variables of plain loops, which unroll, so that
 /// the arrays stay in registers.
 template <class V, uint32_t K, uint32_t T>
 inline void panel_tile(const float* weights, const float* x, const PanelScratch& scratch, const float* scales,
@@ -272,7 +271,7 @@ inline void panel_tile(const float* weights, const float* x, const PanelScratch&
         weight[k] = V::load(w + k * kLanes);
       for (uint32_t t = 0; t < T; ++t) {
         const V all_x = V::set(value[t]);
-#pragma GCC unroll 8  // of a single vector too, or GCC 12 keeps sums of four registers in memory
+#pragma GCC unroll 8  // even for K = 1, or GCC 12 keeps sums of four registers in memory
         for (uint32_t k = 0; k < K; ++k)
           sum[k][t] = V::fma(weight[k], all_x, sum[k][t]);
       }
@@ -296,7 +295,7 @@ inline void panel_tile(const float* weights, const float* x, const PanelScratch&
   }
 }
 
-/// As many rows as there are, T at most.
+/// Computes `rows` rows, at most T.
 template <class V, uint32_t T>
 void panel_class(uint32_t l, uint32_t vectors, uint32_t row, uint32_t rows, const float* x, bool is_first,
                  PanelScratch& scratch) {
@@ -313,7 +312,7 @@ void panel_class(uint32_t l, uint32_t vectors, uint32_t row, uint32_t rows, cons
                         &scratch.total[l][row][o]);
 }
 
-/// The 16 classes of 16 outputs, added up as V::sum adds lanes.
+/// Sums the 16 classes of 16 outputs in the order in which V::sum adds lanes.
 template <class V>
 V sum_classes(const PanelScratch& scratch, uint32_t row, uint32_t output) {
   V sums[kLanes];

@@ -1,5 +1,5 @@
-// What an instruction set computes at most: fused multiply-adds whose operands stay in registers and do not depend on
-// each other. Included by table.inl.h only.
+// Peak arithmetic of an instruction set: independent fused multiply-adds whose operands stay in registers. Included by
+// table.inl.h only.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace dspack::kernels {
 namespace {
 
-/// Runs `rounds` of them. Returns how many multiplications (and as many additions) that were.
+/// Runs `rounds` rounds of multiply-adds. Returns the number of multiplications (equal to the number of additions).
 template <class V>
 uint64_t multiply_add_rounds(uint64_t rounds) {
   constexpr uint32_t kChains = V::kTileOutputs * V::kTileRows;  // as many accumulators as a product has
@@ -18,9 +18,9 @@ uint64_t multiply_add_rounds(uint64_t rounds) {
   const V factor = V::set(0.5F), term = V::set(1);
   for (uint64_t round = 0; round < rounds; ++round) {
     for (V& sum : sums)
-      sum = V::fma(factor, term, sum);  // to its third operand: some families have no other
+      sum = V::fma(factor, term, sum);  // accumulates into the third operand: some families have no other form
   }
-  // Stored where the compiler must believe that somebody looks, at every lane: what nobody looks at is not computed.
+  // Stores every lane's sum to a volatile, so that the compiler cannot remove the computation.
   for (const V& sum : sums) {
     volatile float seen = sum.sum();
     (void)seen;

@@ -37,7 +37,8 @@ MatrixView view_of(const Weight& weight) {
 
 namespace {
 
-/// What multiplies a matrix in precision bf16; nullptr: its codes are no BF16, or a block of scales ends within a step.
+/// The function that multiplies this matrix in precision bf16; nullptr if its codes do not fit BF16, or a scale block
+/// ends within a step.
 auto rounded_function(const CpuOps& ops, const MatrixView& matrix) {
   const bool is_whole = matrix.block_in >= matrix.in || matrix.block_in % kRoundedStep == 0;
   if (is_whole && matrix.coding == Coding::f8_e4m3) return ops.rounded.e4m3;
@@ -48,8 +49,7 @@ auto rounded_function(const CpuOps& ops, const MatrixView& matrix) {
 constexpr uint64_t kAlignment = 64;
 constexpr uint32_t kRoundedRowsAtOnce = 256;
 
-/// The first of the rest that are multiplied together: about equal shares of `most` rows at most, whole groups but for
-/// the last.
+/// Rows to multiply next: about equal shares of at most `most` rows, each a whole number of groups except the last.
 uint32_t share_of(uint32_t rows, uint32_t most, uint32_t group) {
   const uint32_t shares = (rows - 1) / most + 1;
   return static_cast<uint32_t>(std::min<uint64_t>(round_up((rows - 1) / shares + 1, group), most));
@@ -69,16 +69,17 @@ void for_each_matrix(const Products::Product& product, Work work) {
 }  // namespace
 
 uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in) {
-  // Rows are laid out as FP32 in groups of a few; rounded ones as FP32 too, or as BF16 in groups of kRoundedGroup.
+  // Exact rows are laid out as FP32 in groups of a few; rounded ones as FP32 too, or as BF16 in groups of
+  // kRoundedGroup.
   const uint64_t exact = round_up(std::min(rows, kMostPanelRows), kRoundedGroup) * sizeof(float);
   const uint64_t rounded = std::min(std::max(rows, kMostRowsTogether), kRoundedRowsAtOnce) * sizeof(float);
   return std::max(exact, rounded) * round_up(in, kRoundedStep) + threads * kPanelScratchBytes + kAlignment;
 }
 
 Products::Way Products::exact_way_of(const MatrixView& matrix, uint32_t rows) const {
-  // Up to so many rows decoding a weight again for each four of them costs less than the detour.
+  // Up to this many rows, decoding a weight again for each four rows costs less than panels.
   const uint32_t direct_rows = is_packed(matrix.coding) ? 12 : 8;
-  constexpr uint32_t kUnit = 16;  // columns, of panels
+  constexpr uint32_t kUnit = 16;  // columns per unit of panels
   const bool has_units = matrix.block_in >= kUnit || matrix.block_in >= matrix.in;
   return has_units && rows > direct_rows ? Way::panels : Way::direct;
 }
@@ -111,7 +112,7 @@ void Products::multiply(std::span<const Product> products) {
           rounded.push_back(product);
           break;
         }
-        // Some rows at a time, so that what is laid out takes a few MB of any matrix.
+        // Limits the rows at once, so that the layout takes a few MB for any matrix.
         for (uint32_t begin = 0; begin < rows; begin += kRoundedRowsAtOnce)
           multiply_rounded({&product, 1}, {begin, std::min(begin + kRoundedRowsAtOnce, rows)});
         break;
@@ -125,7 +126,7 @@ void Products::multiply(std::span<const Product> products) {
     }
   }
   if (!direct.empty()) multiply_directly(direct);
-  // As many at once as most_product_bytes has room for.
+  // As many products at once as most_product_bytes allows for.
   for (std::span<const Product> rest = rounded; !rest.empty();) {
     size_t count = 0;
     uint64_t rows = 0;
@@ -247,13 +248,13 @@ void Products::linear(const LinearTask& task, std::byte* scratch) const {
   }
 }
 
-// All rows of each; or, of one alone, `only`.
+// All rows of each product; if `only` is given, these rows of the single product.
 void Products::multiply_rounded(std::span<const Product> products, RowRange only) {
   const RoundedOps& ops = ops_.rounded;
   struct Rounded {
     const Product* product;
     RowRange rows;
-    uint64_t at;  // in memory; products of the same rows share it
+    uint64_t at;  // offset in memory; products with the same x share it
     uint32_t first_group, groups;
   };
   std::vector<Rounded> all;

@@ -1,5 +1,5 @@
-// Products of rows with matrices: an equal share of the outputs for each thread, exactly or in precision bf16. Few rows
-// are multiplied by weights as they come from memory, many by weights that are decoded once for all of them.
+// Products of rows with matrices, exact or in precision bf16; each thread computes an equal share of the outputs. Few
+// rows are multiplied by weights as they stream from memory, many by weights decoded once for all rows.
 // Threads: one call at a time. Lifetime: borrows the operations and the threads. Errors: none; shapes have been
 // checked.
 #pragma once
@@ -16,13 +16,13 @@
 
 namespace dspack::kernels {
 
-/// Memory of a slice that the host can address.
+/// The bytes of a slice that the host can address.
 [[nodiscard]] std::byte* host(Slice place);
-/// nullptr: there is none.
+/// nullptr if the slice is empty.
 [[nodiscard]] float* floats(Slice place);
 [[nodiscard]] MatrixView view_of(const Weight& weight);
 
-/// Rows of several products that are computed together, in all.
+/// Most rows, in total, of several products that are computed together.
 inline constexpr uint32_t kMostRowsTogether = 64;
 
 class Products {
@@ -30,20 +30,20 @@ class Products {
   Products(const CpuOps& ops, Workers& workers, Precision precision)
       : ops_(ops), workers_(workers), precision_(precision) {}
 
-  /// y = weight x; or, with `up`, y = silu(weight x) * (up x), limited, by way of `scratch`, of y's shape.
+  /// y = weight x; or, with `up`, y = silu(weight x) * (up x), clamped, using `scratch`, which has y's shape.
   struct Product {
     Weight weight;
     Rows x;
     Rows y;
-    const Weight* up = nullptr;  // of weight's shape
+    const Weight* up = nullptr;  // same shape as weight
     Rows scratch = {};
-    float limit = kNoLimit;  // of the gated values, with `up`
+    float limit = kNoLimit;  // clamps the gated values, with `up`
   };
-  /// Products of one shape; of kMostRowsTogether rows in all, or one alone. Those of few rows each are computed in one
-  /// parallel region, in which a thread computes the same outputs of all of them.
+  /// Several products of one shape, with at most kMostRowsTogether rows in total, or a single product. Products of few
+  /// rows each run in one parallel region, in which a thread computes the same outputs of all of them.
   void multiply(std::span<const Product> products);
 
-  /// Memory that threads take pieces of, one each.
+  /// Memory divided into pieces, one per thread.
   class Pieces {
    public:
     Pieces(std::byte* memory, uint64_t bytes) : memory_(memory), bytes_(bytes) {}
@@ -54,17 +54,17 @@ class Products {
     uint64_t bytes_;
     std::atomic<unsigned> next_ = 0;
   };
-  /// For linear() with so many rows, until the next call of anything else.
+  /// Scratch for linear() with `rows` rows; valid until the next call of any other function.
   [[nodiscard]] Pieces scratch_for(const MatrixView& matrix, uint32_t rows);
-  /// An exact product on the calling thread.
+  /// Computes an exact product on the calling thread.
   void linear(const LinearTask& task, std::byte* scratch) const;
 
  private:
   enum class Way {
-    direct,   // weights as they come from memory, once for each few rows
-    panels,   // decoded once for all rows
+    direct,   // weights as they stream from memory, once per few rows
+    panels,   // weights decoded once for all rows
     rounded,  // precision bf16
-    apart,    // gate and up are not alike
+    apart,    // gate and up separately, since their codings or blocks differ
   };
   [[nodiscard]] Way exact_way_of(const MatrixView& matrix, uint32_t rows) const;
   [[nodiscard]] Way way_of(const Product& product) const;
@@ -72,15 +72,15 @@ class Products {
   void multiply_directly(std::span<const Product> products);
   void multiply_panels(const Product& product, RowRange rows);
   void multiply_rounded(std::span<const Product> products, RowRange rows);
-  /// `rows` of these outputs: gate times up.
+  /// For these rows and outputs: gate times up.
   void finish(const Product& product, RowRange rows, RowRange outputs) const;
-  /// Of this product, 64-byte aligned: `first_bytes`, and behind them a piece for each thread.
+  /// Memory for this product, 64-byte aligned: `first_bytes`, then one piece per thread.
   [[nodiscard]] std::byte* memory_of(uint64_t first_bytes, uint64_t piece_bytes);
 
   const CpuOps& ops_;
   Workers& workers_;
   Precision precision_;
-  std::vector<std::byte> memory_;  // x as it is multiplied, then a piece of scratch for each thread
+  std::vector<std::byte> memory_;  // packed or rounded x, then a piece of scratch per thread
 };
 
 }  // namespace dspack::kernels

@@ -1,17 +1,17 @@
-// y = x W^T in precision bf16: x rounded to BF16, weights exactly as BF16, FP32 sums. For the instruction set files
-// only (see table.inl.h).
+// y = x W^T in precision bf16: x rounded to BF16, weights decoded exactly as BF16, FP32 sums. For the instruction set
+// files only (see table.inl.h).
 //
-// The order of sums is that of the tile instructions (Intel, Instruction Set Extensions Programming Reference,
-// TDPBF16PS), on every instruction set, so that all have the same bits (where no sum is subnormal, which tiles take for
-// zero). Of a step of 32 columns:
+// The order of sums is that of the AMX tile instructions (Intel, Instruction Set Extensions Programming Reference,
+// TDPBF16PS) on every instruction set, so all have the same bits (unless a sum is subnormal, which tiles flush to
+// zero). For a step of 32 columns:
 //
 //   even = x0 w0 + x2 w2 + ..     odd = x1 w1 + x3 w3 + ..     by fma, ascending, from zero
 //   block = block + (even + odd)
 //
-// and of a block of scales: total = fma(block, scale, total).
+// For a scale block: total = fma(block, scale, total).
 //
-//   outputs ->  16 lanes, one each        x: broadcast, a value for all of them
-//   w[k]       [ o0 o1 .. o15 ]           decoded and turned once for all rows of x
+//   outputs ->  16 lanes, one each        x: broadcast, one value to all lanes
+//   w[k]       [ o0 o1 .. o15 ]           decoded and transposed once for all rows of x
 #pragma once
 
 #include "kernels/cpu/dot_tile.inl.h"
@@ -23,8 +23,8 @@ namespace dspack::kernels {
 namespace {
 
 constexpr uint32_t kStep = kRoundedStep;
-constexpr uint32_t kTurnedCols = 512;  // of weights, decoded at once: 32 KiB as FP32
-constexpr uint32_t kRoundedRows = 96;  // of x, that decoded weights serve
+constexpr uint32_t kTurnedCols = 512;  // columns of weights decoded at once: 32 KiB as FP32
+constexpr uint32_t kRoundedRows = 96;  // rows of x that decoded weights serve
 
 inline uint32_t steps_of(uint32_t in) {
   return (in + kStep - 1) / kStep;
@@ -41,16 +41,16 @@ inline float nearest_bf16(float value) {
   return value;
 }
 
-/// How the terms of a step are multiplied: a Value of x with a vector of as many Values of 16 outputs. This way: FP32
-/// values that BF16 has, column by column.
+/// Arithmetic of a step: multiplies a Value of x with a vector of Values of 16 outputs. In this form a Value is one
+/// column, an FP32 number that BF16 represents exactly.
 template <class Vector>
 struct FloatTerms {
   using V = Vector;
   using Value = float;
-  static constexpr uint32_t kValues = kStep;  // of a step
+  static constexpr uint32_t kValues = kStep;  // Values per step
   static constexpr uint32_t kTile = 4;        // rows of x whose sums are in registers
 
-  /// One step of a row, of which n columns are there.
+  /// Rounds one step of a row, of which n columns exist; the rest become zeros.
   static void round(const float* x, uint32_t n, Value* to) {
     for (uint32_t i = 0; i < kStep; ++i)
       to[i] = i < n ? nearest_bf16(x[i]) : 0;
@@ -68,7 +68,8 @@ struct FloatTerms {
   }
 };
 
-/// Turns kColumns columns of 16 outputs, from `rows` + `offset` on, of which n are there; the others become zeros.
+/// Decodes and transposes kColumns columns of 16 outputs, from `rows` + `offset` on, of which n exist; the rest become
+/// zeros.
 template <class Vector, class L>
 struct TurnFloats {
   using Terms = FloatTerms<Vector>;
@@ -100,7 +101,7 @@ inline uint64_t no_scratch_bytes(uint32_t /*in*/) {
   return 0;
 }
 
-/// Rows of whole steps.
+/// Pads rows to whole steps.
 template <class Terms>
 void round_x(const RoundingTask& task) {
   const uint64_t width = rounded_width<Terms>(task.in);
@@ -112,18 +113,18 @@ void round_x(const RoundingTask& task) {
   }
 }
 
-/// Some columns of 16 outputs.
+/// Some columns of 16 outputs, decoded and transposed.
 template <class Terms>
 struct TurnedWeights {
   alignas(64) typename Terms::Value values[kTurnedCols / kStep * Terms::kValues][kLanes];  // [step][value][output]
-  alignas(64) float scales[kTurnedCols / kStep][kLanes];  // of the blocks that end in these columns
-  const float* scale_rows[kLanes];                        // each output's, by block
-  uint32_t begin = 0;                                     // column of the matrix
-  uint32_t cols = 0;                                      // whole steps
+  alignas(64) float scales[kTurnedCols / kStep][kLanes];  // scales of the blocks that end in these columns
+  const float* scale_rows[kLanes];                        // scales of each output, by block
+  uint32_t begin = 0;                                     // first column in the matrix
+  uint32_t cols = 0;                                      // a whole number of steps
 };
 
-/// Once for all columns of some outputs: a row's scales lie at a quotient. Rows beyond the last are computed, not
-/// stored.
+/// Once for all columns of some outputs, since finding a row's scales takes a division. Outputs beyond the last repeat
+/// the first: they are computed but not stored.
 template <class Terms>
 void find_scales(const MatrixView& matrix, uint32_t output, uint32_t count, TurnedWeights<Terms>& turned) {
   for (uint32_t o = 0; o < kLanes; ++o) {
@@ -132,7 +133,7 @@ void find_scales(const MatrixView& matrix, uint32_t output, uint32_t count, Turn
   }
 }
 
-/// Whether a block of scales ends with the step at `column`.
+/// Whether a scale block ends with the step at `column`.
 inline bool ends_block(const MatrixView& matrix, uint32_t column) {
   return (column + kStep) % matrix.block_in == 0 || column + kStep >= matrix.in;
 }
@@ -151,9 +152,9 @@ void turn_weights(const MatrixView& matrix, uint32_t output, uint32_t count,
   const std::byte* rows[kLanes];
   for (uint32_t o = 0; o < kLanes; ++o)
     rows[o] = matrix.planes[kCodes] + (output + (o < count ? o : 0)) * Turn::bytes(matrix.in);
-  // Sixteen rows are one run of memory. While they are turned the next sixteen are asked for from end to end, into the
-  // second-level cache, which has room for both. Without this, line by line of 16 rows, or into the first level, one
-  // row of x gets 9 to 12 GB/s, with it 16 (V3's [2048, 7168], one thread, Zen 4, 2026-11).
+  // Sixteen rows are contiguous. While they are transposed the next sixteen are prefetched in address order into L2,
+  // which has room for both. One row of x then gets 16 GB/s; without prefetch, or with prefetch line by line of 16
+  // rows, or into L1, 9 to 12 (V3's [2048, 7168], one thread, Zen 4, 2026-11).
   constexpr uint64_t kSquareBytes = kLanes * Turn::bytes(Turn::kColumns);
   const uint64_t run_bytes = kLanes * Turn::bytes(matrix.in);
   auto* to = turned.values;
@@ -172,7 +173,7 @@ struct RoundedSums {
   alignas(64) float total[kRoundedRows][kLanes];
 };
 
-/// T rows of x from `row` on, whose sums are `at`.
+/// Computes T rows of x from `row` on, whose sums begin at index `at`.
 template <class Terms, uint32_t T>
 void rounded_tile(const RoundedTask& task, const TurnedWeights<Terms>& turned, uint32_t row, uint32_t at,
                   RoundedSums& sums) {
@@ -214,7 +215,7 @@ void rounded_tile(const RoundedTask& task, const TurnedWeights<Terms>& turned, u
     block[t].store(sums.block[at + t]);
 }
 
-/// As many rows as there are, T at most.
+/// Computes `rows` rows, at most T.
 template <class Terms, uint32_t T>
 void rounded_some(const RoundedTask& task, const TurnedWeights<Terms>& turned, uint32_t row, uint32_t rows, uint32_t at,
                   RoundedSums& sums) {

@@ -1,4 +1,4 @@
-// DeepSeek-V3 inference/model.py, class Gate; the 1e-20 is that of the Hub's modeling_deepseek.py.
+// DeepSeek-V3 inference/model.py, class Gate; the 1e-20 is from the Hub's modeling_deepseek.py.
 #include "kernels/cpu/route.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kExcluded = -std::numeric_limits<float>::infinity();
 
-// In double and rounded once: a choice between two experts must not hang on how a library rounds exp.
+// In double precision and rounded once: a choice between two experts must not depend on how a library rounds exp.
 void apply_sigmoid(std::span<float> scores) {
   for (float& score : scores)
     score = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(score))));
@@ -28,7 +28,7 @@ void apply_softmax(std::span<float> scores) {
     score = static_cast<float>(std::exp(score - largest) / sum);
 }
 
-/// As torch's softplus, which is the identity beyond 20 (DeepSeek-V4 inference/model.py, class Gate).
+/// As torch's softplus, which is the identity above 20 (DeepSeek-V4 inference/model.py, class Gate).
 void apply_sqrt_softplus(std::span<float> scores) {
   for (float& score : scores) {
     const double x = score;
@@ -36,8 +36,8 @@ void apply_sqrt_softplus(std::span<float> scores) {
   }
 }
 
-/// The index of the largest value that is not taken; the lower one of equals. NaN is never larger, so the result is an
-/// index in range and not taken before, whatever the values are.
+/// The index of the largest value not yet taken, the lowest among equals. NaN never compares larger, so for any values
+/// the result is an index in range that was not taken.
 uint32_t best_index(std::span<const float> values, const std::vector<bool>& taken) {
   uint32_t best = std::numeric_limits<uint32_t>::max();
   for (uint32_t i = 0; i < values.size(); ++i) {
@@ -57,7 +57,7 @@ float score_of_group(std::span<const float> group, GroupScore how) {
   return how == GroupScore::top2_sum && group.size() > 1 ? first + second : first;
 }
 
-/// One flag per expert: true where its group is not among the best.
+/// One flag per expert: true if its group is not among the best.
 std::vector<bool> excluded_experts(const RouterArgs& args, std::span<const float> choice) {
   std::vector<bool> excluded(choice.size(), false);
   if (args.groups_kept == args.groups) return excluded;

@@ -1,5 +1,6 @@
 // Routing of one token: scores, groups, the best experts, their weights. The same code for every instruction set.
-// Threads: pure but for its outputs. Lifetime: spans are borrowed for the call. Errors: none; shapes have been checked.
+// Threads: pure except for its outputs. Lifetime: spans are borrowed for the call. Errors: none; shapes have been
+// checked.
 #pragma once
 
 #include <span>

@@ -23,14 +23,14 @@ void put(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof(value));
 }
 
-/// The sign is the value's own, so that no device's idea of the sign of infinity / infinity is stored.
+/// Takes the sign from the value itself, since the sign of infinity / infinity depends on the device.
 uint8_t code_of(float value, float scale) {
   const uint8_t magnitude = f32_to_f8_e4m3(std::fabs(value) / scale) & 0x7fU;
   return static_cast<uint8_t>(magnitude | (std::signbit(value) ? 0x80U : 0U));
 }
 
 void store_tile(std::byte* codes, std::byte* scale_to, std::span<const float> values) {
-  float largest = 0;  // no NaN is larger
+  float largest = 0;  // a NaN never compares larger
   for (const float value : values)
     largest = std::fabs(value) > largest ? std::fabs(value) : largest;
   float scale = largest / kLargestE4m3;
@@ -50,8 +50,8 @@ void store_latent(std::byte* to, LatentShape shape, const Fp8Row& row, const flo
     put(to + row.rope_at + size_t{i} * 2, f32_to_bf16(from[shape.latent_dim + i]));
 }
 
-/// (real + i imaginary) * (cos + i sin) of each pair, rounded after each operation: a pair's values lie `apart` values
-/// from each other, and `step` from those of the next. `direction`: 1, or -1 to turn back.
+/// Multiplies each pair as (real + i imaginary) * (cos + i sin), rounded after each operation. `apart`: distance of the
+/// two values of a pair; `step`: distance between pairs; `direction`: 1, or -1 for the inverse rotation.
 void rotate_vector(float* x, const float* cos_sin, uint32_t pairs, uint32_t apart, uint32_t step, float direction) {
   for (uint32_t k = 0; k < pairs; ++k) {
     const float cosine = cos_sin[size_t{k} * 2];
@@ -65,7 +65,7 @@ void rotate_vector(float* x, const float* cos_sin, uint32_t pairs, uint32_t apar
   }
 }
 
-/// A value beyond F16's largest becomes that; infinities stay what they are.
+/// A finite value beyond F16's largest becomes F16's largest; infinities are kept.
 uint16_t nearest_half(float value) {
   const bool is_beyond = std::fabs(value) > kLargestHalf && std::isfinite(value);
   return f32_to_f16(is_beyond ? std::copysign(kLargestHalf, value) : value);

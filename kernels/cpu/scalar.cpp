@@ -1,4 +1,4 @@
-// The table for any processor: a vector is an array of 16, and the compiler makes of it what it can. The yardstick of
+// The table for any processor: a vector is an array of 16, which the compiler vectorises as it can. The reference for
 // the other tables, which must give the same bits.
 #include <array>
 #include <bit>
@@ -10,7 +10,7 @@
 namespace dspack::kernels {
 namespace {
 
-/// value(code) / 256. Written out here so that it is a constant.
+/// value(code) / 256. Reimplemented here to be constexpr.
 constexpr float decode_e4m3_over_256(uint32_t code) {
   const uint32_t exponent = (code >> 3) & 0xf;
   const uint32_t mantissa = code & 0x7;
@@ -59,7 +59,7 @@ struct VecArray {
   static VecArray load(const float* from) {
     return each([&](uint32_t l) { return from[l]; });
   }
-  /// Scales of packed codes lie at any address.
+  /// Unaligned: scales of packed codes may lie at any address.
   static VecArray load_f32(const std::byte* from) {
     VecArray result;
     __builtin_memcpy(&result.v, from, sizeof result.v);
@@ -112,7 +112,7 @@ struct VecArray {
   static VecArray max(const VecArray& a, const VecArray& b) {
     return each([&](uint32_t l) { return a.v[l] > b.v[l] ? a.v[l] : b.v[l]; });
   }
-  static VecArray power_of_two(const VecArray& n) {  // n + 127 lands in the low bits of n + 127 + 1.5 * 2^23
+  static VecArray power_of_two(const VecArray& n) {  // the low bits of n + 127 + 1.5 * 2^23 hold n + 127
     return each([&](uint32_t l) {
       return std::bit_cast<float>(std::bit_cast<uint32_t>(n.v[l] + (12582912.0F + 127.0F)) << 23);
     });

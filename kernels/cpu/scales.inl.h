@@ -8,10 +8,10 @@
 namespace dspack::kernels {
 namespace {
 
-/// Scales that are decoded at once: of groups of 32, those of 2,048 columns.
+/// Scales decoded at once; with groups of 32, those of 2,048 columns.
 constexpr uint32_t kScaleWindow = 64;
 
-/// 2^(code - 127): the exponent field, but for the code 0, whose value is subnormal, and 255, which is NaN.
+/// 2^(code - 127): the code is the exponent field, except code 0, whose value is subnormal, and 255, which is NaN.
 inline float decode_e8m0(std::byte byte) {
   const auto code = static_cast<uint32_t>(byte);
   const uint32_t is_edge = code == 0 || code == 255 ? 1 : 0;
@@ -47,7 +47,7 @@ inline const std::byte* scales_of_row(const MatrixView& matrix, uint32_t row, ui
   return matrix.planes[kScales] + scale_index(matrix, row, block) * scale_bytes(matrix.scale);
 }
 
-/// The value of a matrix's scales as they are multiplied with the stored ones: divided by, where the flag says so.
+/// The global scale of a matrix: multiplies the stored scales, or divides them if `divides`.
 struct GlobalFactor {
   float value = 1.0F;
   bool divides = false;
@@ -68,8 +68,8 @@ void decode_scales_of(const std::byte* from, uint32_t count, const GlobalFactor&
   }
 }
 
-/// Puts the scales of `count` blocks of a row, from `first` on, times `unit`, a power of two, into `window`. Reads
-/// nothing beyond.
+/// Decodes the scales of `count` blocks of a row, from `first` on, times `unit` (a power of two), into `window`. Reads
+/// nothing beyond them.
 template <class V>
 void decode_scales(const MatrixView& matrix, uint32_t row, uint32_t first, uint32_t count, float unit,
                    float (&window)[kScaleWindow]) {
@@ -95,7 +95,7 @@ inline bool has_plain_scales(const MatrixView& matrix) {
 template <class V>
 float scale_at(const MatrixView& matrix, uint32_t row, uint32_t block) {
   if (has_plain_scales(matrix)) {
-    float scale = 0;  // of packed codes it lies at any address
+    float scale = 0;  // may be unaligned for packed codes
     __builtin_memcpy(&scale, scales_of_row(matrix, row, block), sizeof scale);
     return scale;
   }
@@ -104,7 +104,7 @@ float scale_at(const MatrixView& matrix, uint32_t row, uint32_t block) {
   return window[0];
 }
 
-/// The zero points of one block of O rows, each `apart` rows after the one before, for codings that have them.
+/// The zero points of one block for O rows, `apart` rows from each other, for codings that have zero points.
 template <class V, class L, uint32_t O>
 auto zeros_of(const MatrixView& matrix, uint32_t row, uint32_t apart, uint32_t block) {
   if constexpr (!facts_of(L::kCoding).has_zeros) {

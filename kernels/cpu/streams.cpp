@@ -9,14 +9,14 @@
 namespace dspack::kernels {
 namespace {
 
-// Everything but the streams themselves is computed in double precision: a few dozen numbers a row, which twenty rounds
-// of divisions would otherwise carry away from what other programs compute.
+// Everything except the streams themselves is computed in double precision: a few dozen numbers per row, which would
+// drift from other programs' results over twenty rounds of divisions.
 
 double sigmoid(double x) {
   return 1.0 / (1.0 + std::exp(-x));
 }
 
-/// Eight sums side by side, so that they need not wait for each other; their order is fixed.
+/// Eight independent sums, so that additions overlap; their order is fixed.
 double mean_of_squares(const float* x, uint64_t count) {
   constexpr uint64_t kSums = 8;
   std::array<double, kSums> sums = {};
@@ -33,7 +33,7 @@ double mean_of_squares(const float* x, uint64_t count) {
   return sum / static_cast<double>(count);
 }
 
-/// An n x n matrix, row j from n j on.
+/// An n x n matrix; row j begins at n j.
 using Square = std::array<double, size_t{kMostStreams} * kMostStreams>;
 
 void softmax_rows(Square& c, uint32_t n, double epsilon) {
@@ -48,7 +48,7 @@ void softmax_rows(Square& c, uint32_t n, double epsilon) {
   }
 }
 
-/// Divides the vectors of n numbers, `step` apart, that begin `apart` from each other by (their sums + epsilon).
+/// Divides n vectors, `apart` from each other, each of n numbers `step` apart, by (their sums + epsilon).
 void divide_by_sums(Square& c, uint32_t n, uint32_t apart, uint32_t step, double epsilon) {
   for (uint32_t i = 0; i < n; ++i) {
     double sum = 0;
@@ -59,7 +59,7 @@ void divide_by_sums(Square& c, uint32_t n, uint32_t apart, uint32_t step, double
   }
 }
 
-/// Sinkhorn's algorithm, which begins with the columns.
+/// Sinkhorn's algorithm, beginning with the columns.
 void make_doubly_stochastic(Square& c, uint32_t n, uint32_t rounds, double epsilon) {
   divide_by_sums(c, n, 1, n, epsilon);
   for (uint32_t round = 1; round < rounds; ++round) {
@@ -110,7 +110,7 @@ void join_streams_row(const JoinStreamsArgs& args, uint32_t row) {
   const float* post = mix + n;
   const float* c = mix + 2ULL * n;
   const float* y = floats(args.y.data) + uint64_t{row} * args.y.stride;
-  // Some values at a time, of all streams, before any of them changes.
+  // Computes some values of all streams before it changes any of them.
   constexpr uint64_t kAtOnce = 64;
   std::array<std::array<float, kAtOnce>, kMostStreams> joined;
   for (uint64_t first = 0; first < hidden; first += kAtOnce) {

@@ -1,19 +1,19 @@
-// Builds the table of one instruction set. Included by scalar.cpp, neon.cpp, avx2.cpp and avx512.cpp only, each
-// compiled with its own flags; each gives its vector V, a struct in an anonymous namespace. Everything below is a
-// template on V or lies in an anonymous namespace, so that no function compiled for one instruction set can be linked
-// in place of another's.
+// Builds the table of one instruction set. Included only by scalar.cpp, neon.cpp, avx2.cpp and avx512.cpp, each
+// compiled with its own flags; each provides its vector V, a struct in an anonymous namespace. Everything below is a
+// template on V or in an anonymous namespace, so that no function compiled for one instruction set can be linked in
+// place of another's.
 //
 // V is 16 lanes of FP32 (see ops_table.h for why always 16):
-//   kTileOutputs x kTileRows   accumulators of a tile of dot products that fit the registers beside the operands
-//   kTileColumns x kTileRows   the same for column sums
-//   kPanelVectors x kPanelTileRows   of a panel's tile, two registers for each beside the operands (panels.inl.h)
-//   zero set load load_f32 load_bf16 load_f16 load_i8 load_e4m3_over_256     the last gives value / 256, exactly
-//   load_nibbles   16 values of a table, by codes of four bits, low half of a byte first
-//   kPairsNibbles   load_nibbles_paired gives the same for less, lanes 2 i and 2 i + 1 of it being i and i + 8;
-//                   pair_lanes puts a vector in that order, part_lanes back
-//   nibble_columns   of lanes that hold eight codes each: vector i has the values of their codes i
-//   load_e4m3_unmended, NanWatch   the same but for NaN codes, and what looks for those in 64 codes at a time
-//   fma add sub mul div min max     min(a, b) = a < b ? a : b, max(a, b) = a > b ? a : b, hence b where one is NaN
+//   kTileOutputs x kTileRows   accumulators of a dot product tile that fit the registers beside the operands
+//   kTileColumns x kTileRows   same for column sums
+//   kPanelVectors x kPanelTileRows   accumulators of a panel tile, two registers each, plus operands (panels.inl.h)
+//   zero set load load_f32 load_bf16 load_f16 load_i8 load_e4m3_over_256     the last returns value / 256, exactly
+//   load_nibbles   16 values of a table, indexed by four-bit codes, low half of a byte first
+//   kPairsNibbles   load_nibbles_paired does the same faster, with elements i and i + 8 in lanes 2 i and 2 i + 1;
+//                   pair_lanes puts a vector in that order, part_lanes undoes it
+//   nibble_columns   for lanes that hold eight codes each: vector i has the values of the lanes' codes i
+//   load_e4m3_unmended, NanWatch   load without NaN handling, and detection of NaN codes, 64 at a time
+//   fma add sub mul div min max     min(a, b) = a < b ? a : b, max(a, b) = a > b ? a : b, hence b if either is NaN
 //   power_of_two(n)   2^n for integers -126 <= n <= 127
 //   transpose   16 vectors as a square
 //   store, first, sum   sum adds lanes 8 apart, then 4, 2, 1

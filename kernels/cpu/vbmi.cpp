@@ -1,4 +1,4 @@
-// Exact products of E4M3 by tables in registers (AVX-512's VBMI, beside F, BW, VL and DQ): 64 codes are looked up at
+// Exact products of E4M3 by tables in registers (AVX-512's VBMI, besides F, BW, VL and DQ): 64 codes are looked up at
 // once.
 #include "kernels/cpu/avx512.inl.h"
 #include "kernels/cpu/columns.inl.h"
@@ -9,10 +9,10 @@
 namespace dspack::kernels {
 namespace {
 
-// Of value / 256, so that the same numbers are added as by the other instruction sets.
+// Values / 256, so that sums have the same terms as on the other instruction sets.
 constinit const E4m3Table kOver256(-8);
 
-/// BF16 of 64 codes, as its two bytes.
+/// BF16 values of 64 codes, split into low and high bytes.
 struct Halves {
   __m512i low;
   __m512i high;
@@ -26,7 +26,7 @@ Halves look_up(__m512i codes) {
   return {low, _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(-128), 0xf8)};  // a | (b & c)
 }
 
-/// FP32 of pairs of BF16: the first of each, and the second.
+/// Widens pairs of BF16 to FP32: the first of each pair, and the second.
 void widen(__m512i pairs, Vec512& first, Vec512& second) {
   first.v = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
   second.v = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
@@ -36,7 +36,7 @@ struct LoadE4m3Table : LoadE4m3 {
   static constexpr bool kHasLines = true;
   static constexpr bool kHasColumns = true;
 
-  // Bytes are put so that what unpacking makes of them is pairs of column i and i + 16, in lane i.
+  // Orders the bytes so that unpacking yields pairs of columns i and i + 16, in lane i.
   template <class V>
   static void load_line(const std::byte* from, V (&values)[4]) {
     alignas(64) static constexpr uint8_t kPlaces[64] = {
@@ -53,7 +53,7 @@ struct LoadE4m3Table : LoadE4m3 {
   static void columns(const V& codes, V (&values)[4]) {
     const Halves halves = look_up(_mm512_castps_si512(codes.v));
     const __m512i evens = _mm512_set1_epi32(0x00ff00ff);
-    // c ? a : b, bit by bit, of bytes 0 and 2 of each lane, then of 1 and 3.
+    // c ? a : b, bit by bit: bytes 0 and 2 of each lane, then 1 and 3.
     const __m512i even = _mm512_ternarylogic_epi32(halves.low, _mm512_slli_epi32(halves.high, 8), evens, 0xe4);
     const __m512i odd = _mm512_ternarylogic_epi32(_mm512_srli_epi32(halves.low, 8), halves.high, evens, 0xe4);
     widen(even, values[0], values[2]);

@@ -14,7 +14,8 @@
 namespace dspack::kernels {
 namespace {
 
-// Waking a thread takes some microseconds; a core does this many multiply-adds on weights in memory in about as long.
+// Waking a thread takes some microseconds, about as long as a core takes for this many multiply-adds on weights in
+// memory.
 constexpr uint64_t kWorthAThread = 32768;
 
 unsigned cores() {
@@ -28,7 +29,7 @@ struct Workers::Arena {
     if (threads > cores()) more_than_cores.emplace(tbb::global_control::max_allowed_parallelism, threads);
   }
   std::optional<tbb::global_control> more_than_cores;  // the library's own limit is one thread per core
-  tbb::task_arena arena;                               // makes its threads when it is first used
+  tbb::task_arena arena;                               // creates its threads on first use
 };
 
 Workers::Workers(unsigned threads)
@@ -42,7 +43,7 @@ void Workers::split(uint32_t items, uint64_t item_cost, const std::function<void
   const auto parts = static_cast<uint32_t>(std::min<uint64_t>({threads_, items, affordable}));
   if (parts == 1) return body(0, items);
   const auto bound = [&](uint32_t part) { return static_cast<uint32_t>(uint64_t{items} * part / parts); };
-  // The library orders all of this; but where it is not instrumented, the thread sanitizer sees only these two.
+  // TBB orders all of this, but if it is not instrumented the thread sanitizer sees only these two atomics.
   std::atomic<uint32_t> begun{0};
   std::atomic<uint32_t> ended{0};
   begun.store(parts, std::memory_order_release);
@@ -54,7 +55,7 @@ void Workers::split(uint32_t items, uint64_t item_cost, const std::function<void
   try {
     arena_->arena.execute([&] { tbb::parallel_for(uint32_t{0}, parts, run, tbb::static_partitioner{}); });
     (void)ended.load(std::memory_order_acquire);
-  } catch (const std::runtime_error& refusal) {  // "pthread_create has failed": bodies throw nothing
+  } catch (const std::runtime_error& refusal) {  // "pthread_create has failed"; bodies do not throw
     throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again), refusal.what());
   }
 }

@@ -17,14 +17,14 @@ __device__ __forceinline__ Highest higher_of(const Highest& a, const Highest& b)
   return a.index < b.index ? a : b;
 }
 
-/// In every lane.
+/// The highest over all lanes, in every lane.
 __device__ __forceinline__ Highest highest_of_warp(const Highest& mine) {
   const uint32_t order = gpu::largest_of_warp(mine.order);
   return {order, gpu::smallest_of_warp(mine.order == order ? mine.index : UINT32_MAX)};
 }
 
-/// What this thread sees of `count` values, the first of which has index `first`: single ones up to a multiple of 16
-/// bytes, then four at once, then the rest.
+/// The highest that this thread reads of `count` values, the first of which has index `first`: single values up to a
+/// 16-byte boundary, then four at once, then the rest.
 __device__ __forceinline__ Highest highest_of_thread(const float* values, uint32_t first, uint32_t count) {
   Highest highest;
   const auto see = [&](float value, uint32_t index) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ uint32_t token_of(const Highest& highest) {
   return is_finite ? highest.index : kNoToken;
 }
 
-/// One warp of the last block: all rows.
+/// Compares the parts of all rows. Runs on one warp of the last block.
 __device__ __forceinline__ void compare_parts(const ArgmaxTask& task) {
   const uint32_t parts = gpu::grid_blocks().y;
   for (uint32_t row = 0; row < task.rows; ++row) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void compare_parts(const ArgmaxTask& task) {
   if (gpu::lane_index() == 0) *task.counter = 0;
 }
 
-/// `span`: values of a part.
+/// `span`: values per part.
 __global__ void __launch_bounds__(kWarps* gpu::kWarpThreads) argmax_kernel(ArgmaxTask task, uint32_t span) {
   gpu::let_next_begin();
   gpu::wait_for_previous();
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kWarps* gpu::kWarpThreads) argmax_kernel(Argma
   const float* values = task.x.data + uint64_t{row} * task.x.stride + first;
   const Highest of_warp = highest_of_warp(highest_of_thread(values, first, count));
   if (gpu::lane_index() == 0) of_warps[gpu::warp_index()] = of_warp;
-  gpu::block_barrier();  // the warps' highest are there
+  gpu::block_barrier();  // the warps' results are stored
   if (gpu::warp_index() != 0) return;
   const Highest highest = highest_of_warp(gpu::lane_index() < kWarps ? of_warps[gpu::lane_index()] : Highest{});
   if (parts == 1) {
@@ -98,11 +98,11 @@ __global__ void __launch_bounds__(kWarps* gpu::kWarpThreads) argmax_kernel(Argma
     before = gpu::count_up(task.counter);
   }
   const bool is_last = gpu::shuffle(before, 0) == parts * gpu::grid_blocks().x - 1;
-  gpu::warp_barrier();  // others' parts can be read
+  gpu::warp_barrier();  // other blocks' parts are visible
   if (is_last) compare_parts(task);
 }
 
-/// Two reads of 16 bytes for each thread; with many rows longer parts, since one warp compares those of all.
+/// Two 16-byte reads per thread; longer parts for many rows, since one warp compares the parts of all rows.
 constexpr uint32_t kSpan = 2 * 4 * kWarps * gpu::kWarpThreads;
 constexpr uint32_t kEnoughBlocks = 512;
 

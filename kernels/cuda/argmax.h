@@ -13,25 +13,25 @@ namespace dspack::kernels::cuda {
 
 /// The largest value of a part of a row.
 struct Highest {
-  uint32_t order = 0;  // by device::order_of; 0: below that of every value
-  uint32_t index = 0;  // in the row; of equals the lowest
+  uint32_t order = 0;  // device::order_of; 0: below every value
+  uint32_t index = 0;  // in the row; the lowest among equals
 };
 
-/// ids[r] = the index of the largest of x[r]'s `cols` values, the lowest of equals; kNoToken if that is not finite.
-/// One launch: several blocks a row, of which the launch's last compares what all have found.
+/// ids[r] = the index of the largest of x[r]'s `cols` values, the lowest among equals; kNoToken if that value is not
+/// finite. One launch: several blocks per row, the last of which to end compares the results of all.
 struct ArgmaxTask {
   RowsAt<const float> x;
   uint32_t* ids = nullptr;
   uint32_t rows = 0;
   uint32_t cols = 0;
   Highest* of_parts = nullptr;  // [rows, parts]
-  uint32_t* counter = nullptr;  // a word, zero, that no other stream uses; it is zero again when the stream has run
+  uint32_t* counter = nullptr;  // one word, zero, used by no other stream; zero again when the stream has run
 };
 void run_argmax(gpu::Stream& stream, const ArgmaxTask& task);
 
 /// x: rows, y: parts of each. Pure.
 [[nodiscard]] gpu::LaunchShape choose_argmax_launch(uint32_t rows, uint32_t cols);
-/// Of ArgmaxTask::of_parts. Pure.
+/// Bytes of ArgmaxTask::of_parts. Pure.
 [[nodiscard]] inline uint64_t argmax_scratch_bytes(uint32_t rows, uint32_t cols) {
   return uint64_t{rows} * choose_argmax_launch(rows, cols).grid_y * sizeof(Highest);
 }

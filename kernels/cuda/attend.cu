@@ -1,11 +1,11 @@
-// How attention is cut into splits and launches, and the second of its two kernels, which merges the splits: a block
-// for each query, a thread for four columns.
+// The division of attention into splits and launches, and the second of its two kernels, which merges the splits: one
+// block per query, one thread per four columns.
 //
 //   M = max m[s]     w[s] = exp(m[s] - M)     out = sum of w[s] O[s] / sum of w[s] l[s]
 //
-// Values are added with s ascending. Weights are in the lanes of every warp, whose sums are added lane by lane: nothing
-// but the statistics is waited for, and the first values are under way meanwhile. Only splits that the row has are
-// read: none of them is empty.
+// Values are added with s ascending. Weights are in the lanes of every warp, whose sums are added lane by lane: only
+// the statistics are waited for, while the first values are in flight. Only splits that the row has are read; none of
+// them is empty.
 #include "kernels/cuda/attend.h"
 
 #include <algorithm>
@@ -20,9 +20,9 @@ namespace {
 constexpr uint64_t kScratchBytes = 128ULL << 20;
 constexpr uint32_t kFewestSplits = 32;
 constexpr uint32_t kMostSplits = 128;
-constexpr uint32_t kExactBlocks = 256;  // that run at once on an H100: two share a multiprocessor
+constexpr uint32_t kExactBlocks = 256;  // blocks that run at once on an H100: two share a multiprocessor
 
-/// Splits that make `blocks` blocks for one row. It follows from the number of heads alone.
+/// Splits per row so that one row makes about `blocks` blocks. Depends only on the number of heads.
 uint32_t splits_for(uint32_t blocks, uint32_t heads, uint32_t queries_a_block) {
   const auto groups = static_cast<uint32_t>(ceil_div(heads, queries_a_block));
   return std::clamp(blocks / groups, kFewestSplits, kMostSplits);
@@ -42,10 +42,10 @@ bool fits(AttendChoice choice, const gpu::Properties& properties) {
 
 constexpr unsigned kThreads = 128;
 constexpr unsigned kSplitsOfLane = kMostSplits / gpu::kWarpThreads;
-constexpr unsigned kAhead = 32;  // splits whose values are under way at once
+constexpr unsigned kAhead = 32;  // splits whose values are in flight at once
 static_assert(kMostSplits % gpu::kWarpThreads == 0 && gpu::kWarpThreads % kAhead == 0);
 
-/// Of splits lane, lane + 32, .. of one query.
+/// Statistics of splits lane, lane + 32, .. of one query.
 struct SplitWeights {
   float weights[kSplitsOfLane];
   float maxima[kSplitsOfLane];
@@ -60,7 +60,7 @@ struct SplitWeights {
       sums[i] = is_there ? stats[split * kSplitStats + 1] : 0.0F;
     }
   }
-  /// Of this lane's split among the 32 from split 32 i on.
+  /// Weight of this lane's split among the 32 from split 32 i on.
   [[nodiscard]] __device__ __forceinline__ float weight_at(uint32_t i) const {
     float weight = weights[0];
 #pragma unroll
@@ -68,7 +68,7 @@ struct SplitWeights {
       weight = i == each ? weights[each] : weight;
     return weight;
   }
-  /// Makes the weights, and returns the sum of all splits' weights, each times its own sum.
+  /// Computes the weights, and returns the sum over all splits of weight times the split's sum.
   __device__ __forceinline__ float weigh() {
     float maximum = device::minus_infinity();
 #pragma unroll
@@ -118,14 +118,14 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(device::AttendRun run) 
   lanes.load(run.stats + first_slot * kSplitStats, splits);
   ValuesAhead ahead;
   const float* values = run.values + first_slot * stride + gpu::thread_index() * 4;
-  // All threads of a warp take part to the end: weights go from lane to lane.
+  // All threads of a warp stay to the end, since weights are shuffled between lanes.
   ahead.load(values, stride, 0, gpu::thread_index() * 4 < run.latent_dim ? splits : 0);
   const float sum = lanes.weigh();
   for (uint32_t first = 0; first < run.latent_dim; first += kThreads * 4) {
     const uint32_t column = first + gpu::thread_index() * 4;
     const uint32_t read = column < run.latent_dim ? splits : 0;
     float4 total = make_float4(0, 0, 0, 0);
-#pragma unroll 1  // few have more
+#pragma unroll 1  // few rows have more
     for (uint32_t split = 0; split < splits; split += kAhead) {
       if (first + split > 0) ahead.load(values + first, stride, split, read);
       const float mine = lanes.weight_at(split / gpu::kWarpThreads);
@@ -197,7 +197,7 @@ AttendSplits attend_splits(const AttendShape& shape, AttendChoice choice) {
       uint64_t{shape.heads} * splits.slots * (value_stride(shape.latent_dim) + kSplitStats) * sizeof(float);
   splits.rows_a_run = static_cast<uint32_t>(
       std::clamp<uint64_t>(kScratchBytes / std::max<uint64_t>(row_bytes, 1), 1, std::max(shape.rows, 1U)));
-  // Never less for more rows or positions, so that the scratch of the largest call serves all.
+  // Monotonic in rows and positions, so that the scratch of the largest call serves all.
   splits.scratch_bytes = std::max(row_bytes, std::min(row_bytes * shape.rows, kScratchBytes));
   return splits;
 }
@@ -212,7 +212,7 @@ gpu::LaunchShape attend_launch(const AttendShape& shape, AttendChoice choice) {
   launch.grid_x = static_cast<unsigned>(shape.is_chosen ? rows * ceil_div(shape.heads, queries)
                                                         : ceil_div(rows * shape.heads, queries));
   launch.grid_y = splits.slots;
-  // Blocks of half the queries, if the device finds that there are few.
+  // Blocks of half the queries, if the device finds that blocks are few.
   const bool can_halve = !is_exact && tensor_tile(choice).is_halved;
   if (can_halve && launch.grid_x * launch.grid_y < kTensorBlocks) launch.grid_y *= 2;
   launch.grid_z = is_exact ? static_cast<unsigned>(ceil_div(shape.latent_dim, kExactTile.columns)) : 1;
@@ -224,7 +224,7 @@ gpu::LaunchShape attend_launch(const AttendShape& shape, AttendChoice choice) {
 
 uint64_t attend_scratch_bytes(const AttendShape& shape) {
   uint64_t bytes = attend_splits(shape, AttendChoice::exact).scratch_bytes;
-  // Calls of fewer rows may be cut finer, and need the more for it.
+  // Calls of fewer rows may have more splits per row, which may need more memory.
   AttendShape cut = shape;
   if (shape.heads > 0) cut.rows = std::min(shape.rows, (kUnsplitQueries - 1) / shape.heads);
   for (const AttendShape& possible : {shape, cut})

@@ -1,13 +1,13 @@
 // The first kernel of exact attention: a block takes 16 queries through the positions of one split, 16 at a time, all
-// in FP32. Keys lie decoded in shared memory, once for all queries; sums of values stay in registers.
+// in FP32. Decoded keys are in shared memory, once for all queries; sums of values stay in registers.
 //
-//   keys     half a warp one key: fetched into registers a tile ahead, decoded to shared memory when it is its turn
-//   scores   half a warp a sixteenth of the columns: a thread 4 queries (l, l + 4, ..) with 4 positions (l, l + 4, ..)
-//   softmax  a thread one score: adds the eight warps' parts in their order; 16 lanes of a query find maximum and sum
-//   values   a thread 4 columns of 8 queries, position by position
+//   keys     half a warp per key: fetched into registers a tile ahead, decoded to shared memory when used
+//   scores   half a warp per sixteenth of the columns: a thread has queries l, l + 4, .. and positions l, l + 4, ..
+//   softmax  a thread per score: adds the eight warps' parts in order; 16 lanes of a query find maximum and sum
+//   values   a thread has 4 columns of 8 queries, position by position
 //
-// Keys wider than a panel (V3's fit one) and those at odd places are read value by value: they pass panel by panel, and
-// the columns of the values are then loaded again. Values of more than 512 columns are spread over blocks, each of
+// Keys wider than a panel (V3's fit one) and unaligned keys are read value by value: they pass panel by panel, and the
+// columns of the values are loaded again afterwards. Values of more than 512 columns are spread over blocks, each of
 // which repeats the scores.
 #include "kernels/cuda/device/attend.cuh"
 #include "kernels/cuda/device/exact_keys.cuh"
@@ -21,7 +21,7 @@ constexpr uint32_t kPanel = kExactTile.panel;
 constexpr uint32_t kColumns = kExactTile.columns;
 constexpr unsigned kWarps = kExactTile.threads / gpu::kWarpThreads;
 constexpr unsigned kScores = kQueries * kPositions;
-constexpr unsigned kSide = 4;           // scores: queries, and positions, of a thread; and threads across each of them
+constexpr unsigned kSide = 4;           // scores: queries, and positions, per thread; also threads across each
 constexpr unsigned kQueriesOfHalf = 8;  // values
 static_assert(kScores == kExactTile.threads);
 static_assert(kQueries == kSide * kSide && kPositions == kSide * kSide && device::kRowLanes == kSide * kSide);
@@ -29,7 +29,7 @@ static_assert(kExactTile.threads == kQueries * device::kRowLanes &&
               kExactTile.threads == kPositions * device::kRowLanes);
 static_assert(kExactTile.threads == kQueries / kQueriesOfHalf * (kColumns / 4));
 
-/// Scores lie in the order in which threads have them, place by place: this is the position of a place in its tile.
+/// Scores are stored in the order in which threads compute them: this maps a place to its position in the tile.
 __device__ __forceinline__ uint32_t position_at(uint32_t place) {
   return place / kSide + place % kSide * kSide;
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ Shared shared_of(const device::AttendRun& run) {
   return shared;
 }
 
-/// Some columns of the queries, value by value; zeros after the last column and the last query.
+/// Loads some columns of the queries, value by value, zero-padded after the last column and the last query.
 __device__ __forceinline__ void load_queries(const device::AttendRun& run, const device::BlockQueries& queries,
                                              device::KeyColumns columns, const Shared& shared) {
   const uint32_t row = gpu::thread_index() / device::kRowLanes;
@@ -63,8 +63,8 @@ __device__ __forceinline__ void load_queries(const device::AttendRun& run, const
   }
 }
 
-/// The whole queries, all of a row at once where rows are pieces of 16 bytes; after the last query that one again,
-/// whose scores there nobody sees.
+/// Loads whole queries, a row at once if rows are whole 16-byte pieces; after the last query it repeats that one, whose
+/// scores there are unused.
 __device__ __forceinline__ void load_whole_queries(const device::AttendRun& run, const device::BlockQueries& queries,
                                                    const Shared& shared) {
   if (!device::has_whole_pieces(run, 4)) return load_queries(run, queries, {0, run.key_dim}, shared);
@@ -75,7 +75,7 @@ __device__ __forceinline__ void load_whole_queries(const device::AttendRun& run,
   const uint32_t first = gpu::thread_index() % device::kRowLanes * 4;
   float4 fours[kTurns];
 #pragma unroll
-  for (unsigned turn = 0; turn < kTurns; ++turn) {  // without a branch, so that all are under way at once
+  for (unsigned turn = 0; turn < kTurns; ++turn) {  // without a branch, so that all loads are in flight at once
     const uint32_t column = first + turn * device::kRowLanes * 4;
     fours[turn] = gpu::load_four(from.at(column < run.key_dim ? column : 0));
   }
@@ -86,12 +86,12 @@ __device__ __forceinline__ void load_whole_queries(const device::AttendRun& run,
   }
 }
 
-/// The keys of a tile: a row for half a warp.
+/// The keys of a tile: half a warp per row.
 template <class Keys>
 struct Tile {
   typename Keys::Fetched fetched;
 
-  /// Asks for columns of the keys from `first_position` on; zeros from `end` on.
+  /// Loads columns of the keys from `first_position` on; zeros from `end` on.
   __device__ __forceinline__ void fetch(const device::AttendRun& run, const device::PositionMap& map,
                                         uint32_t first_position, uint32_t end, device::KeyColumns columns) {
     const uint32_t place = first_position + gpu::thread_index() / device::kRowLanes;
@@ -104,8 +104,8 @@ struct Tile {
   }
 };
 
-/// Adds some fours of the columns to the scores of this thread's queries and positions: of every sixteen, half a warp
-/// has one, four apart from that of the other half, so that keys of both halves touch all banks once.
+/// Adds some groups of four columns to the scores of this thread's queries and positions. Of every sixteen groups half
+/// a warp has one, four apart from the other half's, so that keys of both halves touch all banks once.
 __device__ __forceinline__ void add_scores(const Shared& shared, uint32_t fours, float (&scores)[kSide][kSide]) {
   const unsigned lane = gpu::lane_index();
   const float* queries = shared.queries + lane / kSide % kSide * shared.stride;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void add_scores(const Shared& shared, uint32_t fours,
   }
 }
 
-/// Stores this warp's part of the scores, the sums of its halves: each half adds up two of a thread's four queries.
+/// Stores this warp's part of the scores, the sum of its halves: each half adds up two of a thread's four queries.
 __device__ __forceinline__ void store_scores(const Shared& shared, const float (&scores)[kSide][kSide]) {
   const unsigned lane = gpu::lane_index();
   const bool is_upper = lane / 16 == 1;
@@ -151,13 +151,13 @@ __device__ __forceinline__ void store_scores(const Shared& shared, const float (
   }
 }
 
-/// What a query has so far; the same in its 16 lanes.
+/// Running state of a query; the same in its 16 lanes.
 struct Softmax {
   float maximum;
   float sum;
 };
 
-/// Turns this thread's score into a weight relative to the maximum so far.
+/// Turns this thread's score into a weight relative to the running maximum.
 __device__ __forceinline__ void weigh(const Shared& shared, bool is_seen, float scale, Softmax& softmax) {
   const unsigned thread = gpu::thread_index();
   float score = 0;
@@ -171,7 +171,7 @@ __device__ __forceinline__ void weigh(const Shared& shared, bool is_seen, float 
   for (unsigned apart = kPositions / 2; apart > 0; apart /= 2)
     maximum = device::larger(gpu::shuffle_xor(maximum, apart), maximum);
   maximum = device::larger(maximum, softmax.maximum);
-  // Nothing seen yet: weights and factor are exp of minus infinity, 0.
+  // If nothing has been seen yet, weights and factor are exp of minus infinity, 0.
   const float base = maximum == device::minus_infinity() ? 0.0F : maximum;
   const float weight = gpu::exponential(score - base);
   float sum = weight;
@@ -181,11 +181,11 @@ __device__ __forceinline__ void weigh(const Shared& shared, bool is_seen, float 
   const float factor = gpu::exponential(softmax.maximum - base);
   softmax.sum = gpu::fused_multiply_add(softmax.sum, factor, sum);
   softmax.maximum = maximum;
-  shared.scores[thread] = weight;  // nobody else reads this place of any part
+  shared.scores[thread] = weight;  // no other thread reads this place of any part
   if (thread % kPositions == 0) shared.factors[thread / kPositions] = factor;
 }
 
-/// values = values * factor + weights . keys for this thread's columns, from `at` in shared memory on.
+/// values = values * factor + weights . keys for this thread's columns, which begin at `at` in shared memory.
 __device__ __forceinline__ void add_values(const Shared& shared, uint32_t at, float4 (&values)[kQueriesOfHalf]) {
   const unsigned first_query = gpu::thread_index() / (kColumns / 4) * kQueriesOfHalf;
 #pragma unroll
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
   const uint32_t quad = gpu::thread_index() % (kColumns / 4);
   Softmax softmax = {device::minus_infinity(), 0};
   float4 values[kQueriesOfHalf] = {};
-  Tile<Keys> tile;  // where keys are whole: on its way from where the one before was used
+  Tile<Keys> tile;  // if keys are whole: in flight since the previous tile was used
   if constexpr (kWhole) {
     tile.fetch(run, map, block.begin, block.end, {0, run.key_dim});
     load_whole_queries(run, queries, shared);
@@ -258,19 +258,19 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
     float scores[kSide][kSide] = {};
     for (uint32_t first = 0; first < run.key_dim; first += kPanel) {
       const device::KeyColumns panel = {first, run.key_dim - first < kPanel ? run.key_dim - first : kPanel};
-      gpu::block_barrier();  // the keys before have been used
+      gpu::block_barrier();  // the previous keys have been used
       if constexpr (!kWhole) {
         load_queries(run, queries, panel, shared);
         tile.fetch(run, map, position, block.end, panel);
       }
       tile.store(run, panel, shared);
-      gpu::block_barrier();  // keys and queries are there
+      gpu::block_barrier();  // keys and queries are in shared memory
       add_scores(shared, panel.padded() / 4, scores);
       if constexpr (kWhole) break;
     }
     store_scores(shared, scores);
     if constexpr (kWhole) tile.fetch(run, map, next, block.end, {0, run.key_dim});
-    gpu::block_barrier();  // the scores of all parts are there, and the keys have been used for them
+    gpu::block_barrier();  // the scores of all parts are stored, and the keys have been used for them
     const uint32_t my_position = position + position_at(gpu::thread_index() % kPositions);
     weigh(shared, mine.holds(my_position), run.scale, softmax);
     if constexpr (!kWhole) {
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::At
       tile.fetch(run, map, position, block.end, of_values);
       tile.store(run, of_values, shared);
     }
-    gpu::block_barrier();  // weights, factors and values are there
+    gpu::block_barrier();  // weights, factors and values are stored
     if (quad * 4 < columns) add_values(shared, (kWhole ? first_column : 0) + quad * 4, values);
     position = next;
   }
@@ -318,7 +318,7 @@ void run_fp8(gpu::Stream& stream, const MlaAttendTask& task) {
 }  // namespace
 
 void attend_exact(gpu::Stream& stream, const MlaAttendTask& task) {
-  // The checks admit these types only.
+  // The checks admit only these types.
   if (task.cache_dtype == Dtype::bf16) return run_stored<device::StoredBf16>(stream, task);
   if (task.cache_dtype == Dtype::f16) return run_stored<device::StoredF16>(stream, task);
   if (task.cache_dtype == Dtype::f8_e4m3) return run_fp8(stream, task);

@@ -1,6 +1,6 @@
 // A block has four warps, each with 16 queries of one head: their operands stay in registers, as do scores, which
-// become the operands of the product with values without passing through shared memory. A position in shared memory is
-// one row, [key | value | rotary key] in BF16, 64 of them a tile; the next tile is on its way while one is used.
+// become operands of the product with values without passing through shared memory. A position is one row in shared
+// memory, [key | value | rotary key] in BF16, 64 rows per tile; the next tile is copied while one is used.
 #include "kernels/cuda/attend_expanded.h"
 
 #include <algorithm>
@@ -22,21 +22,21 @@ constexpr unsigned kStages = 2;
 constexpr uint32_t kMostKeyDim = 192;
 constexpr uint32_t kMostValueDim = 128;
 
-/// Some heads' attention.
+/// Attention of some heads.
 struct ExpandedRun {
   RowsAt<const float> queries;
   float* out;
   const uint16_t* keys;  // ExpandedKeysTask
   const uint16_t* ropes;
   uint32_t rows;
-  uint32_t first_head;  // of those at once
+  uint32_t first_head;  // the first of these heads
   uint32_t all_heads;
   uint32_t rope_dim;
   uint32_t nope_dim;
   uint32_t value_dim;
   uint32_t positions;
   uint32_t first_position;
-  uint32_t row_bytes;  // of a position in shared memory
+  uint32_t row_bytes;  // bytes of a position in shared memory
   float scale;
   [[nodiscard]] __device__ __forceinline__ uint32_t head_dim() const { return nope_dim + value_dim; }
 };
@@ -50,7 +50,7 @@ struct Tile {
   }
 };
 
-/// Starts bringing the positions from `first` on, zeros from `end` on. Every thread of the block.
+/// Starts copying the positions from `first` on, zeros from `end` on. Call with every thread of the block.
 __device__ __forceinline__ void fetch_tile(const ExpandedRun& run, uint32_t head, uint32_t first, uint32_t end,
                                            const Tile& tile) {
   const uint32_t dim = run.head_dim();
@@ -70,7 +70,8 @@ __device__ __forceinline__ void fetch_tile(const ExpandedRun& run, uint32_t head
   gpu::copy_commit();
 }
 
-/// Rounds the queries of a block into shared memory, zeros after the last row. Every thread of the block.
+/// Rounds the queries of a block into shared memory, zero-padded after the last row. Call with every thread of the
+/// block.
 __device__ __forceinline__ void load_queries(const ExpandedRun& run, uint32_t head, uint32_t first_row,
                                              const Tile& tile) {
   const uint32_t key_dim = run.nope_dim + run.rope_dim;
@@ -88,12 +89,12 @@ __device__ __forceinline__ void load_queries(const ExpandedRun& run, uint32_t he
   }
 }
 
-/// 16 queries of a warp.
+/// Attention of a warp's 16 queries.
 struct WarpAttention {
   uint32_t queries[kMostKeyDim / 16][4];
   float values[kMostValueDim / 8][4] = {};
-  float maximum[2] = {device::minus_infinity(), device::minus_infinity()};  // of rows lane / 4 and lane / 4 + 8
-  float sum[2] = {};                                                        // of the lane's own columns
+  float maximum[2] = {device::minus_infinity(), device::minus_infinity()};  // for rows lane / 4 and lane / 4 + 8
+  float sum[2] = {};                                                        // over the lane's own columns
 
   __device__ __forceinline__ void take_queries(const ExpandedRun& run, const Tile& tile) {
     const unsigned lane = gpu::lane_index();
@@ -126,8 +127,8 @@ struct WarpAttention {
     }
   }
 
-  /// Scores become weights relative to the new maximum; what was added up before is scaled to it. `seen`: the first
-  /// position that the row does not see, from the tile's first on.
+  /// Turns scores into weights relative to the new maximum, and rescales the earlier sums. `seen`: the first position,
+  /// relative to the tile, that the row does not see.
   __device__ __forceinline__ void weigh(const uint32_t (&seen)[2], float scale,
                                         float (&scores)[kTilePositions / 8][4]) {
 #pragma unroll
@@ -207,20 +208,20 @@ struct WarpAttention {
 __global__ void __launch_bounds__(kThreads) expanded_kernel(ExpandedRun run) {
   Tile tile = {gpu::shared_memory<unsigned char>(), run.row_bytes};
   Tile other = {tile.rows + kTilePositions * run.row_bytes, run.row_bytes};
-  // The last rows see most positions: they go first.
+  // The last rows see the most positions, so they go first.
   const uint32_t first_row = (gpu::grid_blocks().x - 1 - gpu::block_index().x) * kTileQueries;
   const uint32_t head = gpu::block_index().y;
   const uint32_t last_row = first_row + kTileQueries < run.rows ? first_row + kTileQueries : run.rows;
   const uint32_t end = run.first_position + last_row;
   fetch_tile(run, head, 0, end, other);
   load_queries(run, head, first_row, tile);
-  gpu::block_barrier();  // the queries are there
+  gpu::block_barrier();  // the queries are in shared memory
   WarpAttention attention;
   attention.take_queries(run, tile);
   const uint32_t my_row = first_row + gpu::warp_index() * 16 + gpu::lane_index() / 4;
   for (uint32_t position = 0; position < end; position += kTilePositions) {
     gpu::copy_wait<0>();
-    gpu::block_barrier();  // the tile is there, and what lay in the other place has been used
+    gpu::block_barrier();  // the tile has arrived, and the other one's contents have been used
     const Tile used = tile;
     tile = other;
     other = used;
@@ -240,8 +241,8 @@ __global__ void __launch_bounds__(kThreads) expanded_kernel(ExpandedRun run) {
   attention.store(run, head, first_row);
 }
 
-constexpr uint64_t kKeysBytes = 96ULL << 20;  // of keys and values in BF16, unless one head needs more
-constexpr uint64_t kMadeBytes = 16ULL << 20;  // of what kv_b has just made, in FP32
+constexpr uint64_t kKeysBytes = 96ULL << 20;  // keys and values in BF16, unless one head needs more
+constexpr uint64_t kMadeBytes = 16ULL << 20;  // kv_b's result before rounding, in FP32
 constexpr uint64_t kAlignment = 256;
 
 uint32_t head_dim(const ExpandedShape& shape) {
@@ -268,7 +269,7 @@ ExpandedScratch lay_out(std::byte* memory, const ExpandedShape& shape) {
     scratch.size_bytes += round_up(bytes, kAlignment);
   };
   const uint64_t most_slice = std::max<uint64_t>(round_up(shape.positions, kTilePositions), kTilePositions);
-  const uint64_t made_row = uint64_t{head_dim(shape)} * sizeof(float);  // of one head
+  const uint64_t made_row = uint64_t{head_dim(shape)} * sizeof(float);  // bytes per position and head
   const uint64_t slice =
       std::min(most_slice, std::max<uint64_t>(kMadeBytes / std::max<uint64_t>(made_row, 1), kTilePositions));
   add(scratch.latents, rounded_bytes(slice, shape.latent_dim));
@@ -293,7 +294,7 @@ bool fits_expanded(const ExpandedShape& shape, const MatrixForm& kv_b, const gpu
 }
 
 bool pays_to_expand(const ExpandedShape& shape) {
-  // Of one head: a query and a position, and a row or position and the head's part of kv_b.
+  // Multiply-adds of one head: per query and position, and per row or position with the head's part of kv_b.
   const uint64_t absorbed = 2 * uint64_t{shape.latent_dim} + shape.rope_dim;
   const uint64_t expanded = uint64_t{shape.nope_dim} + shape.rope_dim + shape.value_dim;
   const uint64_t of_kv_b = uint64_t{shape.latent_dim} * head_dim(shape);

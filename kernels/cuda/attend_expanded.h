@@ -1,7 +1,7 @@
-// Attention of a prompt's rows with a key and a value of every head (DeepSeek-V3 inference/model.py, class MLA,
-// attn_impl "naive"), on tensor cores. A query of V3 then meets 192 + 128 numbers of a position and not 576 + 512, no
-// query is absorbed and no value projected; but kv_b multiplies the latents of all positions first (expanded_keys.h).
-// That pays from some 170 rows on. Some heads at a time, so that the scratch is bounded; of each
+// Attention of a prompt's rows with a key and a value for every head (DeepSeek-V3 inference/model.py, class MLA,
+// attn_impl "naive"), on tensor cores. A query of V3 then multiplies 192 + 128 numbers per position instead of 576 +
+// 512, and no query is absorbed and no value projected; but kv_b first multiplies the latents of all positions
+// (expanded_keys.h). That pays from some 170 rows on. Some heads at a time, so that the scratch is bounded; for each
 //
 //   64 rows: softmax(queries . [key | rope]) . values, 64 positions at a time, all in registers
 //
@@ -27,7 +27,7 @@ struct ExpandedShape {
   uint32_t rope_dim = 0;
   uint32_t nope_dim = 0;
   uint32_t value_dim = 0;
-  uint32_t positions = 0;  // that the last row sees
+  uint32_t positions = 0;  // visible to the last row
 };
 
 struct ExpandedAttendTask {
@@ -36,25 +36,25 @@ struct ExpandedAttendTask {
   Dtype cache_dtype = Dtype::f32;
   RowsAt<const float> queries;   // [rows, heads, nope_dim + rope_dim]: the heads of a row are contiguous
   float* out = nullptr;          // [rows, heads, value_dim]
-  std::byte* scratch = nullptr;  // of expanded_scratch_bytes, 256-byte aligned
+  std::byte* scratch = nullptr;  // expanded_scratch_bytes, 256-byte aligned
   ExpandedShape shape;           // positions: first_position + rows
   uint32_t first_position = 0;
   float scale = 0;
 };
 
-/// Whether the kernel has the dimensions (multiples of 16, V3's or smaller) and the tensor cores the weight, of whose
-/// scales none serves two heads.
+/// Whether the kernel supports the dimensions (multiples of 16, V3's or smaller) and the tensor cores the weight, and
+/// no scale of the weight spans two heads.
 [[nodiscard]] bool fits_expanded(const ExpandedShape& shape, const MatrixForm& kv_b, const gpu::Properties& properties);
-/// Whether it takes fewer operations than absorbed attention. Pure.
+/// Whether this takes fewer operations than absorbed attention. Pure.
 [[nodiscard]] bool pays_to_expand(const ExpandedShape& shape);
 
-/// How the work is cut. Pure.
+/// How the work is divided. Pure.
 struct ExpandedPlan {
-  uint32_t heads = 1;   // at once
-  uint32_t slice = 64;  // positions whose keys and values are made at once
+  uint32_t heads = 1;   // heads at once
+  uint32_t slice = 64;  // positions expanded at once
 };
 [[nodiscard]] ExpandedPlan plan_expanded(const ExpandedShape& shape);
-/// Grows with every number of the shape.
+/// Monotonic in every number of the shape.
 [[nodiscard]] uint64_t expanded_scratch_bytes(const ExpandedShape& shape);
 
 /// Precondition: fits_expanded.

@@ -1,9 +1,9 @@
 // Attention on tensor cores without a rounded product: FP32 queries and softmax weights are split into three BF16
-// terms. Each term is multiplied by the BF16 keys, which are not rounded. A block (device/tensor_attend.cuh) takes 32
-// or 16 queries through the positions of one split, 32 keys at a time; a key is loaded once for all terms.
+// terms, each multiplied by the unrounded BF16 keys. A block (device/tensor_attend.cuh) takes 32 or 16 queries through
+// the positions of one split, 32 keys at a time; a key is loaded once for all terms.
 //
-// Why 32 queries and 32 keys: three terms of 32 of V3's queries are 108 KiB, two tiles 72, of the 227 that a block has
-// (compute capability 8.0: 163, and 16 queries).
+// Why 32 queries and 32 keys: three terms of 32 of V3's queries are 108 KiB and two tiles 72, of the 227 available to a
+// block (compute capability 8.0: 163, so 16 queries).
 #include "format/base/check.h"
 #include "kernels/cuda/device/tensor_attend.cuh"
 

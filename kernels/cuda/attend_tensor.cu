@@ -1,20 +1,20 @@
 // Attention on tensor cores with operands rounded to BF16: a block (device/tensor_attend.cuh) takes 64 or 16 queries
 // through the positions of one split, 64 keys at a time.
 //
-// At short contexts, where few blocks would have work, a block takes 32 queries: four times 16 positions, and 16
-// queries of the values a warp.
+// At short contexts, where few blocks would have work, a block takes 32 queries instead: for scores four parts of 16
+// positions, for values 16 queries per warp.
 //
-// Why 64 queries: with V3's 128 heads a key does 242 operations a byte of BF16 cache, so that what bounds the kernel is
-// how often a tile goes from shared memory to registers; every query of a block shares that, and 64 x 512 sums in FP32
-// are half of the registers there are.
+// Why 64 queries: with V3's 128 heads a key takes 242 operations per byte of BF16 cache, so the kernel is bound by the
+// transfers of tiles from shared memory to registers, which all queries of a block share; and 64 x 512 sums in FP32 are
+// half of the register file.
 #include "format/base/check.h"
 #include "kernels/cuda/device/tensor_attend.cuh"
 
 namespace dspack::kernels::cuda {
 namespace {
 
-/// Blocks of half the queries, where so few blocks are at work that multiprocessors would have none: short contexts.
-/// The bits are those of whole blocks.
+/// Blocks of half the queries, for short contexts, where whole blocks would leave multiprocessors idle. The bits are
+/// those of whole blocks.
 template <TensorTile kTile>
 struct HalvedBlocks {
   static constexpr TensorTile kHalf = {.queries = kTile.queries / 2,
@@ -24,7 +24,7 @@ struct HalvedBlocks {
                                        .stages = kTile.stages,
                                        .is_halved = false};
   uint32_t groups;
-  uint32_t splits;  // that any row has
+  uint32_t splits;  // most splits of any row
   __device__ __forceinline__ explicit HalvedBlocks(const device::AttendRun& run) {
     const uint32_t last_row = device::row_of(run, run.queries - 1);
     const bool is_chosen = run.chosen != nullptr;
@@ -63,7 +63,7 @@ void run_tensor(gpu::Stream& stream, const MlaAttendTask& task) {
   });
 }
 
-/// Rounding has nothing to gain from a second tile: it waits for its loads.
+/// Keys that are rounded take a single tile: the loads are waited for, so a second tile would gain nothing.
 template <AttendChoice kCopied, AttendChoice kRounded>
 void run_choice(gpu::Stream& stream, const MlaAttendTask& task) {
   if (task.cache_dtype == Dtype::f8_e4m3) return run_tensor<kCopied, device::Fp8TensorKeys>(stream, task);

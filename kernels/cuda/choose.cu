@@ -1,15 +1,15 @@
-// How a choice is cut into runs of rows, and the second of its two kernels, which cuts a row's positions into parts of
-// a block each.
+// The division of a choice into runs of rows, and the second of its two kernels, which divides a row's positions into
+// parts, one per block.
 //
-// Entries, one a position, are ordered strictly: the order of the score, then the lower position. So there is one least
-// entry that is chosen; its bits are found from the top, by digits of eleven or ten bits, by counting the entries that
-// agree so far. The scores' kernel has counted the first digit:
+// Entries, one per position, have a strict order: the score's order, then the lower position. So there is a unique
+// least chosen entry. Its bits are found from the top, by digits of eleven or ten bits, by counting the entries that
+// agree with it so far. The scores' kernel has counted the first digit:
 //
-//   every block      first digit; of its part: a flag for each entry above it, and a list of those that have it
-//   the row's last   the other digits, from the list; flags of what is chosen of it; ids of all flags, ascending
+//   every block      first digit; for its part: flags of the entries above it, and a list of those that have it
+//   the row's last   the other digits, from the list; flags of the list's chosen entries; ids of all flags, ascending
 //
-// Where the list would be too long the last block counts the other digits of all entries. It leaves the counters zero.
-// Flags lie as a warp finds them: of a chunk of 128 positions, word i has bit l for position 4 l + i.
+// If the list would be too long the last block counts the other digits over all entries. It resets the counters to
+// zero. Flags are stored as a warp computes them: in a chunk of 128 positions, bit l of word i is position 4 l + i.
 #include "kernels/cuda/choose.h"
 
 #include <algorithm>
@@ -20,31 +20,31 @@
 namespace dspack::kernels::cuda {
 namespace {
 
-constexpr uint64_t kOrderBytes = 32ULL << 20;  // of a run at most, but for one row
-constexpr uint32_t kMostScoreBlocks = 512;     // in x, each of which takes every 512th tile; four fit a multiprocessor
-constexpr uint32_t kWantedScoreBlocks = 512;   // that keep a large GPU busy
+constexpr uint64_t kOrderBytes = 32ULL << 20;  // most bytes per run, unless one row needs more
+constexpr uint32_t kMostScoreBlocks = 512;     // in x, each takes every 512th tile; four fit a multiprocessor
+constexpr uint32_t kWantedScoreBlocks = 512;   // keep a large GPU busy
 constexpr uint32_t kMostRowsOfBlock = 8;
 constexpr uint32_t kChunksOfPart = 32;
-constexpr uint32_t kMostParts = 32;          // of a row
-constexpr uint32_t kMostSelectBlocks = 128;  // of all rows of a run
+constexpr uint32_t kMostParts = 32;          // per row
+constexpr uint32_t kMostSelectBlocks = 128;  // over all rows of a run
 constexpr unsigned kSelectWarps = 16;
 
 constexpr uint32_t kCountGroups = 32;
 constexpr uint32_t kOfGroup = kFirstCounts / kCountGroups;
-constexpr unsigned kFirstShift = 64 - kFirstDigitBits;  // of an entry
+constexpr unsigned kFirstShift = 64 - kFirstDigitBits;  // position of the first digit in an entry
 
 /// Shared memory of a block.
 struct SelectSpace {
   uint64_t list[kMostListed];  // entries
   uint32_t counts[kFirstCounts];
   uint32_t groups[kCountGroups];    // sums of counts
-  uint32_t of_warps[kSelectWarps];  // flags
+  uint32_t of_warps[kSelectWarps];  // flags per warp
   uint32_t listed;
-  uint32_t first;    // of the part's list in the row's
+  uint32_t first;    // offset of the part's list in the row's
   uint32_t is_last;  // whether the row's other blocks have ended
-  uint32_t digit;    // what find_digit_at found
-  uint32_t place;    // within the digit's entries, from the largest
-  uint32_t entries;  // that have the digit
+  uint32_t digit;    // result of find_digit_at
+  uint32_t place;    // rank within the digit's entries, from the largest
+  uint32_t entries;  // number of entries with the digit
 };
 
 /// The row of a block.
@@ -64,7 +64,7 @@ __device__ __forceinline__ uint32_t position_of(uint64_t entry) {
   return 0xffffffffU - static_cast<uint32_t>(entry);
 }
 
-/// Of the lanes up to this one.
+/// Inclusive prefix sum over lanes.
 __device__ __forceinline__ uint32_t count_so_far(uint32_t value) {
 #pragma unroll
   for (unsigned apart = 1; apart < gpu::kWarpThreads; apart *= 2) {
@@ -74,11 +74,11 @@ __device__ __forceinline__ uint32_t count_so_far(uint32_t value) {
   return value;
 }
 
-/// visit(chunk, orders, there) for chunks [begin, end) by the warps in turn: four orders of each lane, of which the
-/// first `there` are of positions that the row sees.
+/// Calls visit(chunk, orders, there) for chunks [begin, end), which the warps take in turn: four orders per lane, the
+/// first `there` of which belong to positions that the row sees.
 template <class Visit>
 __device__ __forceinline__ void for_each_chunk(const SelectRow& row, uint32_t begin, uint32_t end, Visit visit) {
-  constexpr unsigned kAhead = 4;  // loads under way before the first is used
+  constexpr unsigned kAhead = 4;  // loads in flight before the first is used
   for (uint32_t first = begin + gpu::warp_index(); first < end; first += kAhead * kSelectWarps) {
     uint4 loaded[kAhead];
 #pragma unroll
@@ -98,7 +98,7 @@ __device__ __forceinline__ void for_each_chunk(const SelectRow& row, uint32_t be
   }
 }
 
-/// In which digit, the highest first, the entry at `place` lies. All threads.
+/// Finds the digit, from the highest, that contains the entry at `place`. Call with all threads.
 __device__ __forceinline__ void find_digit_at(SelectSpace& space, uint32_t place) {
   const unsigned lane = gpu::lane_index();
   for (unsigned group = gpu::warp_index(); group < kCountGroups; group += kSelectWarps) {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void find_digit_at(SelectSpace& space, uint32_t place
       sum += gpu::shuffle_xor(sum, apart);
     if (lane == 0) space.groups[group] = sum;
   }
-  gpu::block_barrier();  // sums of groups are there
+  gpu::block_barrier();  // sums of groups are stored
   if (gpu::warp_index() == 0) {
     const uint32_t of_group = space.groups[kCountGroups - 1 - lane];
     const uint32_t up_to_group = count_so_far(of_group);
@@ -125,12 +125,12 @@ __device__ __forceinline__ void find_digit_at(SelectSpace& space, uint32_t place
       space.entries = is_first ? two[0] : two[1];
     }
   }
-  gpu::block_barrier();  // the digit is known
+  gpu::block_barrier();  // the digit is stored
 }
 static_assert(kOfGroup == 2 * gpu::kWarpThreads && kCountGroups == gpu::kWarpThreads);
 
 /// Flags the entries of chunks [begin, end) whose first digit is at least `least`, and lists those whose digit is
-/// `listed`, in no order.
+/// `listed`, unordered.
 __device__ __forceinline__ void flag_and_list(const SelectRow& row, uint32_t begin, uint32_t end, uint32_t least,
                                               uint32_t listed, SelectSpace& space) {
   for_each_chunk(row, begin, end, [&](uint32_t chunk, const uint32_t(&orders)[4], uint32_t there) {
@@ -148,41 +148,41 @@ __device__ __forceinline__ void flag_and_list(const SelectRow& row, uint32_t beg
   });
 }
 
-/// The first digit of the row's least entry, from the counts of the scores' kernel.
+/// The first digit of the row's least chosen entry, from the counts of the scores' kernel.
 __device__ __forceinline__ void find_first_digit(const SelectRow& row, uint32_t most, SelectSpace& space) {
   for (uint32_t i = gpu::thread_index(); i < kFirstCounts; i += gpu::block_threads())
     space.counts[i] = row.counters->of_digit[i];
   if (gpu::thread_index() == 0) space.listed = 0;
-  gpu::block_barrier();  // the counts are there, and the list is empty
+  gpu::block_barrier();  // the counts are loaded and the list is empty
   find_digit_at(space, most - 1);
 }
 
-/// Adds a part's list to the row's, and finds whether this block is the row's last.
+/// Appends a part's list to the row's, and finds whether this block is the row's last.
 __device__ __forceinline__ void hand_over(const SelectRow& row, SelectSpace& space) {
   gpu::block_barrier();  // the list is complete
   if (gpu::thread_index() == 0 && space.listed > 0)
     space.first = gpu::add_together(&row.counters->listed, space.listed);
-  gpu::block_barrier();  // its place is known
+  gpu::block_barrier();  // its offset is known
   for (uint32_t i = gpu::thread_index(); i < space.listed; i += gpu::block_threads())
     row.list[space.first + i] = space.list[i];
-  gpu::block_barrier();  // flags and list have been written
+  gpu::block_barrier();  // flags and list are written
   if (gpu::thread_index() == 0) space.is_last = gpu::count_up(&row.counters->parts) == gpu::grid_blocks().x - 1 ? 1 : 0;
-  gpu::block_barrier();  // whether it is the last is known
+  gpu::block_barrier();  // is_last is stored
 }
 
-/// The least entry that is chosen, with zeros for bits that make no difference: its digits behind the first, of the
-/// entries in shared memory, or where there are too many of all of the row's.
+/// The least chosen entry, with zeros for bits that make no difference. Finds the digits after the first from the
+/// entries in shared memory, or from all entries of the row if there are too many.
 __device__ __forceinline__ uint64_t find_least(const SelectRow& row, SelectSpace& space) {
   uint64_t least = uint64_t{space.digit} << kFirstShift;
   uint32_t place = space.place;
   const bool is_listed = space.entries <= kMostListed;
   const uint32_t listed = space.entries;
   for (unsigned shift = kFirstShift; shift > 0;) {
-    const unsigned bits = shift == 42 || shift == 10 ? 10 : kFirstDigitBits;  // 11 + 11 + 10 of the order, and again
+    const unsigned bits = shift == 42 || shift == 10 ? 10 : kFirstDigitBits;  // 11 + 11 + 10 bits, twice
     const unsigned next = shift - bits;
     const uint64_t known = least >> shift;
     const uint64_t mask = (uint64_t{1} << bits) - 1;
-    gpu::block_barrier();  // what was found has been read
+    gpu::block_barrier();  // the results have been read
     for (uint32_t i = gpu::thread_index(); i < kFirstCounts; i += gpu::block_threads())
       space.counts[i] = 0;
     gpu::block_barrier();  // the counts are zero
@@ -205,12 +205,12 @@ __device__ __forceinline__ uint64_t find_least(const SelectRow& row, SelectSpace
     least |= uint64_t{space.digit} << next;
     place = space.place;
     shift = next;
-    if (space.entries == place + 1) break;  // all of them are chosen
+    if (space.entries == place + 1) break;  // all of these are chosen
   }
   return least;
 }
 
-/// Flags what is chosen of the list, or where there is none of all entries. A barrier must follow.
+/// Flags the chosen entries of the list, or of all entries if there is no list. A barrier must follow.
 __device__ __forceinline__ void flag_chosen(const SelectRow& row, const SelectSpace& space, uint64_t least,
                                             uint32_t listed) {
   if (listed <= kMostListed) {
@@ -237,7 +237,7 @@ __device__ __forceinline__ uint32_t count_flags(const uint4& flags) {
   return gpu::count_bits(flags.x) + gpu::count_bits(flags.y) + gpu::count_bits(flags.z) + gpu::count_bits(flags.w);
 }
 
-/// The positions that have flags, ascending.
+/// Lists the flagged positions, ascending.
 __device__ __forceinline__ void list_ids(const SelectRow& row, SelectSpace& space, uint32_t* ids) {
   const uint32_t of_warp = (row.chunks + kSelectWarps - 1) / kSelectWarps;
   const uint32_t begin = gpu::warp_index() * of_warp;
@@ -249,7 +249,7 @@ __device__ __forceinline__ void list_ids(const SelectRow& row, SelectSpace& spac
   for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
     sum += gpu::shuffle_xor(sum, apart);
   if (gpu::lane_index() == 0) space.of_warps[gpu::warp_index()] = sum;
-  gpu::block_barrier();  // the warps' sums are there
+  gpu::block_barrier();  // the warps' sums are stored
   uint32_t at = 0;
   for (unsigned warp = 0; warp < gpu::warp_index(); ++warp)
     at += space.of_warps[warp];
@@ -270,7 +270,7 @@ __device__ __forceinline__ void list_ids(const SelectRow& row, SelectSpace& spac
   }
 }
 
-/// For the next call.
+/// Resets the counters for the next call.
 __device__ __forceinline__ void clear(ChooseCounters& counters) {
   for (uint32_t i = gpu::thread_index(); i < kFirstCounts; i += gpu::block_threads())
     counters.of_digit[i] = 0;
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(kSelectWarps* gpu::kWarpThreads) select_kernel
   find_first_digit(row, run.most, space);
   const uint32_t digit = space.digit;
   const uint32_t listed = space.entries;
-  const bool are_all_chosen = listed == space.place + 1;  // that have the digit
+  const bool are_all_chosen = listed == space.place + 1;  // all entries with the digit
   if (are_all_chosen || listed <= kMostListed) {
     const uint32_t of_part = (row.chunks + gpu::grid_blocks().x - 1) / gpu::grid_blocks().x;
     const uint32_t begin = part * of_part;
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(kSelectWarps* gpu::kWarpThreads) select_kernel
         space.list[i] = row.list[i];
     }
     flag_chosen(row, space, find_least(row, space), listed);
-    gpu::block_barrier();  // all flags are there
+    gpu::block_barrier();  // all flags are set
   }
   list_ids(row, space, ids);
   clear(*row.counters);
@@ -334,7 +334,7 @@ ChooseRuns choose_runs(uint32_t rows, uint32_t position_limit) {
   const uint64_t most_rows = std::clamp<uint64_t>(kOrderBytes / row_bytes, 1, kMostChooseRows);
   runs.order_stride = static_cast<uint32_t>(stride);
   runs.rows_a_run = static_cast<uint32_t>(std::min<uint64_t>(most_rows, std::max(rows, 1U)));
-  // Never less for more rows or positions, so that the scratch of the largest call serves all.
+  // Monotonic in rows and positions, so that the scratch of the largest call serves all.
   runs.scratch_bytes = std::max(row_bytes, std::min(row_bytes * std::min(rows, kMostChooseRows), kOrderBytes));
   return runs;
 }
@@ -360,7 +360,7 @@ gpu::LaunchShape choose_scores_launch(const ChooseTask& task, uint32_t rows) {
 }
 
 gpu::LaunchShape choose_select_launch(uint32_t rows, uint32_t position_limit) {
-  // Many rows are parts enough.
+  // With many rows there are enough blocks without parts.
   const uint64_t parts = ceil_div(position_limit, kSelectChunk * kChunksOfPart);
   return {.grid_x = static_cast<unsigned>(
               std::clamp<uint64_t>(parts, 1, std::max(std::min(kMostParts, kMostSelectBlocks / rows), 1U))),

@@ -1,13 +1,13 @@
-// The scores of the indexer's choice, in FP32: of each 64 heads (32 where there are no more) and 64 positions a thread
+// The scores of the indexer's choice, in FP32. For each 64 heads (32 if there are no more) and 64 positions a thread
 // multiplies 8 (4) heads with 4 positions:
 //
 //   keys     [64, dim] decoded, in shared memory for all rows and heads of the block
-//   queries  [64, 16] a panel at a time, while the next one is on its way
-//   warp w   positions 16 w ..: lane l the heads l / 4, l / 4 + 8, .. and the positions l % 4, l % 4 + 4, ..
+//   queries  [64, 16], one panel at a time, while the next one is copied
+//   warp w   positions 16 w ..: lane l has heads l / 4, l / 4 + 8, .. and positions l % 4, l % 4 + 4, ..
 //
-// Why: 128 fused operations for 12 reads of 16 bytes keep the FP32 units busy, which bound the kernel: a position of
-// V3.2 takes 8,192 operations for 256 bytes of BF16. Keys wider than a panel of 128 pass panel by panel for every head
-// group.
+// 128 fused operations per 12 reads of 16 bytes keep the FP32 units busy, which bound the kernel: a position of V3.2
+// takes 8,192 operations for 256 bytes of BF16. Keys wider than a panel of 128 pass panel by panel for every group of
+// heads.
 #include <algorithm>
 
 #include "format/base/size.h"
@@ -39,15 +39,15 @@ __device__ __forceinline__ IndexPanel panel_at(uint32_t first, uint32_t dim) {
   return {first, dim - first < kScoreKeyPanel ? dim - first : kScoreKeyPanel};
 }
 
-/// Columns of the keys from position `first` on; zeros from `end` on, and up to whole quads. kAligned: rows are whole
-/// pieces of 16 bytes.
+/// Loads columns of the keys from position `first` on; zeros from `end` on, and up to whole quads. kAligned: rows are
+/// whole 16-byte pieces.
 template <class Stored, bool kAligned>
 __device__ __forceinline__ void load_index_keys(const device::ChooseRun& run, uint32_t first, uint32_t end,
                                                 IndexPanel panel, const ScoreShared& shared) {
   if constexpr (kAligned) {
-    constexpr unsigned kAhead = 4;  // loads under way before the first is used
+    constexpr unsigned kAhead = 4;  // loads in flight before the first is used
     const uint32_t pieces = panel.count / Stored::kPer16;
-    unsigned shift = 0;  // of an item's position; a place for each piece, and some for none
+    unsigned shift = 0;  // log2 of pieces per position, rounded up: an item is (position << shift) + piece
     while (1U << shift < pieces)
       ++shift;
     const auto* cache = static_cast<const uint8_t*>(run.keys.planes[kCodes]);
@@ -94,7 +94,7 @@ struct QueryPanel {
   uint32_t row;
   uint32_t head;
   uint32_t column;
-  /// What follows: the next columns, the next heads, the next row.
+  /// Moves on to the next columns, then heads, then row.
   __device__ __forceinline__ void advance(const device::ChooseRun& run, uint32_t heads_of_pass) {
     column += kScorePanel;
     if (column < run.keys.in) return;
@@ -106,7 +106,7 @@ struct QueryPanel {
   }
 };
 
-/// Starts bringing a panel of kHeads heads to shared memory; zeros after the last head and column.
+/// Starts copying a panel of kHeads heads to shared memory; zeros after the last head and column.
 template <unsigned kHeads>
 __device__ __forceinline__ void fetch_queries(const device::ChooseRun& run, const QueryPanel& panel, float* to) {
   constexpr unsigned kHeadsAtOnce = kScoreThreads / kPanelQuads;
@@ -135,7 +135,8 @@ __device__ __forceinline__ void fetch_queries(const device::ChooseRun& run, cons
   gpu::copy_commit();
 }
 
-/// Adds a panel's part to the products of this thread's heads and positions; `keys` points at its first position.
+/// Adds a panel's part to the products of this thread's heads and positions; `keys` points at the thread's first
+/// position.
 template <unsigned kHeads>
 __device__ __forceinline__ void add_products(const float* queries, const float* keys, uint32_t key_stride,
                                              uint32_t quads, float (&products)[kHeads][kKeysOfThread]) {
@@ -160,8 +161,8 @@ __device__ __forceinline__ void add_products(const float* queries, const float* 
   }
 }
 
-/// The scores of rows [first_row, end_row), which all see position `first`, for a tile; positions from `end` on are
-/// nobody's. The next panel of queries is on its way while one is used.
+/// The scores of rows [first_row, end_row), which all see position `first`, for a tile; no row sees positions from
+/// `end` on. The next panel of queries is copied while one is used.
 template <class Stored, bool kAligned, unsigned kHeads>
 __device__ __forceinline__ void score_tile(const device::ChooseRun& run, uint32_t first, uint32_t end,
                                            uint32_t first_row, uint32_t end_row, const ScoreShared& shared) {
@@ -173,7 +174,7 @@ __device__ __forceinline__ void score_tile(const device::ChooseRun& run, uint32_
   QueryPanel panel = {first_row, 0, 0};
   float* queries = shared.queries;
   float* other = queries + kHeadsOfPass * kScoreQueryStride;
-  gpu::block_barrier();  // the keys and queries before have been used
+  gpu::block_barrier();  // the previous keys and queries have been used
   fetch_queries<kHeadsOfPass>(run, panel, queries);
   if (is_whole) load_index_keys<Stored, kAligned>(run, first, end, panel_at(0, dim), shared);
   uint32_t mine[kKeysOfThread];
@@ -189,11 +190,11 @@ __device__ __forceinline__ void score_tile(const device::ChooseRun& run, uint32_
     do {
       const uint32_t column = panel.column;
       gpu::copy_wait<0>();
-      gpu::block_barrier();  // the queries are there, and those before have been used
+      gpu::block_barrier();  // the queries have arrived, and the previous ones have been used
       const uint32_t in_panel = column % kScoreKeyPanel;
       if (!is_whole && in_panel == 0) {
         load_index_keys<Stored, kAligned>(run, first, end, panel_at(column, dim), shared);
-        gpu::block_barrier();  // the keys are there
+        gpu::block_barrier();  // the keys are stored
       }
       panel.advance(run, kHeadsOfPass);
       if (panel.row < end_row) fetch_queries<kHeadsOfPass>(run, panel, other);
@@ -239,7 +240,7 @@ void run_stored_scores(gpu::Stream& stream, const gpu::LaunchShape& shape, const
 
 void run_scores_exact(gpu::Stream& stream, const ChooseTask& task, const device::ChooseRun& run) {
   const gpu::LaunchShape shape = choose_scores_launch(task, run.rows);
-  switch (run.keys.coding) {  // the checks admit these
+  switch (run.keys.coding) {  // the checks admit only these
     case Coding::bf16: return run_stored_scores<device::StoredBf16>(stream, shape, run);
     case Coding::f16: return run_stored_scores<device::StoredF16>(stream, shape, run);
     case Coding::f8_e4m3: return run_stored_scores<device::StoredF8>(stream, shape, run);

@@ -1,11 +1,11 @@
 // The scores of the indexer's choice on tensor cores (mma.m16n8k16, BF16): a block takes 64 positions through 64 heads
-// at a time; warp w multiplies all of them with the positions 16 w ..:
+// at a time; warp w multiplies all of these heads with positions 16 w ..:
 //
-//   products [64 heads, 16 positions] = queries . keys, in registers: lane l the heads l / 4 + 8 i, and of each 8
+//   products [64 heads, 16 positions] = queries . keys, in registers: lane l has heads l / 4 + 8 i, and of every 8
 //   positions 2 (l % 4) and the next
 //
-// Keys are brought to shared memory once for all rows of the block. Operands lie there as those of attention do
-// (device/tensor_keys.cuh). The scale of an FP8 key is taken by its products, so that its codes are exact in BF16.
+// Keys are rounded to shared memory once for all rows of the block. Operands are laid out as in attention
+// (device/tensor_keys.cuh). The scale of an FP8 key is applied to its products, so that its codes are exact in BF16.
 #include "format/base/check.h"
 #include "kernels/cuda/device/choose.cuh"
 #include "kernels/cuda/device/decode.cuh"
@@ -34,15 +34,15 @@ __device__ __forceinline__ uint2 round_four(const float (&values)[4]) {
   return make_uint2(gpu::floats_to_bf16s(values[0], values[1]), gpu::floats_to_bf16s(values[2], values[3]));
 }
 
-/// Keys from position `first` on; zeros from `end` on. kAligned: rows are whole pieces of 16 bytes.
+/// Keys from position `first` on; zeros from `end` on. kAligned: rows are whole 16-byte pieces.
 template <class Stored, bool kAligned>
 __device__ __forceinline__ void round_keys(const device::ChooseRun& run, uint32_t first, uint32_t end,
                                            const TensorScoreShared& shared) {
   constexpr unsigned kPiece = kAligned ? Stored::kPer16 : 4;
-  constexpr unsigned kAhead = 4;  // loads under way before the first is used
+  constexpr unsigned kAhead = 4;  // loads in flight before the first is used
   const uint32_t dim = run.keys.in;
   const uint32_t pieces = dim / kPiece;
-  unsigned shift = 0;  // of an item's position; a place for each piece, and some for none
+  unsigned shift = 0;  // log2 of pieces per position, rounded up: an item is (position << shift) + piece
   while (1U << shift < pieces)
     ++shift;
   for (uint32_t begin = gpu::thread_index(); begin < kScorePositions << shift; begin += kAhead * kScoreThreads) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void round_keys(const device::ChooseRun& run, uint32_
   }
 }
 
-/// The queries of the heads from `head` on; zeros behind the last.
+/// Rounds the queries of the heads from `head` on; zeros after the last head.
 __device__ __forceinline__ void round_queries(const device::ChooseRun& run, uint32_t row, uint32_t head,
                                               const TensorScoreShared& shared) {
   constexpr unsigned kAhead = 4;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void round_queries(const device::ChooseRun& run, uint
   }
 }
 
-/// Products of all heads in shared memory with this warp's positions.
+/// Multiplies all heads in shared memory with this warp's positions.
 __device__ __forceinline__ void multiply(const TensorScoreShared& shared, uint32_t steps,
                                          float (&products)[kHeadsOfLane][device::kKeysOfThread]) {
   const unsigned lane = gpu::lane_index();
@@ -152,13 +152,13 @@ __global__ void __launch_bounds__(kScoreThreads) tensor_scores_kernel(device::Ch
   shared.row_bytes = run.tensor_row_bytes;
   shared.keys = gpu::shared_memory<unsigned char>();
   shared.queries = shared.keys + kScorePositions * shared.row_bytes;
-  uint32_t row_of_queries = run.rows;  // in shared memory: of one row they serve all tiles of the block
+  uint32_t row_of_queries = run.rows;  // the row whose queries are in shared memory, which serve all tiles of the block
   device::for_each_tile(run, [&](uint32_t first, uint32_t end, uint32_t first_row, uint32_t end_row) {
     uint32_t mine[device::kKeysOfThread];
 #pragma unroll
     for (unsigned j = 0; j < device::kKeysOfThread; ++j)
       mine[j] = first + gpu::warp_index() * kPositionsOfWarp + j / 2 * 8 + gpu::lane_index() % 4 * 2 + j % 2;
-    gpu::block_barrier();  // the keys before have been used
+    gpu::block_barrier();  // the previous keys have been used
     round_keys<Stored, kAligned>(run, first, end, shared);
     float scales[device::kKeysOfThread];
     device::load_scales(run, mine, end, scales);
@@ -166,11 +166,11 @@ __global__ void __launch_bounds__(kScoreThreads) tensor_scores_kernel(device::Ch
       float scores[device::kKeysOfThread] = {};
       for (uint32_t head = 0; head < run.heads; head += kScoreHeads) {
         if (row != row_of_queries || run.heads > kScoreHeads) {
-          gpu::block_barrier();  // the queries before have been used
+          gpu::block_barrier();  // the previous queries have been used
           round_queries(run, row, head, shared);
           row_of_queries = row;
         }
-        gpu::block_barrier();  // queries and keys are there
+        gpu::block_barrier();  // queries and keys are stored
         float products[kHeadsOfLane][device::kKeysOfThread];
         multiply(shared, run.keys.in / 16, products);
         device::add_heads(run, row, head, products, scales, scores);
@@ -193,7 +193,7 @@ void launch_tensor_scores(gpu::Stream& stream, const gpu::LaunchShape& shape, co
 void run_scores_tensor(gpu::Stream& stream, const ChooseTask& task, const device::ChooseRun& run) {
   DSPACK_CHECK(task.keys.in % 16 == 0 && task.keys.in <= kScoreKeyPanel, "keys that do not fit the tensor cores");
   const gpu::LaunchShape shape = choose_scores_launch(task, run.rows);
-  switch (run.keys.coding) {  // the checks admit these
+  switch (run.keys.coding) {  // the checks admit only these
     case Coding::bf16: return launch_tensor_scores<device::StoredBf16>(stream, shape, run);
     case Coding::f16: return launch_tensor_scores<device::StoredF16>(stream, shape, run);
     case Coding::f8_e4m3: return launch_tensor_scores<device::StoredF8>(stream, shape, run);

@@ -5,9 +5,8 @@
 namespace dspack::gpu::cublaslt {
 namespace {
 
-/// Success, or a product that the library does not do: one that it does not know, or for which it finds no memory (it
-/// loads its kernels when they are first wanted, which may be when the card is full). Anything else is a failure of the
-/// device, which is kept.
+/// True on success. False if the library refuses a product: one that it does not support, or lacks memory for (it loads
+/// kernels on first use, possibly when the card is full). Any other status is recorded as a failure of the device.
 bool is_done(Status status, const char* what) {
   if (status == Status::success) return true;
   const bool is_refusal = status == Status::not_supported || status == Status::invalid_value ||
@@ -36,7 +35,7 @@ Result<std::unique_ptr<Library>> Library::start(const Functions& functions, cons
 }
 
 Library::~Library() {
-  (void)functions_.destroy(handle_);  // at the end of the process the driver may have gone first
+  (void)functions_.destroy(handle_);  // at process exit the driver may already be gone
 }
 
 std::string Library::version_words() const {
@@ -66,7 +65,7 @@ bool Matmul::describe() {
   }
   if (!set(with, desc_, MatmulAttribute::transpose_a, Operation::transpose)) return false;
   if (!set(with, desc_, MatmulAttribute::transpose_b, Operation::none)) return false;
-  // A scale or its mode on a product of BF16 would be an error.
+  // Setting a scale or scale mode on a BF16 product would be an error.
   if (shape_.type != DataType::f8_e4m3) return true;
   return set(with, desc_, MatmulAttribute::a_scale_mode, ScaleMode::blk128x128) &&
          set(with, desc_, MatmulAttribute::b_scale_mode, ScaleMode::vec128);
@@ -87,7 +86,7 @@ bool Matmul::find_algorithm(uint64_t workspace_bytes) {
     return is_done(with.preference_set(preference, attribute, &value, sizeof value), "a preference");
   };
   bool is_set = prefer(PreferenceAttribute::max_workspace_bytes, workspace_bytes);
-  // An algorithm must do for every call of this shape, wherever its matrices lie.
+  // The algorithm must work for every call of this shape, wherever its matrices are.
   constexpr uint32_t kAlignment = 16;
   for (const auto matrix : {PreferenceAttribute::min_alignment_a, PreferenceAttribute::min_alignment_b,
                             PreferenceAttribute::min_alignment_c, PreferenceAttribute::min_alignment_d})

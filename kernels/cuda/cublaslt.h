@@ -1,12 +1,12 @@
-// cuBLASLt, whose library this program loads while it runs: what it uses of NVIDIA's C interface, the library as it was
-// loaded, and a product of one shape with its descriptors and the algorithm that the library's heuristic chose.
+// cuBLASLt, loaded at run time: the part of NVIDIA's C interface that is used, the loaded library, and a product of one
+// shape with its descriptors and the algorithm that the library's heuristic chose.
 //
-// Types, numbers and functions of the interface have been the same since cuBLAS 12.0 (scale modes: 12.8 and 12.9).
-// They are written down here, and held to cublasLt.h where a toolkit has it (cublaslt_library.cpp), so that nothing but
-// that check needs the header, and one from a toolkit before 12.9 will do.
-// Threads: a Library is thread-safe; a Matmul, as each descriptor, belongs to one thread at a time. Lifetime: a Matmul
-// borrows its Library. Errors: a product that the library does not do, or has no memory for, is an empty result or
-// false; any other failure is kept, and the device unusable after it (runtime.h, failure).
+// Types, numbers and functions of the interface have been the same since cuBLAS 12.0 (scale modes: 12.8 and 12.9). They
+// are declared here, and checked against cublasLt.h if a toolkit has it (cublaslt_library.cpp), so that only that check
+// needs the header, and one from a toolkit before 12.9 suffices.
+// Threads: a Library is thread-safe; a Matmul, like any descriptor, belongs to one thread at a time. Lifetime: a Matmul
+// borrows its Library. Errors: a product that the library refuses, or has no memory for, is an empty result or false;
+// any other failure is recorded and makes the device unusable (runtime.h, failure).
 // Source: cuBLAS 13 documentation, "Using the cuBLASLt API".
 #pragma once
 
@@ -67,7 +67,7 @@ struct HeuristicResult {
   int32_t reserved[4] = {};
 };
 
-/// As libcublasLt exports them.
+/// The functions that libcublasLt exports.
 struct Functions {
   size_t (*get_version)();  // 130100: 13.1.0
   Status (*create)(Handle*);
@@ -89,7 +89,7 @@ struct Functions {
 
 class Library {
  public:
-  /// Errors: unsupported (a library that does not start on this machine). `name`: for messages.
+  /// Errors: unsupported (the library does not start on this machine). `name`: for messages.
   [[nodiscard]] static Result<std::unique_ptr<Library>> start(const Functions& functions, const std::string& name);
   ~Library();
   Library(const Library&) = delete;
@@ -98,7 +98,7 @@ class Library {
   [[nodiscard]] const Functions& functions() const { return functions_; }
   [[nodiscard]] Handle handle() const { return handle_; }
   [[nodiscard]] size_t version() const { return functions_.get_version(); }
-  /// "13.1.0".
+  /// For example "13.1.0".
   [[nodiscard]] std::string version_words() const;
 
  private:
@@ -107,20 +107,21 @@ class Library {
   Handle handle_;
 };
 
-/// The library that `file` names; empty: libcublasLt.so.13, or else .12, where the system's loader finds them. It stays
-/// loaded until the process ends. Errors: not_found, unsupported. On NVIDIA hardware cublaslt_library.cpp has it, the
-/// test suite's GPU has its own.
+/// Opens the library at `file`; if empty, libcublasLt.so.13, or else .12, as the system's loader finds them. It stays
+/// loaded until the process ends. Errors: not_found, unsupported. Implemented by cublaslt_library.cpp on NVIDIA
+/// hardware, and by the test suite's emulated GPU.
 [[nodiscard]] Result<std::unique_ptr<Library>> open_library(const std::string& file);
 
-/// y[n, m] = x[n, k] . weight[m, k], all three row-major. To cuBLASLt, whose matrices are column-major, it is D = A^T B
-/// with A the weight, B the inputs and D the outputs: its "TN" format, the only one that FP8 has before Blackwell.
+/// y[n, m] = x[n, k] . weight[m, k], all three row-major. For cuBLASLt, whose matrices are column-major, this is D =
+/// A^T B with A the weight, B the inputs and D the outputs: its "TN" format, the only one that FP8 supports before
+/// Blackwell.
 ///
 ///            cuBLASLt             here
 ///   A        [k, m], lda          weight [m, k], rows lda apart
 ///   B        [k, n], ldb          x [n, k], rows ldb apart
 ///   D        [m, n], ldd          y [n, m], FP32, rows ldd apart
 struct MatmulShape {
-  DataType type = DataType::bf16;  // of weight and inputs. f8_e4m3: with scales
+  DataType type = DataType::bf16;  // type of weight and inputs. f8_e4m3: with scales
   uint64_t m = 0, n = 0, k = 0;
   uint64_t lda = 0, ldb = 0, ldd = 0;
   [[nodiscard]] auto operator<=>(const MatmulShape&) const = default;
@@ -138,7 +139,7 @@ struct MatmulPlaces {
   const float* b_scale = nullptr;
 };
 
-/// 256-byte aligned, as the library wants it.
+/// 256-byte aligned, as the library requires.
 struct MatmulWorkspace {
   void* memory = nullptr;
   uint64_t bytes = 0;
@@ -146,14 +147,14 @@ struct MatmulWorkspace {
 
 class Matmul {
  public:
-  /// Null: the library does not do it. `places`: those of a call, of which descriptors keep the scales'.
+  /// Null: the library refuses it. `places`: those of a call; the descriptor keeps its scale pointers.
   [[nodiscard]] static std::unique_ptr<Matmul> plan(const Library& library, const MatmulShape& shape,
                                                     const MatmulPlaces& places, uint64_t workspace_bytes);
   ~Matmul();
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  /// Enqueues the product. False: the library does not do it after all, and has enqueued nothing.
+  /// Enqueues the product. False: the library refuses it after all and has enqueued nothing.
   [[nodiscard]] bool run(const MatmulPlaces& places, const MatmulWorkspace& workspace, void* stream);
 
  private:

@@ -13,7 +13,7 @@
 namespace dspack::gpu::cublaslt {
 namespace {
 
-// The library has some 500 MB, so it is not linked. An older driver may not start the newer one.
+// The library is some 500 MB, so it is not linked. An older driver may not start the newer version.
 constexpr std::array<const char*, 2> kNames = {"libcublasLt.so.13", "libcublasLt.so.12"};
 
 #if __has_include(<cublasLt.h>)
@@ -91,7 +91,7 @@ Result<std::unique_ptr<Library>> open_library(const std::string& file) {
   if (!file.empty()) {
     std::error_code error;
     if (!std::filesystem::exists(file, error)) return Error{ErrorKind::not_found, "there is no cuBLASLt " + file};
-    // A name without a folder would be looked for where the system's libraries are.
+    // dlopen would search the system's library folders for a name without a folder.
     return load(file.find('/') == std::string::npos ? "./" + file : file);
   }
   std::optional<Error> refusal;
@@ -100,7 +100,7 @@ Result<std::unique_ptr<Library>> open_library(const std::string& file) {
     if (library) return library;
     if (library.error().kind != ErrorKind::not_found) refusal = library.error();
   }
-  if (refusal) return *refusal;  // says more than that another one is not there
+  if (refusal) return *refusal;  // more informative than that the other file is missing
   return Error{ErrorKind::not_found, "there is neither libcublasLt.so.13 nor libcublasLt.so.12"};
 }
 

@@ -16,11 +16,11 @@ namespace {
 
 constexpr unsigned kOldestMajor = 8;  // BF16 on the tensor cores, asynchronous copies
 
-/// cuBLASLt, or why it is not there; neither in precisions exact and split, which have no use for it.
+/// cuBLASLt, or the reason for its absence; neither in precisions exact and split, which do not use it.
 struct Blas {
   std::shared_ptr<cuda::BlasUse> use = {};
   std::string absence = {};
-  /// ", cuBLASLt 13.1.0", with what it has refused to do.
+  /// For example ", cuBLASLt 13.1.0", with the number of refused shapes.
   [[nodiscard]] std::string words() const;
 };
 
@@ -32,14 +32,14 @@ std::string Blas::words() const {
   return refused == 0 ? said : said + " (shapes of products that it refused: " + std::to_string(refused) + ")";
 }
 
-/// What the card's shared memory makes of precision split.
+/// A note if the card's shared memory is too small for precision split; else empty.
 std::string attention_words(Precision precision, const gpu::Properties& properties) {
   if (precision != Precision::split || cuda::fits_split(properties)) return "";
   return " (attention as in exact: " + std::to_string(properties.shared_bytes_per_block >> 10) +
          " KiB of shared memory a block are too little)";
 }
 
-/// Errors: a library that was asked for by name and does not load.
+/// Errors: the library was given explicitly and does not load.
 Result<Blas> find_blas(const CudaOptions& options) {
   if (besides_attention(options.precision) == Precision::exact) return Blas{};
   if (options.cublaslt == kNoCublasLt) return Blas{.absence = "off"};
@@ -96,8 +96,8 @@ class CudaDevice final : public Device {
   Precision precision_;
   Blas blas_;
   std::shared_ptr<cuda::Budget> budget_;
-  mutable std::mutex mutex_;                      // of descriptions_
-  mutable std::deque<std::string> descriptions_;  // all that were given, since callers keep views; few: refusals are
+  mutable std::mutex mutex_;                      // guards descriptions_
+  mutable std::deque<std::string> descriptions_;  // all ever returned, since callers keep views; refusals are rare
 };
 
 std::string_view CudaDevice::description() const {

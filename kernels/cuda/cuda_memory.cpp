@@ -9,7 +9,7 @@
 namespace dspack::kernels::cuda {
 namespace {
 
-/// What kernels have to know of all experts' matrices of one kind; nullopt: they differ.
+/// The common form of one matrix of all experts; nullopt if they differ.
 std::optional<MatrixForm> common_form(std::span<const ExpertMatrices> experts, const Weight ExpertMatrices::*which) {
   const auto form_of_matrix = [&](const ExpertMatrices& expert) { return form_of(matrix_of(expert.*which)); };
   MatrixForm common = form_of_matrix(experts.front());

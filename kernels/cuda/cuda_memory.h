@@ -13,10 +13,10 @@
 
 namespace dspack::kernels::cuda {
 
-/// Bytes that a device may allocate, and has.
+/// Bytes that a device may allocate, and has allocated.
 struct Budget {
   unsigned device = 0;       // gpu::Properties::index
-  uint64_t limit_bytes = 0;  // 0: what the card has
+  uint64_t limit_bytes = 0;  // 0: limited only by the card
   std::atomic<uint64_t> used_bytes{0};
 };
 
@@ -38,7 +38,7 @@ class CudaBuffer final : public Buffer {
   std::shared_ptr<Budget> budget_;
 };
 
-/// Memory of the host that the device copies from and to by itself, and that kernels address.
+/// Pinned host memory, which the device copies from and to directly, and which kernels address.
 class PinnedBuffer final : public Buffer {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Buffer>> make(uint64_t bytes);
@@ -55,25 +55,25 @@ class PinnedBuffer final : public Buffer {
   uint64_t bytes_;
 };
 
-/// Where a slice is on the device; null for an empty one.
+/// Device address of a slice; null for an empty one.
 [[nodiscard]] std::byte* address_of(Slice place);
 /// Whether a slice is in a PinnedBuffer.
 [[nodiscard]] bool is_pinned(Slice place);
-/// Where kernels find a slice on the device or in a PinnedBuffer.
+/// Address by which kernels access a slice in device memory or in a PinnedBuffer.
 [[nodiscard]] std::byte* visible_address(Slice place);
 
-/// The weight as kernels get it.
+/// The weight as kernels take it.
 [[nodiscard]] Matrix matrix_of(const Weight& weight);
 
 class CudaExpertTable final : public ExpertTable {
  public:
-  /// Errors: unsupported (experts that differ in how they are stored), budget.
+  /// Errors: unsupported (experts differ in storage form), budget.
   [[nodiscard]] static Result<std::unique_ptr<ExpertTable>> make(std::span<const ExpertMatrices> experts,
                                                                  std::shared_ptr<Budget> budget);
   [[nodiscard]] uint32_t size() const override { return static_cast<uint32_t>(on_host_.size()); }
   [[nodiscard]] const ExpertForm& form() const { return form_; }
   [[nodiscard]] const ExpertEntry* entries() const { return reinterpret_cast<const ExpertEntry*>(memory_->address()); }
-  /// The same in the host's memory.
+  /// The same entries in host memory.
   [[nodiscard]] std::span<const ExpertEntry> entries_on_host() const { return on_host_; }
 
  private:

@@ -84,18 +84,18 @@ void CudaQueue::linear(const Weight& weight, const Rows& x, const Rows& y) {
   if (x.rows == 0 || weight.out == 0) return;
   const LinearTask task{.weight = matrix_of(weight), .x = inputs_at(x), .y = rows_at(y), .rows = x.rows};
   multiply(task);
-  (void)stream_to(written_to(y));  // what was rounded may have been rows of y
+  (void)stream_to(written_to(y));  // the rounded inputs may have been rows of y
 }
 
 bool CudaQueue::multiplies_on_tensor_cores(const Matrix& weight) const {
   return precision_ != Precision::exact && fits_tensor_cores(form_of(weight));
 }
 
-/// Not by stream(): products of the same input round it once. `adds`: of at most kMostFusedRows.
+/// Does not call stream(), so that products of the same input round it once. `adds`: at most kMostFusedRows rows.
 void CudaQueue::multiply(const LinearTask& task) {
   if (blas_ != nullptr && blas_->run(*stream_, task, is_recording_)) return;
   if (!multiplies_on_tensor_cores(task.weight)) return linear_exact(*stream_, task, properties_.multiprocessors);
-  constexpr uint64_t kRowUnit = 64;  // that read the weights together
+  constexpr uint64_t kRowUnit = 64;  // rows that share one read of the weights
   const uint64_t most = kMostRoundedBytes / std::max<uint64_t>(rounded_bytes(1, task.weight.in), 1);
   const uint64_t whole = most < kRowUnit ? std::max<uint64_t>(most, 1) : most / kRowUnit * kRowUnit;
   const auto rows_at_once = static_cast<uint32_t>(std::min<uint64_t>(task.rows, whole));
@@ -112,7 +112,7 @@ void CudaQueue::multiply(const LinearTask& task) {
   }
 }
 
-/// Where they go, and are from then on.
+/// Reserves memory for the rows and records that it holds them from now on.
 RoundedRows CudaQueue::place_for_rounded(RoundRowsTask rows, Precision rounding) {
   const uint64_t bytes = rounded_bytes(rows.rows, rows.in);
   const uint64_t at = rounded_.make_room(bytes);
@@ -122,8 +122,8 @@ RoundedRows CudaQueue::place_for_rounded(RoundRowsTask rows, Precision rounding)
   return rows.to;
 }
 
-/// The rows, rounded; anew unless they have been, and nothing has been enqueued since that may have changed them.
-/// (Whoever changes them elsewhere waits for this queue before, by mark() or synchronize().)
+/// Returns the rows rounded. Rounds them unless they already are and nothing enqueued since may have changed them.
+/// (Other queues that change them wait for this queue first, by mark() or synchronize().)
 RoundedRows CudaQueue::rounded(RoundRowsTask rows, Precision rounding) {
   if (const auto found = rounded_.find(rows, rounding)) return *found;
   rows.to = place_for_rounded(rows, rounding);
@@ -131,7 +131,7 @@ RoundedRows CudaQueue::rounded(RoundRowsTask rows, Precision rounding) {
   return rows.to;
 }
 
-/// Lets a norm round its result as those readers want it that multiply on tensor cores.
+/// Makes a norm round its result for those readers that multiply on tensor cores.
 void CudaQueue::round_for(std::span<const Weight> readers, RmsNormTask& task) {
   for (const Weight& reader : readers) {
     if (!multiplies_on_tensor_cores(matrix_of(reader))) continue;
@@ -154,7 +154,7 @@ void CudaQueue::rms_norm_for(std::span<const Weight> readers, const Rows& x, Sli
   run_rms_norm(stream, task);
 }
 
-/// In one launch, if these fit one.
+/// Multiplies in one launch if possible.
 void CudaQueue::multiply_each(std::span<const LinearTask> tasks) {
   const bool on_tensor_cores = multiplies_on_tensor_cores(tasks.front().weight);
   if (!on_tensor_cores && fits_one_launch(tasks) &&
@@ -238,8 +238,8 @@ void CudaQueue::add(const Rows& y, const Rows& x) {
   if (!is_empty(y)) run_add(stream_to(written_to(y)), pair(y, x));
 }
 
-/// Zero from their first use on, and again after each. Not taken with the queue: a GPU that is full is found out by the
-/// plan.
+/// Counters are zero from their first use on, and zero again after each use. Allocated on first use, not with the
+/// queue: the plan should be what detects a full GPU.
 std::byte* CudaQueue::counters(Workspace& space, uint64_t bytes) {
   const bool is_first = space.size_bytes() == 0;
   std::byte* memory = space.at_least(bytes);
@@ -255,11 +255,11 @@ ChooseCounters* CudaQueue::choose_counters() {
 
 void CudaQueue::make_room_for(std::span<const uint32_t> numbers) {
   if (index_space_.has_room(numbers.size_bytes())) return;
-  stream_->synchronize();  // what was there has been used
+  stream_->synchronize();  // earlier numbers have been used
   index_space_.clear(numbers.size_bytes());
 }
 
-// Not by stream(): nothing is written that was rounded, nor where it is.
+// Does not call stream(): rounded inputs and their memory are not written.
 const uint32_t* CudaQueue::on_device(std::span<const uint32_t> numbers) {
   make_room_for(numbers);
   return index_space_.put(*stream_, numbers);
@@ -329,7 +329,7 @@ void CudaQueue::sample(const SampleArgs& args) {
 }
 
 std::unique_ptr<Step> CudaQueue::record(const std::function<void()>& operations) {
-  (void)expert_counters();  // they become zero now, and not when what is recorded runs
+  (void)expert_counters();  // zeroes the counters now, not in the recorded step
   if (expects_choices_) (void)choose_counters();
   stream().begin_recording();
   is_recording_ = true;

@@ -17,7 +17,7 @@
 namespace dspack::gpu {
 namespace {
 
-// Each thread has to be told its device before it allocates, launches or makes streams.
+// CUDA's current device is per thread and must be set before allocating, launching or creating streams.
 thread_local int told_device = -1;
 
 cudaError_t tell(unsigned device) {
@@ -35,8 +35,8 @@ void use_device(unsigned device) {
 class OpenDevices {
  public:
   struct Facts {
-    bool can_overlap = false;          // launches
-    bool addresses_registered = true;  // memory of the host as the host does
+    bool can_overlap = false;          // whether launches may overlap
+    bool addresses_registered = true;  // kernels address registered host memory at the host's address
   };
   void add(unsigned device, const Facts& facts) {
     const std::lock_guard lock(mutex_);
@@ -51,7 +51,8 @@ class OpenDevices {
     const std::lock_guard lock(mutex_);
     return std::ranges::all_of(devices_, [](const auto& device) { return device.second.addresses_registered; });
   }
-  /// For what is every device's: a thread that has none would set up the machine's first one, which may be another's.
+  /// For calls that concern no particular device: a thread without a current device would initialise device 0, which
+  /// may be another process's.
   void use_any() {
     if (told_device < 0) use_device(latest_);
   }
@@ -74,7 +75,7 @@ std::string words(cudaError_t status) {
 class CudaGraph final : public Graph {
  public:
   CudaGraph(cudaGraph_t recorded, unsigned device) {
-    if (recorded == nullptr) return;  // the recording has failed
+    if (recorded == nullptr) return;  // the recording failed
     use_device(device);
     check(cudaGraphInstantiate(&ready_, recorded, 0));
     check(cudaGraphDestroy(recorded));
@@ -88,8 +89,8 @@ class CudaGraph final : public Graph {
   cudaGraphExec_t ready_ = nullptr;
 };
 
-// Events that nobody uses any more, by device, for those who want one next: a pass marks hundreds of points, and making
-// an event takes longer than recording it. Never destroyed: at the end of the process the driver may have gone first.
+// Unused events, by device, for reuse: a pass marks hundreds of points, and creating an event takes longer than
+// recording it. Never destroyed: at process exit the driver may already be gone.
 class EventPool {
  public:
   [[nodiscard]] cudaEvent_t take(unsigned device) {
@@ -120,11 +121,11 @@ EventPool& event_pool() {
   return pool;
 }
 
-// Large pieces of the host's memory, in huge pages where the system has them: pinning looks at each page, of which
-// there are a 512th then.
+// Large pieces of host memory, in huge pages if the system has them: pinning visits each page, and huge pages are 512
+// times fewer.
 class RegisteredMemory {
  public:
-  /// Null: it is too little for that, or could not be had.
+  /// Null: `bytes` is too small for this, or allocation failed.
   [[nodiscard]] void* make(uint64_t bytes) {
     constexpr uint64_t kHugePageBytes = 2 << 20;
     constexpr uint64_t kLeastBytes = 64 << 20;
@@ -132,7 +133,7 @@ class RegisteredMemory {
     const uint64_t whole = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
     void* const memory = std::aligned_alloc(kHugePageBytes, whole);
     if (memory == nullptr) return nullptr;
-    madvise(memory, whole, MADV_HUGEPAGE);  // what it does not get is in small pages
+    madvise(memory, whole, MADV_HUGEPAGE);  // the rest stays in small pages
     if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped) != cudaSuccess) {
       cudaGetLastError();
       std::free(memory);
@@ -142,7 +143,7 @@ class RegisteredMemory {
     places_.insert(memory);
     return memory;
   }
-  /// False: it is not of here.
+  /// False: not allocated here.
   bool release(void* memory) {
     {
       const std::lock_guard lock(mutex_);
@@ -160,7 +161,7 @@ class RegisteredMemory {
 };
 
 RegisteredMemory& registered_memory() {
-  static auto& memory = *new RegisteredMemory;  // never destroyed, as the events
+  static auto& memory = *new RegisteredMemory;  // never destroyed, like the events
   return memory;
 }
 
@@ -205,7 +206,7 @@ class CudaStream final : public Stream {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
   }
-  // Whoever asks for it launches on it, which takes the thread's device to be the stream's.
+  // The caller launches on it, which requires the stream's device to be the thread's current one.
   void* handle() override {
     use_device(device_);
     return stream_;
@@ -226,7 +227,7 @@ class CudaStream final : public Stream {
     if (!has_failed()) check(cudaMemsetAsync(to, value, bytes, stream_));
   }
   void synchronize() override {
-    // Also behind a failure: what was enqueued before it borrows the host's memory.
+    // Also after a failure: work enqueued before it borrows host memory.
     const cudaError_t status = cudaStreamSynchronize(stream_);
     if (!has_failed()) check(status);
   }
@@ -264,10 +265,10 @@ class CudaStream final : public Stream {
   bool is_recording_ = false;
 };
 
-// Of any CUDA of one major version. Source: "CUDA Compatibility", minor version compatibility.
+// Minimum driver for any CUDA of one major version. Source: "CUDA Compatibility", minor version compatibility.
 constexpr int kLeastDriver = CUDART_VERSION >= 13000 ? 580 : 525;
 
-// Why the driver shows no GPU, for who has to do something about it.
+// Explains to the user why the driver shows no GPU.
 Error no_gpu(cudaError_t status) {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
@@ -287,7 +288,7 @@ Error no_gpu(cudaError_t status) {
 
 void check(cudaError_t status, const char* file, int line) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // or a later call would report it once more
+  cudaGetLastError();  // otherwise a later call would report it again
   const std::string_view path = file;
   const std::string what =
       words(status) + ", " + std::string(path.substr(path.find_last_of('/') + 1)) + ":" + std::to_string(line);
@@ -305,7 +306,7 @@ std::string_view architectures() {
 Result<Properties> open_device(unsigned index) {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
-    cudaGetLastError();  // it is told, and nobody else shall meet it
+    cudaGetLastError();  // reported here; clears it for later calls
     return no_gpu(status);
   }
   if (index >= static_cast<unsigned>(count)) {
@@ -322,10 +323,10 @@ Result<Properties> open_device(unsigned index) {
     cudaGetLastError();
     return Error{ErrorKind::not_found, "GPU " + std::to_string(index) + " cannot be used: " + words(status)};
   }
-  // Driver 12.3 and later record such launches.
+  // Launches that overlap can be recorded with driver 12.3 and later.
   int driver = 0;
   check(cudaDriverGetVersion(&driver));
-  int is_addressed_alike = 0;  // registered memory, by kernels and the host
+  int is_addressed_alike = 0;  // kernels address registered memory at the host's address
   const bool is_told =
       cudaDeviceGetAttribute(&is_addressed_alike, cudaDevAttrCanUseHostPointerForRegisteredMem, device) == cudaSuccess;
   open_devices().add(index, {.can_overlap = properties.major >= 9 && driver >= 12'030,
@@ -359,7 +360,7 @@ Result<void*> allocate(unsigned device, uint64_t bytes) {
 }
 
 void release(void* memory) {
-  // At the end of the process the driver may have gone first.
+  // At process exit the driver may already be gone.
   if (const cudaError_t status = cudaFree(memory); status != cudaErrorCudartUnloading && !has_failed()) check(status);
 }
 

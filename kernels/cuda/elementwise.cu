@@ -21,7 +21,7 @@ __device__ __forceinline__ void for_each_value(uint32_t rows, uint32_t cols, Ope
     operation(row, col);
 }
 
-/// Rows, and what they are rounded to where products on tensor cores are to take them.
+/// Normalises rows, and rounds them if products on tensor cores follow.
 template <bool kFours>
 __global__ void __launch_bounds__(kMostNormThreads) rms_norm_kernel(RmsNormTask task) {
   gpu::let_next_begin();
@@ -29,21 +29,21 @@ __global__ void __launch_bounds__(kMostNormThreads) rms_norm_kernel(RmsNormTask 
   gpu::wait_for_previous();
   auto* sums = gpu::shared_memory<float>();
   for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
-    if (row != gpu::block_index().y) gpu::block_barrier();  // the sums of the row before have been read
+    if (row != gpu::block_index().y) gpu::block_barrier();  // the previous row's sums have been read
     device::normalise_row<kFours>(
         task, row, gpu::block_threads(), sums, gains,
         [&](uint32_t column, const float4& values) { device::round_normalised(task, row, column, values); });
   }
 }
 
-/// The sum of one number of each lane, lane by lane; `of_lanes` has a place for each.
+/// The sum of one number per lane, added in order of lanes; `of_lanes` has a place for each.
 __device__ __forceinline__ double sum_of_lanes(double value, double* of_lanes) {
   of_lanes[gpu::lane_index()] = value;
-  gpu::warp_barrier();  // all lanes' numbers are there
+  gpu::warp_barrier();  // all lanes' numbers are stored
   double sum = 0;
   for (unsigned lane = 0; lane < gpu::kWarpThreads; ++lane)
     sum += of_lanes[lane];
-  gpu::warp_barrier();  // and have been read before the next ones come
+  gpu::warp_barrier();  // all have been read before the next ones are stored
   return sum;
 }
 
@@ -163,7 +163,7 @@ gpu::LaunchShape choose_rows_launch(uint32_t rows, uint32_t cols) {
 }
 
 gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols) {
-  // A thread for four values, or four in each of as few rounds as can be: one token's norm is a matter of latency.
+  // One thread per four values, or per four in each of as few rounds as possible: one token's norm is bound by latency.
   const uint64_t fours = std::max<uint64_t>(ceil_div(cols, 4), 1);
   const uint64_t rounds = ceil_div(fours, kMostNormThreads);
   const uint64_t threads = round_up(ceil_div(fours, rounds), gpu::kWarpThreads);
@@ -190,7 +190,7 @@ gpu::LaunchShape choose_layer_norm_launch(uint32_t rows) {
 }
 
 gpu::LaunchShape choose_copy_launch(uint64_t units) {
-  // Enough under way to fill a link: 128 KiB by units of 16 bytes.
+  // Enough bytes in flight to fill a link: 128 KiB in units of 16 bytes.
   constexpr unsigned kThreads = 128;
   constexpr uint64_t kMostBlocks = 64;
   return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(units, kThreads), 1, kMostBlocks)),

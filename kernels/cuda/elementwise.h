@@ -1,7 +1,7 @@
-// Operations on rows on a GPU: norm, activation, sums, rotation, conversion, moving. kernels/ops.h defines each; the
+// Operations on rows on a GPU: norm, activation, sums, rotation, conversion, copies. kernels/ops.h defines each; the
 // CPU's order of roundings is kept except in the norm's sum of squares.
 // Threads: enqueue. Lifetime: device memory is borrowed until the stream has run. Errors: none; shapes have been
-// checked; positions and row numbers that lie on the device are not.
+// checked; positions and row numbers in device memory have not.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace dspack::kernels::cuda {
 
-/// y = x / sqrt(mean(x^2) + epsilon) * gain. y may be x. The sum of squares is added up in an order that `cols` alone
-/// decides: thread t of a block takes 4 t to 4 t + 3, those 4 threads further on, ... by fma; then lanes 16 apart, 8,
-/// 4, 2, 1; then warps likewise. `gain` is a weight: no launch before may have written it.
+/// y = x / sqrt(mean(x^2) + epsilon) * gain. y may be x. The order of the sum of squares depends only on `cols`: thread
+/// t of a block takes values 4 t to 4 t + 3, then those 4 threads further on, ... by fma; then lanes 16 apart are
+/// added, 8, 4, 2, 1; then warps in the same way. `gain` is a weight: no overlapping launch may write it.
 struct RmsNormTask {
   RowsAt<const float> x;
   RowsAt<float> y;
@@ -23,13 +23,13 @@ struct RmsNormTask {
   float epsilon = 0;
   uint32_t rows = 0;
   uint32_t cols = 0;
-  /// What y is rounded to as well, for products on tensor cores; no values: it is not. E4M3 has scales, BF16 none.
+  /// Also rounds y, for products on tensor cores, if these have values. E4M3 has scales, BF16 none.
   RoundedRows bf16 = {}, fp8 = {};
 };
 void run_rms_norm(gpu::Stream& stream, const RmsNormTask& task);
-/// Whether rows and gain can be read and written 16 bytes at once. Pure.
+/// Whether rows and gain can be read and written 16 bytes at a time. Pure.
 [[nodiscard]] bool has_fours(const RmsNormTask& task);
-/// Whether the library has code for the open device: all of its kernels are compiled for the same ones.
+/// Whether the library has code for the open device. All its kernels are compiled for the same devices.
 [[nodiscard]] bool has_code_for_device();
 
 /// Two operands of the same shape; `to` is read and written.
@@ -41,13 +41,13 @@ struct RowPairTask {
 };
 /// to = silu(to) * from.
 void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task);
-/// The same, rounded as well.
+/// Same, also rounded.
 void run_silu_multiply_rounded(gpu::Stream& stream, const RowPairTask& task, const RoundedRows& rounded);
 /// to += from.
 void run_add(gpu::Stream& stream, const RowPairTask& task);
 
-/// y[r] = sum over slot < top_k, in this order and by fma from zero, of weights[r, slot] * parts[r * top_k + slot];
-/// then `more` is added to the sum, and the sum to what y was.
+/// y[r] = sum over slot < top_k, in this order and by fma from zero, of weights[r, slot] * parts[r * top_k + slot].
+/// Then `more` is added to the sum, and with `adds` the sum to the previous y.
 struct WeightedSumTask {
   RowsAt<float> y;
   RowsAt<const float> parts;
@@ -55,15 +55,15 @@ struct WeightedSumTask {
   uint32_t rows = 0;
   uint32_t cols = 0;
   uint32_t top_k = 0;
-  RowsAt<const float> more = {};  // [rows, cols]; null: nothing
-  bool adds = false;              // to what y was
+  RowsAt<const float> more = {};  // [rows, cols]; null: none
+  bool adds = false;              // y += instead of y =
 };
 void run_weighted_sum(gpu::Stream& stream, const WeightedSumTask& task);
-/// The same of parts that lie elsewhere: part i is row places[i] of `parts`. `places`: on the device.
+/// Same for parts stored elsewhere: part i is row places[i] of `parts`. `places`: on the device.
 void run_placed_sum(gpu::Stream& stream, const WeightedSumTask& task, const uint32_t* places);
 
-/// y = (x - mean) / sqrt(variance + epsilon) * gain + bias. y may be x. One warp a row; sums are in double precision,
-/// in an order that `cols` alone decides: lane l takes l, l + 32, ...; then the lanes, ascending.
+/// y = (x - mean) / sqrt(variance + epsilon) * gain + bias. y may be x. One warp per row; sums are in double precision,
+/// in an order that depends only on `cols`: lane l takes l, l + 32, ...; then the lanes are added, ascending.
 struct LayerNormTask {
   RowsAt<const float> x;
   RowsAt<float> y;
@@ -75,14 +75,14 @@ struct LayerNormTask {
 };
 void run_layer_norm(gpu::Stream& stream, const LayerNormTask& task);
 
-/// RopeArgs on addresses. Row r stands at position first_position + *live + r.
+/// RopeArgs with addresses. Row r is at position first_position + *live + r.
 struct RotateTask {
   float* data = nullptr;
   uint32_t rows = 0;
   uint32_t heads = 0;
   uint32_t dim = 0;
-  uint32_t apart = 1;  // values from the first of a pair to the second
-  uint32_t step = 2;   // values from one pair to the next
+  uint32_t apart = 1;  // values between the two of a pair
+  uint32_t step = 2;   // values between pairs
   uint64_t head_stride = 0;
   uint64_t row_stride = 0;
   uint32_t first_position = 0;
@@ -91,7 +91,7 @@ struct RotateTask {
 };
 void run_rotate(gpu::Stream& stream, const RotateTask& task);
 
-/// Rows one behind the other as f32, bf16 or f16; the first goes *live rows behind `to`.
+/// Stores rows contiguously as f32, bf16 or f16; the first goes *live rows after `to`.
 struct StoreRowsTask {
   void* to = nullptr;
   Dtype dtype = Dtype::f32;
@@ -102,8 +102,8 @@ struct StoreRowsTask {
 };
 void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task);
 
-/// Bytes as they are. One of the places may be pinned memory of the host, which the kernel then reads or writes across
-/// the link by itself: no copy engine, whose copies run in order, has to come to it.
+/// Copies bytes. One place may be pinned host memory, which the kernel reads or writes across the link itself, so the
+/// copy never waits for a copy engine.
 struct CopyTask {
   void* to = nullptr;
   const void* from = nullptr;
@@ -123,12 +123,12 @@ void run_gather_rows(gpu::Stream& stream, const MoveRowsTask& task);
 /// to[index[i]] = from[i]; no row appears twice.
 void run_scatter_rows(gpu::Stream& stream, const MoveRowsTask& task);
 
-// Launch choices: pure. Kernels go through rows with the stride of grid_y.
+// Launch choices: pure. Kernels loop over rows with stride grid_y.
 [[nodiscard]] gpu::LaunchShape choose_rows_launch(uint32_t rows, uint32_t cols);
 inline constexpr unsigned kMostNormThreads = 1024;
 [[nodiscard]] gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols);
 [[nodiscard]] gpu::LaunchShape choose_layer_norm_launch(uint32_t rows);
-/// `units`: that one thread copies at once.
+/// `units`: each is one thread's copy.
 [[nodiscard]] gpu::LaunchShape choose_copy_launch(uint64_t units);
 
 }  // namespace dspack::kernels::cuda

@@ -14,7 +14,7 @@ namespace {
 struct SliceRun {
   const void* cache;
   RoundedRows latents;
-  const float* made;  // what kv_b gives
+  const float* made;  // result of kv_b
   uint16_t* keys;
   uint16_t* ropes;
   uint32_t first_head;
@@ -41,7 +41,7 @@ struct Fp8Rows {
   }
 };
 
-/// A warp rounds a row of the cache's slice: its latent, with zeros after it, and with the first heads its rotary key.
+/// A warp rounds one row of the slice: its latent, zero-padded, and if first_head is 0 its rotary key.
 template <class Cached>
 __global__ void round_slice_kernel(SliceRun run) {
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
@@ -62,7 +62,7 @@ __global__ void round_slice_kernel(SliceRun run) {
   }
 }
 
-/// A warp rounds what kv_b has made of one position for one head.
+/// A warp rounds kv_b's result for one position and one head.
 __global__ void pack_slice_kernel(SliceRun run) {
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   const uint32_t row = gpu::block_index().x * warps + gpu::warp_index();
@@ -77,7 +77,7 @@ __global__ void pack_slice_kernel(SliceRun run) {
   }
 }
 
-/// `count` rows of a matrix from `first` on. No scale may cover rows on both sides of `first`.
+/// `count` rows of a matrix from `first` on. No scale block may span rows on both sides of `first`.
 Matrix rows_of(const Matrix& matrix, uint32_t first, uint32_t count) {
   Matrix part = matrix;
   part.out = count;

@@ -1,5 +1,5 @@
-// Keys and values of some heads at all positions, in BF16, made of the latent cache for attention that meets them head
-// by head (attend_expanded.h):
+// Expands the latent cache to keys and values of some heads at all positions, in BF16, for per-head attention
+// (attend_expanded.h):
 //
 //   latents of a slice of positions -> BF16;  kv_b's rows of the heads . latents -> FP32 -> BF16 [heads, positions, ..]
 //
@@ -17,20 +17,20 @@
 namespace dspack::kernels::cuda {
 
 struct ExpandedKeysTask {
-  Matrix kv_b;                  // [all heads * head_dim, latent_dim]; no scale serves two heads
+  Matrix kv_b;                  // [all heads * head_dim, latent_dim]; no scale spans two heads
   const void* cache = nullptr;  // [positions] rows of cache_dtype; FP8: 16-byte aligned
   Dtype cache_dtype = Dtype::f32;
   uint32_t latent_dim = 0;
   uint32_t rope_dim = 0;  // even
-  uint32_t head_dim = 0;  // of a key without its rotary part, then a value; a multiple of 4
+  uint32_t head_dim = 0;  // a key without its rotary part, then a value; a multiple of 4
   uint32_t positions = 0;
   uint32_t first_head = 0;
   uint32_t heads = 0;
-  uint32_t slice = 0;            // positions that are made at once
-  std::byte* latents = nullptr;  // of a slice: rounded_bytes
+  uint32_t slice = 0;            // positions expanded at once
+  std::byte* latents = nullptr;  // rounded_bytes of a slice
   float* made = nullptr;         // [slice, heads, head_dim]
   uint16_t* keys = nullptr;      // [heads, positions, head_dim], overwritten
-  uint16_t* ropes = nullptr;     // [positions, rope_dim], written with the heads from 0 on
+  uint16_t* ropes = nullptr;     // [positions, rope_dim], written when first_head is 0
 };
 /// Precondition: fits_tensor_cores of kv_b.
 void make_expanded_keys(gpu::Stream& stream, const ExpandedKeysTask& task);

@@ -1,8 +1,8 @@
-// Every place follows from counts, so nothing depends on which thread is first.
+// Every place follows from counts, so the result does not depend on the order of threads.
 //
-// Few assignments: one block, a thread an assignment, whose place is how many come before it. A prompt's: a launch in
-// which a warp counts the assignments of an expert, and one in which each block adds up all counts and a warp writes
-// down an expert's assignments and tiles.
+// Few assignments: one block with a thread per assignment, whose place is the number of assignments before it. A
+// prompt's: one launch in which a warp counts the assignments of an expert, and one in which each block sums all counts
+// and each warp writes an expert's assignments and tiles.
 #include "kernels/cuda/expert_tiles.h"
 
 #include <dspack_gpu.h>
@@ -17,19 +17,19 @@ namespace {
 
 struct TilesTask {
   const uint32_t* ids;
-  const uint32_t* entries;  // of the experts, null: ids are entries; kNoEntry: the assignment is left out
+  const uint32_t* entries;  // entry of each expert, null: ids are entries; kNoEntry: the assignment is left out
   uint32_t assignments;
   uint32_t experts;
   uint32_t tile;
   uint32_t* order;
   ExpertTile* tiles;
   uint32_t* tile_count;
-  uint32_t* counts;  // of each expert's assignments, where there are many
+  uint32_t* counts;  // assignments per expert; only for many assignments
 };
 
 constexpr uint32_t kFewAssignments = kMostHeldAssignments;
 
-/// visit(value, index) for `count` words, a multiple of four, in shared memory.
+/// Calls visit(value, index) for `count` words, a multiple of four, in shared memory.
 template <class Visit>
 __device__ __forceinline__ void for_each_word(const uint32_t* words, uint32_t count, Visit visit) {
 #pragma unroll 2
@@ -50,14 +50,14 @@ __global__ void __launch_bounds__(kFewAssignments) few_tiles_kernel(TilesTask ta
   if (task.entries != nullptr && expert != kNoEntry) expert = task.entries[expert];
   const bool is_there = expert != kNoEntry;
   auto* experts = gpu::shared_memory<uint32_t>();       // by assignment
-  uint32_t* is_first = experts + gpu::block_threads();  // by place: 1 where a tile begins
+  uint32_t* is_first = experts + gpu::block_threads();  // by place: 1 if a tile begins there
   const uint32_t words = (task.assignments + 3) / 4 * 4;
   experts[mine] = expert;
   is_first[mine] = 0;
-  gpu::block_barrier();  // all experts are there
-  uint32_t lower = 0;    // assignments to experts before this one
-  uint32_t before = 0;   // to this one, before mine
-  uint32_t all = 0;      // to this one
+  gpu::block_barrier();  // all experts are stored
+  uint32_t lower = 0;    // assignments to lower experts
+  uint32_t before = 0;   // to this expert, before mine
+  uint32_t all = 0;      // to this expert
   for_each_word(experts, words, [&](uint32_t other, uint32_t at) {
     if (other < expert) ++lower;
     if (other == expert) ++all;
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kFewAssignments) few_tiles_kernel(TilesTask ta
     task.order[place] = mine;
     is_first[place] = begins ? 1 : 0;
   }
-  gpu::block_barrier();  // the tiles' beginnings are there
-  uint32_t tile = 0;     // of mine
+  gpu::block_barrier();  // the tiles' beginnings are stored
+  uint32_t tile = 0;     // index of this thread's tile
   uint32_t tiles = 0;
   for_each_word(is_first, words, [&](uint32_t flag, uint32_t at) {
     if (at < place) tile += flag;
@@ -80,13 +80,13 @@ __global__ void __launch_bounds__(kFewAssignments) few_tiles_kernel(TilesTask ta
   if (is_there && begins) task.tiles[tile] = {expert, place, all - before < task.tile ? all - before : task.tile, 0};
 }
 
-/// Which of the 32 assignments from `first` on go to an expert, as bits.
+/// Bit mask of the 32 assignments from `first` on that go to an expert.
 __device__ __forceinline__ unsigned match_assignments(const TilesTask& task, uint32_t first, uint32_t expert) {
   const uint32_t mine = first + gpu::lane_index();
   return gpu::ballot(mine < task.assignments && task.ids[mine] == expert);
 }
 
-/// One warp: values[i] becomes the sum of those before it; values[count] that of all.
+/// Exclusive prefix sum in place; values[count] becomes the total. Call with one warp.
 __device__ void add_up(uint32_t* values, uint32_t count) {
   const unsigned lane = gpu::lane_index();
   uint32_t before = 0;
@@ -119,7 +119,7 @@ __device__ void write_expert(const TilesTask& task, uint32_t expert, uint32_t pl
   }
 }
 
-/// Calls `visit` in every warp with the experts that it looks after.
+/// Calls `visit` in every warp for the experts assigned to that warp.
 template <class Visit>
 __device__ __forceinline__ void for_each_expert(const TilesTask& task, const Visit& visit) {
   const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
@@ -128,7 +128,7 @@ __device__ __forceinline__ void for_each_expert(const TilesTask& task, const Vis
     visit(expert);
 }
 
-/// In every lane of the warp.
+/// The number of assignments, in every lane of the warp.
 __device__ __forceinline__ uint32_t count_assignments(const TilesTask& task, uint32_t expert) {
   uint32_t count = 0;
   for (uint32_t first = 0; first < task.assignments; first += gpu::kWarpThreads)
@@ -154,10 +154,10 @@ __global__ void tiles_kernel(TilesTask task) {
     places[expert] = task.counts[expert];
     tile_places[expert] = (task.counts[expert] + task.tile - 1) / task.tile;
   }
-  gpu::block_barrier();  // counts are there
+  gpu::block_barrier();  // the counts are loaded
   if (gpu::warp_index() == 0) add_up(places, task.experts);
   if (gpu::warp_index() == gpu::block_threads() / gpu::kWarpThreads - 1) add_up(tile_places, task.experts);
-  gpu::block_barrier();  // places are there
+  gpu::block_barrier();  // the places are stored
   for_each_expert(task, [&](uint32_t expert) {
     write_expert(task, expert, places[expert], places[expert + 1] - places[expert], task.tiles + tile_places[expert]);
   });
@@ -167,9 +167,9 @@ __global__ void tiles_kernel(TilesTask task) {
 constexpr unsigned kWarpsOfBlock = 8;
 constexpr unsigned kRowsOfWarp = 2;
 constexpr unsigned kRowsOfBlock = kWarpsOfBlock * kRowsOfWarp;
-// Several blocks of a multiprocessor share its memory (100 KiB on the smallest): each hides the others' barriers.
+// Several blocks share a multiprocessor's memory (100 KiB on the smallest), and each hides the others' barriers.
 constexpr uint64_t kSharedBytes = 32 << 10;
-// Weights that make up for staging the input, and blocks that keep every current card busy (132 to 192
+// Weights per block that make staging the input worthwhile, and blocks that keep every current card busy (132 to 192
 // multiprocessors, several blocks each).
 constexpr uint64_t kEnoughWeightBytes = 128 << 10;
 constexpr uint64_t kEnoughBlocks = 768;
@@ -186,7 +186,7 @@ uint64_t turns_for(uint64_t row_groups, uint64_t turn_bytes, uint64_t tiles) {
 }  // namespace
 
 uint64_t most_expert_tiles(uint64_t assignments, uint32_t experts, uint32_t tile) {
-  // An expert's first assignment opens a tile; after that it takes `tile` of them to open another.
+  // An expert's first assignment opens a tile; every further tile takes `tile` more.
   if (assignments <= experts) return assignments;
   return experts + (assignments - experts) / tile;
 }
@@ -200,9 +200,9 @@ ExpertsScratch lay_out_experts(void* scratch, const ExpertsShape& shape, Precisi
     places.size_bytes += round_up(count * sizeof(T), kAlignment);
   };
   add(places.inner, assignments * shape.inner);
-  if (!shape.parts_only) {  // else parts are the caller's, and tiles and their order come from the host
+  if (!shape.parts_only) {  // else the caller owns the parts, and the host makes tiles and order
     add(places.parts, (assignments + (precision == Precision::exact ? 0 : kPartsPadding)) * shape.hidden);
-    constexpr uint32_t kSmallestTile = 2;  // of those that are written down
+    constexpr uint32_t kSmallestTile = 2;  // smallest tile size that is stored
     add(places.tiles, most_expert_tiles(assignments, shape.experts, kSmallestTile));
     add(places.tile_count, 1);
     add(places.order, assignments);
@@ -223,7 +223,7 @@ gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts, uint32_t assignmen
     const auto threads = static_cast<unsigned>(round_up(std::max(assignments, 1U), gpu::kWarpThreads));
     return {.threads = threads, .shared_bytes = static_cast<unsigned>(2 * threads * sizeof(uint32_t))};
   }
-  constexpr uint64_t kMostWarps = 8;  // an expert each
+  constexpr uint64_t kMostWarps = 8;  // one expert each
   const uint64_t warps = std::clamp<uint64_t>(experts, 1, kMostWarps);
   const uint64_t shared_bytes = 2 * (uint64_t{experts} + 1) * sizeof(uint32_t);
   return {.grid_x = static_cast<unsigned>(std::max<uint64_t>(ceil_div(experts, warps), 1)),

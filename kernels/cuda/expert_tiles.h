@@ -1,7 +1,8 @@
-// Assignments of tokens to experts, sorted by expert and cut into tiles: what the products of routed experts share, and
-// the choices of their launches. The GPU sorts and cuts all of a call's; the host cuts those of some experts, for who
-// computes experts as they become available. Threads: pure functions; enqueueing as the stream. Lifetime: device memory
-// is borrowed until the stream has run. Errors: none; groups have been checked (check_expert_parts).
+// Assignments of tokens to experts, sorted by expert and divided into tiles; shared by the products of routed experts,
+// with the choices of their launches. The GPU sorts and divides all assignments of a call; the host divides those of
+// some experts, for callers that compute experts as these become available. Threads: pure functions; enqueueing as the
+// stream. Lifetime: device memory is borrowed until the stream has run. Errors: none; groups have been checked
+// (check_expert_parts).
 #pragma once
 
 #include <span>
@@ -21,7 +22,7 @@ struct ExpertTile {
   uint32_t unused = 0;
 };
 
-/// Tiles on the device. For one token there are none: every assignment is a tile of its own, its expert ids[it].
+/// Tiles on the device. For one token there are none: every assignment i is its own tile, with expert ids[i].
 struct ExpertTiles {
   const ExpertTile* tiles = nullptr;
   const uint32_t* tile_count = nullptr;
@@ -29,18 +30,18 @@ struct ExpertTiles {
   const uint32_t* ids = nullptr;
 };
 
-/// Rows after the parts of all assignments that products of whole tiles may write to, unless they are exact.
+/// Rows after the parts of all assignments that products of whole tiles may overwrite, except in precision exact.
 inline constexpr uint32_t kPartsPadding = 64;
 
-/// Places in a scratch buffer.
+/// Addresses in a scratch buffer.
 struct ExpertsScratch {
   float* inner = nullptr;  // [tokens * top_k, inner]: act(gate) * up, by assignment
-  float* parts = nullptr;  // [tokens * top_k, hidden]: what an expert gives, by assignment (experts_blas: as sorted)
+  float* parts = nullptr;  // [tokens * top_k, hidden]: expert results by assignment (experts_blas: sorted)
   ExpertTile* tiles = nullptr;
   uint32_t* tile_count = nullptr;
   uint32_t* order = nullptr;
   uint32_t* counts = nullptr;  // [experts]: assignments of each
-  // Unless products are exact: memory of lay_out_rounded.
+  // Except in precision exact: memory of lay_out_rounded.
   std::byte* rounded_x = nullptr;      // [tokens, hidden]
   std::byte* rounded_inner = nullptr;  // [tokens * top_k, inner]
   uint64_t size_bytes = 0;
@@ -50,72 +51,72 @@ struct ExpertsScratch {
 /// Tiles of `tile` assignments that the worst routing can need.
 [[nodiscard]] uint64_t most_expert_tiles(uint64_t assignments, uint32_t experts, uint32_t tile);
 
-/// Tiles of a task, at most.
+/// Most tiles of a task.
 [[nodiscard]] uint64_t expert_tiles_of(const ExpertsTask& task, uint32_t tile);
 
-/// Those that were cut beforehand; else sorts the assignments of a task by expert, stably, and cuts tiles of at most
-/// `tile`. Always in the same order.
+/// Returns the precomputed tiles (task.cut) if there are any; else sorts the assignments of a task by expert, stably,
+/// and divides them into tiles of at most `tile`. Deterministic order.
 [[nodiscard]] ExpertTiles make_expert_tiles(gpu::Stream& stream, const ExpertsTask& task, const ExpertsScratch& scratch,
                                             uint32_t tile);
 
 /// One block for few assignments; else several, each for some of the experts.
 [[nodiscard]] gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts, uint32_t assignments);
 
-/// A count for a launch or a tile, whose numbers have 32 bits. (nvcc refuses narrow() of unsigned numbers.)
+/// A 32-bit count for a launch or a tile. (nvcc rejects narrow() of unsigned numbers.)
 [[nodiscard]] inline uint32_t launch_count(uint64_t count) {
   DSPACK_CHECK(count <= UINT32_MAX, "integer does not fit");
   return static_cast<uint32_t>(count);
 }
 
-/// How the exact product with one matrix of each expert runs.
+/// Launch of the exact product with one matrix of each expert.
 struct ExpertsChoice {
-  unsigned tokens = 1;         // that a tile may hold: 1, 2 or kExactTokens
-  uint32_t staged_groups = 1;  // groups of 32 chunks in shared memory at once, of all input rows together
+  unsigned tokens = 1;         // capacity of a tile: 1, 2 or kExactTokens
+  uint32_t staged_groups = 1;  // groups of 32 chunks in shared memory at once, for all input rows together
   gpu::LaunchShape shape;      // x: tiles, y: groups of matrix rows
 };
 inline constexpr uint32_t kExactTokens = 4;
-/// Assignments that a tile of exact products has at most. (Two tokens fill no larger one: a router's choices differ.)
+/// Most assignments in a tile of exact products. (Two tokens rarely fill a larger one: a router's choices differ.)
 [[nodiscard]] constexpr uint32_t exact_tile(uint32_t tokens) {
   return tokens < 3 ? tokens : kExactTokens;
 }
-/// Pieces of 16 bytes of weights that a lane has under way, of all matrices and rows that it multiplies at once: with
-/// four blocks on a multiprocessor 64 KiB, with two, which have the registers for larger tiles, as many.
+/// 16-byte pieces of weights that a lane has in flight, over all matrices and rows that it multiplies at once: 64 KiB
+/// per multiprocessor, both with four blocks and with two, which have the registers for larger tiles.
 [[nodiscard]] constexpr unsigned exact_pieces(unsigned tokens) {
   return tokens <= 2 ? 4 : 8;
 }
-/// matrices: that are multiplied at once, 2 for gate and up, 1 for down.
-/// tokens: that an expert gets at most; tiles: of the worst routing.
+/// matrices: multiplied at once, 2 for gate and up, 1 for down. tokens: most that an expert gets; tiles: in the worst
+/// routing.
 [[nodiscard]] ExpertsChoice choose_experts(const MatrixForm& form, uint32_t matrices, uint32_t tokens, uint64_t tiles);
 
-/// What goes to the device in one piece: the number of tiles, the tiles, the order of assignments.
+/// Data for the device, in one upload: the number of tiles, the tiles, the order of assignments.
 struct ExpertGroupWords {
   std::vector<uint32_t> words;
   uint32_t tiles = 0;
   uint32_t order_at = 0;
-  /// With the words at their place on the device. `most`: assignments of the largest group.
+  /// The tiles, once the words are at `place` on the device. `most`: assignments of the largest group.
   [[nodiscard]] CutTiles at(const uint32_t* place, uint32_t most) const {
     return {.words = place, .tiles = tiles, .order_at = order_at, .most = most};
   }
 };
 
-/// What a router has assigned; the device picks out the assignments whose expert is held (HeldExpertsArgs).
+/// A router's assignments; the device selects those whose expert is held (HeldExpertsArgs).
 struct HeldAssignments {
   const uint32_t* ids = nullptr;      // [count], on the device
-  const uint32_t* entries = nullptr;  // by expert, where the device sees it; kNoEntry: the expert is not held
+  const uint32_t* entries = nullptr;  // by expert, visible to the device; kNoEntry: the expert is not held
   uint32_t count = 0;                 // at most kMostHeldAssignments
 };
-/// A thread each, of one block.
+/// One block with a thread per assignment.
 inline constexpr uint32_t kMostHeldAssignments = 256;
-/// What their tiles take: as ExpertGroupWords.
+/// Words for their tiles, in the layout of ExpertGroupWords.
 inline constexpr uint32_t kHeldTilesWords = 1 + (4 + 1) * kMostHeldAssignments;
-/// Enqueues the cutting of tiles of at most `tile` assignments into `words`, which has room for kHeldTilesWords. Of
-/// what is returned `tiles` is for the worst routing of `experts`, and `most` for the caller to say.
+/// Enqueues the division into tiles of at most `tile` assignments, written to `words`, which has room for
+/// kHeldTilesWords. In the result, `tiles` is that of the worst routing of `experts`; the caller sets `most`.
 [[nodiscard]] CutTiles cut_held_experts(gpu::Stream& stream, const HeldAssignments& held, uint32_t experts,
                                         uint32_t tile, uint32_t* words);
 
 /// Assignments of the largest group.
 [[nodiscard]] uint32_t largest_group(std::span<const ExpertGroup> groups);
-/// Tiles of at most `tile` assignments, of one expert each.
+/// Tiles of at most `tile` assignments, each of one expert.
 [[nodiscard]] ExpertGroupWords cut_expert_groups(std::span<const ExpertGroup> groups, uint32_t tile);
 
 }  // namespace dspack::kernels::cuda

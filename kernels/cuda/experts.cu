@@ -1,10 +1,10 @@
-// A block takes one tile (up to four assignments of one expert) and some groups of 16 matrix rows, two a warp; the
-// tile's input rows lie in shared memory, a part of their columns at a time, and weights come through a ring there
+// A block takes one tile (up to four assignments of one expert) and some groups of 16 matrix rows, two rows per warp.
+// The tile's input rows are in shared memory, a part of their columns at a time, and weights pass through a ring there
 // (dot.cuh).
 //
-//   grid     x: tiles, as many as the worst routing needs     y: groups of rows, by turns
+//   grid     x: tiles, as many as the worst routing needs     y: groups of rows, in turn
 //
-// Tiles of one expert run beside each other, so that its weights come from memory once.
+// Tiles of one expert run concurrently, so that its weights come from memory once.
 #include "kernels/cuda/experts.h"
 
 #include <algorithm>
@@ -26,17 +26,17 @@ constexpr unsigned kRowsOfWarp = 2;
 constexpr unsigned kRowsOfBlock = kWarpsOfBlock * kRowsOfWarp;
 static_assert(kWarpsOfBlock == device::kExactWarps && kRowsOfBlock == device::kExactRowsOfBlock);
 
-/// What a lane has under way in kernels for tiles of up to kMost. (Code for a GPU cannot call a function of the
-/// host's.)
+/// Pieces that a lane has in flight in kernels for tiles of up to kMost. (Device code cannot call a host function, so
+/// it is a variable.)
 template <unsigned kMost>
 constexpr unsigned kPieces = exact_pieces(kMost);
-/// Blocks that a multiprocessor's registers are for.
+/// Blocks per multiprocessor that registers are budgeted for.
 template <unsigned kMost>
 constexpr unsigned kBlocks = kMost == 1   ? 4
                              : kMost == 2 ? 3
                                           : 2;
 
-/// The outputs of two matrix rows.
+/// Stores the outputs of two matrix rows.
 template <class Product, unsigned kTokens>
 __device__ __forceinline__ void store_outputs(const device::ExpertProduct& task, const device::TileAt& tile,
                                               uint32_t first_row, const uint32_t (&assignments)[kTokens],
@@ -55,8 +55,8 @@ __device__ __forceinline__ void store_outputs(const device::ExpertProduct& task,
   }
 }
 
-/// before_inputs: what must be done before inputs can be read, with a block barrier where it is more than nothing;
-/// weights have been asked for by then.
+/// before_inputs: called before inputs are read, after the first weights have been requested. Must end with a block
+/// barrier unless it does nothing.
 template <class Product, class Stored, bool kAligned, unsigned kMost, unsigned kTokens, class BeforeInputs>
 __device__ void multiply_tile(const device::ExpertProduct& task, const device::TileAt& tile,
                               const device::RowTurns& turns, uint32_t staged_groups,
@@ -74,7 +74,7 @@ __device__ void multiply_tile(const device::ExpertProduct& task, const device::T
   const uint32_t stride = groups * Stored::kQuarters * gpu::kWarpThreads;
   auto* inputs = gpu::shared_memory<float4>();
   const device::WarpRows<kRowsOfWarp> all{0, task.form.out, turns.step * kRowsOfBlock};
-  uint32_t first_row = turns.first * kRowsOfBlock + gpu::warp_index() * kRowsOfWarp;  // of the warp
+  uint32_t first_row = turns.first * kRowsOfBlock + gpu::warp_index() * kRowsOfWarp;  // the warp's
   auto stream =
       device::stream_of<kAligned, Stored, kDepth>(inputs + staged_groups * (Stored::kQuarters * gpu::kWarpThreads),
                                                   matrices, all, first_row, chunks, lane, gpu::kWarpThreads);
@@ -115,7 +115,7 @@ template <class Stored, bool kAligned, unsigned kMost>
 struct ExactTiles {
   using Weights = Stored;
   static constexpr unsigned kBlocksAtOnce = kBlocks<kMost>;
-  static constexpr bool kHasTwo = is_common(Stored::kCoding);  // code for two tokens, as kernel_tokens() has it
+  static constexpr bool kHasTwo = is_common(Stored::kCoding);  // has kernels for two tokens, as in kernel_tokens()
   static __device__ __forceinline__ uint32_t rows_of_gate_up() { return kRowsOfBlock; }
   static __device__ __forceinline__ uint32_t rows_of_down() { return kRowsOfBlock; }
   static __device__ __forceinline__ void round_inner(const device::FusedTask&, uint32_t, const device::TileAt&,
@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, Tiles::kBloc
   device::run_fused_block<Tiles>(task);
 }
 
-/// A launch of its own, for what one launch of all steps does not take: rare codings and layouts, and more tokens than
-/// go through there. One kernel serves any number of tokens.
+/// A separate launch per step, for what the single launch does not support: rare codings and layouts, and more tokens.
+/// One kernel serves any number of tokens.
 template <class Product>
 void run_product(gpu::Stream& stream, const ExpertsTask& experts, const MatrixForm& form,
                  const device::ExpertProduct& task) {
@@ -185,9 +185,9 @@ void run_fused(gpu::Stream& stream, uint32_t tokens, const device::FusedTask& ta
   launch(fused_kernel<ExactTiles<Stored, true, kExactTokens>>);
 }
 
-constexpr uint64_t kSharedBytes = 32 << 10;  // of inputs; several blocks share a multiprocessor's memory
+constexpr uint64_t kSharedBytes = 32 << 10;  // for inputs; several blocks share a multiprocessor's memory
 
-/// A product with a shared expert's matrices, `matrices` of them at once, as linear_exact computes each.
+/// A product with a shared expert's matrices, `matrices` of them at once, computed like linear_exact.
 device::SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint32_t tokens) {
   const uint64_t places = exact_tile(tokens);
   const uint32_t warps = choose_linear(matrix.coding, matrix.out, matrix.in, tokens, 1).warps_a_row;
@@ -203,7 +203,7 @@ device::SharedChoice choose_shared(const Matrix& matrix, uint32_t matrices, uint
               device::stream_bytes(kWarpsOfBlock * gpu::kWarpThreads, exact_pieces(static_cast<unsigned>(places)))};
 }
 
-/// Nothing: the steps are to be launched separately, as those of codings and layouts that are rare are.
+/// Nullopt: the steps must be launched separately; so for rare codings and layouts.
 std::optional<device::FusedTask> plan_fused(const ExpertsTask& task) {
   const Coding coding = task.form.gate_up.coding;
   const auto fits = [&](const MatrixForm& form) { return form.coding == coding && has_aligned_rows(form); };
@@ -249,7 +249,7 @@ std::optional<FusedShape> choose_fused_experts(const gpu::LaunchShape& gate_up, 
   // Fewer than 2^31: fewer than 2^14 tiles, each of fewer than 2^17 blocks.
   const uint64_t of_shared = shared.gate_up_blocks > 0 ? uint64_t{shared.gate_up_blocks} + shape.down_blocks : 0;
   const uint64_t blocks = uint64_t{shape.tiles} * (uint64_t{shape.gate_up_blocks} + shape.down_blocks) + of_shared;
-  constexpr unsigned kWordsBytes = 128;  // device/experts.cuh: what the threads of a block tell each other
+  constexpr unsigned kWordsBytes = 128;  // device/experts.cuh: values that a block's threads share
   shape.launch.grid_x = launch_count(blocks);
   shape.launch.grid_y = 1;
   shape.launch.shared_bytes = std::max({gate_up.shared_bytes, down.shared_bytes, kWordsBytes});

@@ -11,23 +11,23 @@
 namespace dspack::kernels::cuda {
 namespace {
 
-/// Streams that multiply gate and up of different experts at once: a hundred rows of V3's 2,048 outputs are 16 of the
-/// library's tiles, and a card has 132 multiprocessors. (Down's 7,168 are 56.) Where weights are decoded each stream
-/// has room for one matrix, and one stream decodes while the other multiplies.
+/// Streams that multiply gate and up of different experts concurrently: a hundred rows of V3's 2,048 outputs are 16 of
+/// the library's tiles, and a card has 132 multiprocessors. (Down's 7,168 outputs are 56 tiles.) If weights are decoded
+/// each stream has memory for one matrix, and one stream decodes while the other multiplies.
 size_t lanes_for(BlasPath path) {
   return path == BlasPath::bf16_decoded ? 2 : 4;
 }
 
-/// As few different numbers of rows as that costs little: the library's tiles have 64 rows and more.
+/// Rounds up to few distinct row counts, at little cost: the library's tiles have 64 rows and more.
 uint32_t padded_rows(uint32_t count) {
   constexpr uint32_t kFew = 256;
   return static_cast<uint32_t>(round_up(count, count <= kFew ? kSegmentUnit : kPartsPadding));
 }
 
-/// Products of a piece, and where their operands lie.
+/// Products of a piece, and the addresses of their operands.
 class PieceProducts {
  public:
-  /// limits: of a lane.
+  /// limits: those of one lane.
   PieceProducts(const ExpertsBlasTask& task, Precision precision, const BlasLimits& limits, std::byte* inputs)
       : task_(task),
         gate_up_rows_(blas_weight_rows(task.path, task.experts.form.gate_up, limits)),
@@ -44,7 +44,7 @@ class PieceProducts {
                                precision);
   }
 
-  /// Whether a lane has room for some of each weight.
+  /// Whether a lane has memory for some rows of each weight.
   [[nodiscard]] bool have_room() const { return gate_up_rows_ > 0 && down_rows_ > 0; }
   [[nodiscard]] uint32_t hidden() const { return task_.experts.form.gate_up.in; }
   [[nodiscard]] uint32_t inner() const { return task_.experts.form.gate_up.out; }
@@ -54,7 +54,7 @@ class PieceProducts {
     return {.data = scratch_.inner + uint64_t{task_.plan.piece_rows} * inner(), .stride = inner()};
   }
   [[nodiscard]] std::byte* rounded_inner() const { return scratch_.rounded_inner; }
-  /// What down gives: of a piece where gate and up were, or of all pieces.
+  /// down's results: of one piece, in the memory of gate and up, or of all pieces.
   [[nodiscard]] RowsAt<float> results() const {
     return {.data = task_.parts_only ? scratch_.inner : scratch_.parts, .stride = hidden()};
   }
@@ -119,17 +119,17 @@ void sum_slots(gpu::Stream& stream, const ExpertsBlasTask& task, const RowsAt<fl
 ExpertsBlasChoice choose_experts_blas(const ExpertForm& form, Precision precision, const BlasCard& card) {
   const BlasPath path = blas_path_of(form.gate_up, precision, card);
   if (path == BlasPath::none || path != blas_path_of(form.down, precision, card)) return {};
-  // Of the library's three products, which overlap, either the calls or the memory's traffic take longest. Calls of few
-  // rows against run_experts_tensor at 57 TFLOP/s; traffic against its time for many: measured on an H200 with 512 and
-  // 4,096 tokens of V3, reading an expert at 3.1 TB/s and then 93 TFLOP/s (fp8) or 129 (bf16), the library's traffic at
-  // 2.4 TB/s with its products hidden by it.
+  // The library's three products overlap, and either the calls or the memory traffic take longest. Calls are compared
+  // for few rows with run_experts_tensor at 57 TFLOP/s; traffic is compared with its time for many rows: measured on an
+  // H200 with 512 and 4,096 tokens of V3, it reads an expert at 3.1 TB/s and then multiplies at 93 TFLOP/s (fp8) or 129
+  // (bf16), while the library's traffic runs at 2.4 TB/s and hides its products.
   constexpr double kCallSeconds = 3 * 6e-6;
   constexpr double kFewRowsRate = 57e12;
   constexpr double kOwnMemoryRate = 3.1e12;
   constexpr double kLibraryMemoryRate = 2.4e12;
   const double many_rows_rate = path == BlasPath::fp8 ? 93e12 : 129e12;
   const double weights = 3.0 * form.gate_up.in * form.gate_up.out;
-  const double stored_bytes = path == BlasPath::bf16 ? 2 : 1;                             // of a weight
+  const double stored_bytes = path == BlasPath::bf16 ? 2 : 1;                             // bytes per weight
   const double moved_bytes = path == BlasPath::fp8 ? 1 : path == BlasPath::bf16 ? 2 : 5;  // read, written, read again
   const double of_calls = kCallSeconds / (2 * weights / kFewRowsRate);
   const double of_traffic = (moved_bytes / kLibraryMemoryRate - stored_bytes / kOwnMemoryRate) / (2 / many_rows_rate);

@@ -1,7 +1,8 @@
-// A block takes one tile (up to 8 or 64 assignments of one expert); each of its warps 32 matrix rows, of a single token
-// 16: half of them of gate and half of up, or all of down. The tile's rounded inputs lie in shared memory,
-// a part of their columns at a time. Weights for few assignments come through a ring there (device/tile_stream.cuh),
-// for many from global memory straight into the registers of the lanes that multiply them (device/tensor_rows.cuh).
+// A block takes one tile (up to 8 or 64 assignments of one expert). Each of its warps takes 32 matrix rows, or 16 for a
+// single token: half of gate and half of up, or all of down. The tile's rounded inputs are in shared memory, a part of
+// their columns at a time. Weights for few assignments pass through a ring there (device/tile_stream.cuh); for many
+// they are loaded from global memory straight into the registers of the lanes that multiply them
+// (device/tensor_rows.cuh).
 #include "kernels/cuda/experts.h"
 
 #include <algorithm>
@@ -17,22 +18,22 @@
 namespace dspack::kernels::cuda {
 namespace {
 
-constexpr unsigned kFewWarps = expert_tensor_warps(TensorTokens::few);  // of a block that runs all steps
-constexpr unsigned kManyTiles = 8;                                      // of 8 assignments
+constexpr unsigned kFewWarps = expert_tensor_warps(TensorTokens::few);  // in a block that runs all steps
+constexpr unsigned kManyTiles = 8;                                      // tiles of 8 assignments
 
-/// Steps of a warp's ring.
+/// Steps in a warp's ring.
 template <TensorTokens kTokens>
 constexpr unsigned kDepth = device::kFewTilesInRing / expert_row_tiles(kTokens);
 
 using device::kTileRows;
 using device::kTileTokens;
 
-/// One tile, up to kTokenTiles * 8 assignments, in a launch for kTokens.
+/// One tile of up to kTokenTiles * 8 assignments, in a launch for kTokens.
 template <class Product, class Stored, unsigned kTokenTiles, bool kFp8, TensorTokens kTokens>
 struct TensorTile {
   static constexpr bool kHasRings = kTokens != TensorTokens::many;
   static constexpr unsigned kRowTiles = expert_row_tiles(kTokens);
-  static constexpr unsigned kOutputs = kTileRows * kRowTiles / Product::kMatrices;  // of a warp
+  static constexpr unsigned kOutputs = kTileRows * kRowTiles / Product::kMatrices;  // outputs per warp
 
   using Rows = device::TensorRows<Stored, kTokenTiles, kRowTiles, Product::kMatrices, kFp8>;
   using Sums = typename Rows::Sums;
@@ -42,7 +43,7 @@ struct TensorTile {
   Matrix matrices[Product::kMatrices];
   device::StagedInputs inputs;
 
-  /// The inputs' columns from `first` on.
+  /// Stages the inputs' columns from `first` on.
   __device__ void stage(uint32_t first) const {
     inputs.template stage<kFp8, (kTokenTiles > 1)>(task.rounded, first, tile.count, [&](uint32_t token) {
       return device::assignment_of(task.tiles, tile, token) / task.slots;
@@ -71,7 +72,7 @@ struct TensorTile {
           float sums[Product::kMatrices];
 #pragma unroll
           for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix) {
-            const unsigned from = eight * Product::kMatrices + matrix;  // as RowsOfTiles counts them
+            const unsigned from = eight * Product::kMatrices + matrix;  // as RowsOfTiles numbers them
             sums[matrix] = totals[from / 2][tokens][from % 2 * 2 + i];
           }
           if (row < task.form.out) y[row] = Product::finish(sums);
@@ -80,7 +81,7 @@ struct TensorTile {
     }
   }
 
-  /// before_inputs: what must be done before inputs can be read; weights have been asked for by then.
+  /// before_inputs: called before inputs are read, after the first weights have been requested.
   template <class BeforeInputs>
   __device__ __forceinline__ void run(const device::RowTurns& turns, const BeforeInputs& before_inputs) const {
     const uint32_t rows_of_block = gpu::block_threads() / gpu::kWarpThreads * kOutputs;
@@ -91,9 +92,9 @@ struct TensorTile {
       Sums totals[1] = {};
       const auto multiply = [&](const auto& add_columns) {
         for (uint32_t first = 0; first < task.form.in; first += inputs.columns) {
-          gpu::block_barrier();  // every warp is done with the columns before
+          gpu::block_barrier();  // every warp has finished the previous columns
           stage(first);
-          gpu::block_barrier();  // the inputs are there
+          gpu::block_barrier();  // the inputs are staged
           const uint32_t behind = first + inputs.columns;
           add_columns({.staged_first = first,
                        .begin = first,
@@ -140,9 +141,9 @@ struct TensorTiles {
     return kFewWarps * TensorTile<device::GateUp, Stored, 1, kFp8, kTokens>::kOutputs;
   }
 
-  /// 128 values that share a scale are written by up to 128 / rows_of_gate_up() blocks, each of which calls this once
-  /// for them after its own; the last one rounds them, for `count` rows. `counters`: of each 128 values. meanwhile:
-  /// what other warps than the one that counts do first.
+  /// Rounds written values. Up to 128 / rows_of_gate_up() blocks write 128 values that share a scale; each calls this
+  /// once for them after its own part, and the last one rounds them, for `count` rows. `counters`: one per 128 values.
+  /// meanwhile: called first by all warps except the one that counts.
   template <class RowAt, class Meanwhile>
   static __device__ __forceinline__ void round_written(RowsAt<const float> x, uint32_t in, const RoundedRows& rounded,
                                                        uint32_t* counters, uint32_t count, const RowAt& row_at,
@@ -157,12 +158,12 @@ struct TensorTiles {
       const uint32_t left = in - block * device::kRoundedBlock;
       const uint32_t parts = ((left < device::kRoundedBlock ? left : device::kRoundedBlock) - 1) / kRows + 1;
       if (gpu::thread_index() == 0) *is_complete = gpu::count_up(counters + block) == parts - 1 ? 1 : 0;
-      gpu::block_barrier();  // whether it is complete is known, and others' parts can be read
+      gpu::block_barrier();  // is_complete is stored, and other blocks' parts are visible
       for (uint32_t i = gpu::warp_index(); *is_complete != 0 && i < count; i += warps) {
         const uint32_t to = row_at(i);
         device::round_row_block<kFp8>(x.data + to * x.stride, in, block, rounded, to);
       }
-      gpu::block_barrier();  // all of them are rounded, and the word has been read
+      gpu::block_barrier();  // all values are rounded, and is_complete has been read
     }
   }
   static __device__ void round_inner(const device::FusedTask& task, uint32_t index, const device::TileAt& tile,
@@ -172,17 +173,17 @@ struct TensorTiles {
         down.x, down.form.in, down.rounded, task.counters.inner + index * task.shape.inner_blocks, tile.count,
         [&](uint32_t i) { return device::assignment_of(down.tiles, tile, i); }, turns,
         [&] {
-          constexpr uint32_t kTilesAtOnce = 8;  // with more, other tiles' weights would drive it out before
+          constexpr uint32_t kTilesAtOnce = 8;  // with more, other tiles' weights would evict it first
           if (task.shape.tiles <= kTilesAtOnce) prefetch_down(task, tile, turns);
         });
   }
-  /// From the last values of gate and up to the first products with down memory would rest for some 2 us: inner values
-  /// are counted, rounded and counted. So the blocks of gate and up bring what comes after the first steps of down's
-  /// rings near, a share each.
+  /// Between the last values of gate and up and the first products with down memory would idle for some 2 us, while
+  /// inner values are counted, rounded and counted again. So the blocks of gate and up each prefetch a share of the
+  /// weights that follow the first steps of down's rings.
   static __device__ __forceinline__ void prefetch_down(const device::FusedTask& task, const device::TileAt& tile,
                                                        const device::RowTurns& turns) {
     constexpr uint32_t kFirst = (kDepth<kTokens> - 1) * device::kStepBytes;
-    constexpr uint32_t kBytes = 256;  // of each row: 15 MB of V3's
+    constexpr uint32_t kBytes = 256;  // per row: 15 MB for V3
     const device::ExpertProduct& down = task.steps.down;
     const uint32_t row_bytes = down.form.in / Stored::kPer16 * 16;
     const uint32_t rows = (down.form.out - 1) / turns.step + 1;
@@ -238,7 +239,7 @@ struct TensorTiles {
   }
 };
 
-/// Rounds the inputs of the tiles' assignments: block x takes a tile, y 128 values of each of its rows.
+/// Rounds the inputs of the tiles' assignments: block x takes a tile, block y 128 values of each of its rows.
 template <bool kFp8>
 __global__ void round_tiles_kernel(device::ExpertProduct task) {
   const device::TileAt tile = device::find_tile(task.tiles, gpu::block_index().x);
@@ -252,7 +253,7 @@ __global__ void round_tiles_kernel(device::ExpertProduct task) {
   }
 }
 
-// Blocks that share a multiprocessor: one multiplies while another stages its inputs.
+// Blocks per multiprocessor: one multiplies while another stages its inputs.
 template <TensorTokens kTokens>
 constexpr unsigned kBlocks = kTokens == TensorTokens::many ? 2 : 3;
 template <TensorTokens kTokens>
@@ -272,14 +273,13 @@ __global__ void __launch_bounds__(kThreads<kTokens>, kBlocks<kTokens>) fused_ten
   device::run_fused_block<TensorTiles<Stored, kTokens, kFp8>>(task);
 }
 
-/// Assignments that tiles are cut to, also where a token names an expert twice: few tokens' rows have no place for
-/// more.
+/// Most assignments of a tile, also if a token names an expert twice: the inputs of few tokens have no memory for more.
 uint32_t tile_of(const ExpertsTask& task) {
   const uint32_t most = most_tokens(task);
   return most <= kTileTokens ? most : tensor_tile(most);
 }
 
-/// How a launch runs whose tiles may hold so many tokens.
+/// Launch of a product whose tiles hold up to `tokens` tokens.
 template <class Product>
 ExpertsTensorChoice choose(const ExpertsTask& task, const MatrixForm& form, uint32_t tokens) {
   return choose_experts_tensor(form, Product::kMatrices, tokens, expert_tiles_of(task, tile_of(task)));
@@ -304,8 +304,8 @@ void round_tiles(gpu::Stream& stream, const ExpertsTask& experts, const device::
   gpu::launch(stream, shape, round_tiles_kernel<kFp8>, task);
 }
 
-/// x, unless it is rounded: by token, unless tiles were cut of so few assignments that the others' tokens would be most
-/// of the work.
+/// Rounds x unless it is rounded already: by token, or by tile if the tiles hold so few assignments that other tokens
+/// would be most of the work.
 template <bool kFp8>
 void round_x(gpu::Stream& stream, const ExpertsTask& task, const device::ExpertProduct& gate_up) {
   if (task.rounded_x.values != nullptr) return;
@@ -315,24 +315,24 @@ void round_x(gpu::Stream& stream, const ExpertsTask& task, const device::ExpertP
   run_round_rows(stream, {.x = task.x, .rows = task.tokens, .in = gate_up.form.in, .to = gate_up.rounded});
 }
 
-/// A product with a shared expert's matrices, as linear_tensor computes each.
+/// A product with a shared expert's matrices, computed like linear_tensor.
 device::SharedChoice choose_shared(const Matrix& matrix, uint32_t tokens) {
-  constexpr uint64_t kInputBytes = 40 << 10;  // and the parts' sums make it no more than the routed experts' inputs
+  constexpr uint64_t kInputBytes = 40 << 10;  // with the parts' sums no more than the routed experts' inputs
   device::SharedChoice choice;
   choice.warps_a_row = choose_linear_tensor(matrix.coding, matrix.out, matrix.in, tokens).warps_a_row;
-  // A whole number of turns of the parts of a row, and of blocks that share a scale.
+  // A whole number of turns of the parts of a row, and of scale blocks.
   const uint32_t turn = std::max(choice.warps_a_row * 8 * codes_in_16_bytes(matrix.coding), device::kRoundedBlock);
   choice.staged = turn;
   const auto bytes_of = [&](uint32_t columns) { return device::shared_tensor_inputs(tokens, columns); };
   while (choice.staged < matrix.in && bytes_of(choice.staged + turn) <= kInputBytes)
     choice.staged += turn;
-  const uint64_t parts = std::max(choice.warps_a_row, device::kSharedTensorWarps);  // of all warps
+  const uint64_t parts = std::max(choice.warps_a_row, device::kSharedTensorWarps);  // parts of all warps
   choice.shared_bytes = device::kFewInputsAt + bytes_of(choice.staged) +
                         parts * device::kSharedValues * gpu::kWarpThreads * sizeof(float);
   return choice;
 }
 
-/// Nothing: the steps are to be launched separately.
+/// Nullopt: the steps must be launched separately.
 std::optional<device::FusedTask> plan_fused(const ExpertsTask& task) {
   const auto blocks_of = [](uint32_t values) { return static_cast<uint32_t>(ceil_div(values, kRoundedBlock)); };
   const auto step = [](const ExpertsTensorChoice& choice) {
@@ -372,7 +372,7 @@ void run(gpu::Stream& stream, const ExpertsTask& task) {
       return launch(fused_tensor_kernel<Stored, TensorTokens::one, kFp8>);
     return launch(fused_tensor_kernel<Stored, TensorTokens::few, kFp8>);
   }
-  // Only the one launch of all steps has kernels for one token alone.
+  // Only the single launch of all steps has kernels for one token.
   const uint32_t tokens = std::max(most_tokens(task), 2U);
   const auto gate_up = choose<device::GateUp>(task, task.form.gate_up, tokens);
   run_product<device::GateUp, Stored, kFp8>(stream, gate_up, steps.gate_up);
@@ -388,7 +388,7 @@ bool has_scales(const ExpertsTask& task) {
           (cuda::has_scales(shared->gate) || cuda::has_scales(shared->up) || cuda::has_scales(shared->down)));
 }
 
-// Of the inputs: without rings two blocks share the smallest multiprocessor's memory, with them one has it.
+// Shared memory for inputs: without rings two blocks fit the smallest multiprocessor, with rings one.
 constexpr uint64_t kSharedBytes = 48 << 10;
 constexpr uint64_t kMostBlocks = 65'535;  // in y
 
@@ -409,7 +409,7 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t matri
   const bool has_rings = choice.tokens != TensorTokens::many;
   const unsigned warps = expert_tensor_warps(choice.tokens);
   const uint64_t columns = round_up(form.in, device::kRoundedBlock);
-  const uint64_t rows = has_rings ? std::clamp(tokens, 1U, tile) : tile;  // staged_rows, at most
+  const uint64_t rows = has_rings ? std::clamp(tokens, 1U, tile) : tile;  // at most staged_rows
   const auto bytes_of = [&](uint64_t staged) {
     return rows * (staged * 2 + device::kRowPadding + staged / device::kRoundedBlock * sizeof(float));
   };

@@ -1,4 +1,4 @@
-// A block takes 32 rows of one head, two at a time a warp, and up to eight tokens, whose inputs lie in shared memory.
+// A block takes 32 rows of one head, two per warp at a time, and up to eight tokens, whose inputs are in shared memory.
 // Lanes share a row chunk by chunk (dot.cuh).
 #include "kernels/cuda/head_linear.h"
 
@@ -12,9 +12,9 @@ namespace {
 
 constexpr unsigned kHeadWarps = device::kHeadThreads / gpu::kWarpThreads;
 constexpr unsigned kHeadRowsOfWarp = 2;  // matrix rows that a warp multiplies at once
-constexpr unsigned kHeadRows = 32;       // of a block, some at a time
-/// Steps of two rows that a warp has under way (device/weight_stream.cuh): all of a block's rows of 512 bytes, and four
-/// blocks' on a multiprocessor, 64 KiB.
+constexpr unsigned kHeadRows = 32;       // rows per block, some at a time
+/// Steps of two rows that a warp has in flight (device/weight_stream.cuh): all of a block's rows if they have 512
+/// bytes; with four blocks per multiprocessor 64 KiB.
 constexpr unsigned kHeadDepth = 2;
 
 template <class Stored, unsigned kTokens, bool kAligned>
@@ -29,11 +29,11 @@ __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
   const uint32_t stride = tile_groups * Stored::kQuarters * gpu::kWarpThreads;
   auto* inputs = gpu::shared_memory<float4>();
   const Matrix matrices[1] = {task.weight};
-  const uint32_t behind = (part.block + 1) * kHeadRows;  // the block's last row
+  const uint32_t behind = (part.block + 1) * kHeadRows;  // end of the block's rows
   const device::WarpRows<kHeadRowsOfWarp> all{part.head * task.head_rows + task.first_row,
                                               behind < task.rows_used ? behind : task.rows_used,
                                               kHeadWarps * kHeadRowsOfWarp};
-  uint32_t first_row = part.block * kHeadRows + gpu::warp_index() * kHeadRowsOfWarp;  // of the warp
+  uint32_t first_row = part.block * kHeadRows + gpu::warp_index() * kHeadRowsOfWarp;  // the warp's first row
   auto stream = device::stream_of<kAligned, Stored, kHeadDepth>(inputs + kTokens * stride, matrices, all, first_row,
                                                                 chunks, lane, gpu::kWarpThreads);
   const device::ScalePlan<Stored> scales(task.weight);

@@ -1,10 +1,10 @@
-// A block takes 16 or 32 fours of columns of one head, one a lane, and its threads are eight shares that take the
-// head's rows by turns:
+// A block takes 16 or 32 groups of four columns of one head, one group per lane. Its threads form eight shares that
+// take the head's rows in turn:
 //
 //   share s   rows s, s + 8, s + 16, ..     sums[token][column of the four] += (input * scale) * weight, by fma
 //
-// Then the sums of the eight shares are added in their order. A lane has few columns, so that there are many warps:
-// what one has to do, step after step, is what the launch takes.
+// Then the sums of the eight shares are added in order. A lane has few columns so that there are many warps: the time
+// of the launch is that of one warp's sequential steps.
 #include <type_traits>
 
 #include "kernels/cuda/device/dot.cuh"
@@ -14,11 +14,11 @@
 namespace dspack::kernels::cuda {
 namespace {
 
-constexpr unsigned kHeadRowTile = 256;  // inputs, each of a matrix row, in shared memory at once
-constexpr unsigned kShares = 8;         // of a head's rows
-constexpr unsigned kColumns = 4;        // of a lane
+constexpr unsigned kHeadRowTile = 256;  // inputs in shared memory at once, one per matrix row
+constexpr unsigned kShares = 8;         // shares of a head's rows
+constexpr unsigned kColumns = 4;        // columns per lane
 
-/// Four columns of a row as they are stored.
+/// Four columns of a row in stored form.
 template <class Stored>
 struct Four {
   static constexpr unsigned kBytes = 16 * kColumns / Stored::kPer16;
@@ -40,11 +40,11 @@ struct Four {
   }
 };
 
-/// Rows of a lane whose weights are under way: 64 bytes of a lane, 64 KiB of a multiprocessor that has 32 warps.
+/// Rows per lane whose weights are in flight: 64 bytes per lane, 64 KiB on a multiprocessor with 32 warps.
 template <class Stored>
 constexpr unsigned kRowsAhead = Four<Stored>::kBytes < 4 ? 16 : 64 / Four<Stored>::kBytes;
 
-/// Which columns a thread has: four `lane` of the block's `lanes`, in the rows of share `share` of kShares.
+/// A thread's columns: group of four number `lane` of the block's `lanes`, in the rows of share `share` of kShares.
 struct Place {
   uint32_t lanes;
   uint32_t lane;
@@ -60,12 +60,12 @@ struct Place {
 
 struct RowTile {
   float* inputs;         // [kHeadRowTile, tokens]
-  uint32_t* scale_rows;  // [kHeadRowTile]; 0 where there are no scales
-  uint32_t first_row;    // of the matrix
+  uint32_t* scale_rows;  // [kHeadRowTile]; 0 if there are no scales
+  uint32_t first_row;    // first row in the matrix
   uint32_t rows;
 };
 
-/// Inputs of rows [first, first + tile.rows) of the head; zeros for tokens that are not there.
+/// Stages the inputs of rows [first, first + tile.rows) of the head, with zeros for missing tokens.
 template <unsigned kTokens>
 __device__ __forceinline__ void stage_rows(const HeadLinearTask& task, const device::HeadPart& part,
                                            const device::ScaleRows& scale_rows, uint32_t first, const RowTile& tile) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ float scale_at(const Matrix& matrix, uint32_t scale_r
   return static_cast<const float*>(matrix.planes[kScales])[index];
 }
 
-/// The zero point there, of codes that have such.
+/// The zero point at that place, for codes that have zero points.
 template <class Stored>
 __device__ __forceinline__ float zero_at(const Matrix& matrix, uint32_t scale_row, uint32_t column) {
   if constexpr (!device::kHasZeros<Stored>) return 0.0F;
@@ -99,12 +99,11 @@ __device__ __forceinline__ float zero_at(const Matrix& matrix, uint32_t scale_ro
   return device::decode_zero(matrix, uint64_t{scale_row} * across + column / matrix.block_in);
 }
 
-/// The scale and zero point of a lane's columns in the row of scales that was asked for last: rows of a head mostly
-/// share one.
+/// The scale and zero point of a lane's columns, cached for the current row of scales: rows of a head mostly share one.
 template <class Stored>
 struct LaneScale {
-  uint32_t block;                    // of the columns, in a row of scales
-  uint32_t scale_row = 0xffffffffU;  // none yet
+  uint32_t block;                    // block index of the columns within a row of scales
+  uint32_t scale_row = 0xffffffffU;  // initially none
   float scale = 1.0F;
   float zero = 0.0F;
 
@@ -137,11 +136,11 @@ class ShareOfHead {
       const uint32_t row = part.head * task.head_rows + task.first_row + place.share;
       from_ = device::aligned_row<Stored>(matrix_, row) + place.column / kColumns * Four<Stored>::kBytes;
       ask();
-      scale_.take(matrix_, scale_rows.blocks_a_row, scale_rows.block_of(row));  // comes from memory, as weights do
+      scale_.take(matrix_, scale_rows.blocks_a_row, scale_rows.block_of(row));  // a load from memory, like the weights
     }
   }
 
-  /// This share's rows of the tile.
+  /// Adds this share's rows of the tile.
   __device__ __forceinline__ void add(const device::ScaleRows& scale_rows, const RowTile& tile) {
     if constexpr (kAligned) {
       static_assert(kHeadRowTile % (kShares * kRowsAhead<Stored>) == 0);
@@ -200,7 +199,7 @@ class ShareOfHead {
         sums_[token][i] = gpu::fused_multiply_add(scaled, weights[i], sums_[token][i]);
     }
   }
-  /// The same where a row begins anywhere, and every value may have a scale of its own.
+  /// Same for unaligned rows, where every value may have its own scale.
   __device__ __forceinline__ void add_odd_row(uint32_t row, uint32_t scale_row, const float* inputs) {
     const uint64_t at = device::code_index<Stored>(matrix_.in, row, place_.column);
 #pragma unroll
@@ -218,8 +217,8 @@ class ShareOfHead {
   const Matrix& matrix_;
   const Place& place_;
   LaneScale<Stored> scale_;
-  const uint8_t* from_ = nullptr;  // the columns in the row that is asked for next
-  uint32_t left_ = 0;              // rows that are still to be asked for
+  const uint8_t* from_ = nullptr;  // the columns in the next row to load
+  uint32_t left_ = 0;              // rows left to load
   Word ahead_[kRowsAhead<Stored>] = {};
   float sums_[kTokens][kColumns] = {};
 };
@@ -231,7 +230,7 @@ __device__ __forceinline__ void store_sums(const HeadLinearTask& task, const dev
 #pragma unroll
   for (unsigned token = 0; token < kTokens; ++token)
     shared[(token * kShares + place.share) * place.lanes + place.lane] = share.sums(token);
-  gpu::block_barrier();  // the sums of all shares are there
+  gpu::block_barrier();  // the sums of all shares are stored
   const uint32_t columns = place.lanes * kColumns;
   const uint32_t first_column = part.block * columns;
   for (uint32_t i = gpu::thread_index(); i < part.tokens * columns; i += gpu::block_threads()) {
@@ -264,9 +263,9 @@ __device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, 
   for (uint32_t first = 0; first < task.rows_used; first += kHeadRowTile) {
     tile.first_row = part.head * task.head_rows + task.first_row + first;
     tile.rows = task.rows_used - first < kHeadRowTile ? task.rows_used - first : kHeadRowTile;
-    if (first > 0) gpu::block_barrier();  // every thread is done with the tile before
+    if (first > 0) gpu::block_barrier();  // every thread has finished the previous tile
     stage_rows<kTokens>(task, part, scale_rows, first, tile);
-    gpu::block_barrier();  // the tile is there
+    gpu::block_barrier();  // the tile is staged
     share.add(scale_rows, tile);
   }
   store_sums<kTokens>(task, part, place, share, shared_sums);
@@ -278,7 +277,7 @@ __global__ void __launch_bounds__(device::kHeadThreads)
   multiply_transposed<Stored, kTokens, kAligned>(task, blocks, lanes);
 }
 
-/// Blocks behind those of the heads rotate, a pair a thread.
+/// Blocks after those of the heads rotate, one pair per thread.
 template <class Stored, unsigned kTokens>
 __global__ void __launch_bounds__(device::kHeadThreads)
     absorb_kernel(HeadLinearTask task, device::HeadBlocks blocks, uint32_t lanes, RotateTask rotated) {
@@ -304,13 +303,13 @@ void launch(gpu::Stream& stream, const HeadLinearTask& task, const HeadLinearCho
 }
 
 constexpr uint64_t kEnoughBlocks = 256;
-constexpr uint32_t kLeastLanes = 16;  // 64 bytes of a row of FP8
+constexpr uint32_t kLeastLanes = 16;  // 64 bytes of an FP8 row
 
 }  // namespace
 
 HeadLinearChoice choose_head_linear_transposed(const HeadLinearTask& task) {
   const uint64_t fours = ceil_div(task.weight.in, kColumns);
-  // Lanes that take one row: as few as it takes to keep every current card busy.
+  // Lanes per row: as few as keep every current card busy.
   uint32_t lanes = gpu::kWarpThreads;
   HeadLinearChoice choice = device::spread_heads(task, ceil_div(fours, lanes));
   while (lanes > kLeastLanes && uint64_t{choice.shape.grid_x} * choice.shape.grid_y < kEnoughBlocks) {
@@ -319,7 +318,7 @@ HeadLinearChoice choose_head_linear_transposed(const HeadLinearTask& task) {
   }
   choice.lanes = lanes;
   choice.shape.threads = kShares * lanes;
-  // The sums of every share; inputs, and the number of its row of scales for each matrix row.
+  // The sums of every share, the inputs, and the scale row index of each matrix row.
   const uint64_t sums = uint64_t{choice.tokens} * kShares * lanes * kColumns;
   const uint64_t inputs = uint64_t{kHeadRowTile} * (choice.tokens + 1);
   choice.shape.shared_bytes = static_cast<unsigned>((sums + inputs) * sizeof(float));

@@ -28,7 +28,7 @@ void IndexSpace::clear(uint64_t bytes) {
 const uint32_t* IndexSpace::keep(std::span<const uint32_t> numbers) {
   if (gpu::has_failed()) return nullptr;
   DSPACK_CHECK(has_room(numbers.size_bytes()), "more numbers than there is room for");
-  constexpr uint64_t kAlignment = 16;  // of what a thread copies at once
+  constexpr uint64_t kAlignment = 16;  // bytes that a thread copies at once
   std::byte* const place = pinned_ + used_bytes_;
   std::memcpy(place, numbers.data(), numbers.size_bytes());
   used_bytes_ = round_up(used_bytes_ + numbers.size_bytes(), kAlignment);

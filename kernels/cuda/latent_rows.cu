@@ -24,7 +24,7 @@ __global__ void store_latents_kernel(StoreLatentsTask task) {
   }
 }
 
-/// A warp for each row, a piece of 128 values at a time: four of each lane, which are one word where codes are aligned.
+/// One warp per row, 128 values at a time: four per lane, stored as one word if codes are aligned.
 __global__ void store_fp8_rows_kernel(StoreFp8RowsTask task) {
   gpu::let_next_begin();
   gpu::wait_for_previous();
@@ -77,7 +77,7 @@ void run_store_fp8_rows(gpu::Stream& stream, const StoreFp8RowsTask& task) {
 }
 
 gpu::LaunchShape choose_store_latents_launch(uint32_t rows, uint32_t latent_dim) {
-  constexpr uint32_t kMostWarps = 8;        // of a block
+  constexpr uint32_t kMostWarps = 8;        // warps per block
   constexpr uint32_t kMostBlocks = 65'535;  // in y
   const uint32_t parts = latent_tiles(latent_dim) + 1;
   const uint32_t warps = std::min(parts, kMostWarps);

@@ -11,17 +11,17 @@
 namespace dspack::kernels::cuda {
 namespace {
 
-/// Threads that each norm has by itself: its order of sums.
+/// Threads of each norm by itself, which fix its order of sums.
 struct NormThreads {
   unsigned latent;
   unsigned query;
 };
 
-/// Pairs of the key, of which a thread has the first on its way while the block adds up the norm's sum: threads that
-/// the norm leaves over take them, if there are any.
+/// Pairs of the rotary key for one thread, whose first pair is loaded while the block computes the norm's sum. Threads
+/// that the norm does not use take them, if there are any.
 struct KeyPairs {
-  uint32_t mine;   // from here on
-  uint32_t count;  // less: none
+  uint32_t mine;   // first pair; none if not below `count`
+  uint32_t count;  // pairs in total
   uint32_t turn;
 };
 
@@ -36,7 +36,7 @@ __device__ __forceinline__ KeyPairs pairs_of_thread(const RotateTask& rope, unsi
 struct CacheRow {
   const LatentsTask& task;
   uint64_t row;
-  uint64_t stored_at;  // rows
+  uint64_t stored_at;  // row offsets
   uint64_t in_fp8_at;
 
   __device__ __forceinline__ void store(const float* from, float value) const {
@@ -44,7 +44,7 @@ struct CacheRow {
     const auto column = static_cast<uint64_t>(from - (task.stored.from.data + row * task.stored.from.stride));
     device::store_as(task.stored, (stored_at + row) * task.stored.cols + column, value);
   }
-  /// Four neighbours of the latent, by a warp.
+  /// Stores four adjacent values of the latent per lane. Call with a whole warp.
   __device__ __forceinline__ void store_latent(uint32_t column, const float4& values) const {
     const uint32_t cols = task.latent.cols;
     if (task.stored.to != nullptr && column < cols)
@@ -77,7 +77,7 @@ __device__ __forceinline__ void finish_row(const LatentsTask& task, unsigned thr
     cache.store(pair.at + pair.apart, pair.imaginary);
   }
   if (task.in_fp8.to == nullptr) return;
-  gpu::block_barrier();  // the key is as it is to be stored
+  gpu::block_barrier();  // the key is complete
   if (gpu::warp_index() == 0)
     device::store_rest(task.in_fp8, task.in_fp8.from.data + row * task.in_fp8.from.stride, cache.in_fp8_row());
 }
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kMostNormThreads) latents_kernel(LatentsTask t
                                            : device::load_gains<kFours>(task.latent, threads.latent);
   gpu::wait_for_previous();
   for (uint64_t row = gpu::block_index().y; row < task.latent.rows; row += gpu::grid_blocks().y) {
-    if (row != gpu::block_index().y) gpu::block_barrier();  // the sums of the row before have been read
+    if (row != gpu::block_index().y) gpu::block_barrier();  // the previous row's sums have been read
     if (is_query) {
       device::normalise_row<kFours>(
           task.query, row, threads.query, gpu::shared_memory<float>(), gains,

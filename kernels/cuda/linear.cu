@@ -1,11 +1,10 @@
-// A block has 8 warps; `warps_a_row` of them share two matrix rows at a time, whose chunks they take by turns
-// (dot.cuh).
+// A block has 8 warps; `warps_a_row` of them share two matrix rows at a time and take turns on their chunks (dot.cuh).
 //
 //   warp        0   1   2   3   4   5   6   7        warps_a_row = 2
-//   rows of     \-A-/   \-B-/   \-C-/   \-D-/        8 rows a turn of the block
+//   rows of     \-A-/   \-B-/   \-C-/   \-D-/        8 rows per turn of the block
 //
-// The input rows of the block (1 to 8) lie in shared memory, a tile of columns at a time; weights come through a ring
-// there (device/weight_stream.cuh). Blocks go through the matrix with the stride of the grid, so that an input which
+// The input rows of the block (1 to 8) are in shared memory, a tile of columns at a time; weights pass through a ring
+// there (device/weight_stream.cuh). Blocks loop over the matrix with the stride of the grid, so that an input which
 // fits one tile is staged once.
 #include "kernels/cuda/linear.h"
 
@@ -26,7 +25,7 @@ struct LinearPlan {
   uint32_t tile_groups;
 };
 
-/// Adds up what the warps of a row have, in their order, and stores it.
+/// Adds the totals of a row's warps, in order, and stores the sum.
 template <unsigned kTokens>
 __device__ void store_totals(const LinearTask& task, const LinearPlan& plan, uint32_t first_row, uint32_t first_token,
                              float (&totals)[kRowsOfWarp][kTokens], float* shared) {
@@ -40,7 +39,7 @@ __device__ void store_totals(const LinearTask& task, const LinearPlan& plan, uin
       if (lane == 0) shared[(warp * kRowsOfWarp + row) * kTokens + token] = total;
     }
   }
-  gpu::block_barrier();  // the totals of all warps are written before one of them reads them
+  gpu::block_barrier();  // all totals are written before they are read
   if (warp % plan.warps_a_row == 0 && lane < kRowsOfWarp * kTokens) {
     const unsigned row = lane / kTokens;
     const unsigned token = lane % kTokens;
@@ -52,22 +51,23 @@ __device__ void store_totals(const LinearTask& task, const LinearPlan& plan, uin
       y = task.adds ? y + sum : sum;
     }
   }
-  gpu::block_barrier();  // and are read before the next rows' are written
+  gpu::block_barrier();  // all totals are read before the next rows' are written
 }
 
-/// Blocks that a multiprocessor's registers are for; its memory, 227 KiB on the largest and 100 on the smallest, has
-/// room for four and two of few tokens, three and one of many.
+/// Blocks per multiprocessor that registers are budgeted for. Its shared memory, 227 KiB on the largest and 100 on the
+/// smallest, fits four and two blocks of few tokens, three and one of many.
 template <unsigned kTokens>
 constexpr unsigned kBlocks = kTokens == 1   ? 4
                              : kTokens == 2 ? 3
                                             : 2;
-/// Steps that a warp has under way (weight_stream.cuh): 48 KiB of weights and more with so many blocks.
+/// Steps that a warp has in flight (weight_stream.cuh): with these blocks at least 48 KiB of weights per
+/// multiprocessor.
 template <unsigned kTokens>
 constexpr unsigned kDepth = kTokens <= 2 ? 2 : 3;
 template <unsigned kTokens>
 constexpr unsigned kPieces = device::kPiecesUnderWay<1, kRowsOfWarp, kDepth<kTokens>>;
 
-/// Block `block` of `blocks` that share the rows of the matrix.
+/// The work of block `block` of the `blocks` that share the rows of the matrix.
 template <class Stored, unsigned kTokens, bool kAligned>
 __device__ __forceinline__ void multiply_rows(const LinearTask& task, const LinearPlan& plan, uint32_t block,
                                               uint32_t blocks) {
@@ -86,8 +86,8 @@ __device__ __forceinline__ void multiply_rows(const LinearTask& task, const Line
   auto* sums = reinterpret_cast<float*>(inputs + kTokens * stride);
   const Matrix matrices[1] = {task.weight};
   const device::WarpRows<kRowsOfWarp> all{0, task.weight.out, blocks * rows_of_block};
-  uint32_t first_row = block * rows_of_block + gpu::warp_index() / plan.warps_a_row * kRowsOfWarp;  // of the warp
-  // Weights depend on nothing that is computed: the first are asked for before the inputs are.
+  uint32_t first_row = block * rows_of_block + gpu::warp_index() / plan.warps_a_row * kRowsOfWarp;  // the warp's
+  // Weights do not depend on earlier launches, so the first are requested before the inputs.
   auto stream = device::stream_of<kAligned, Stored, kDepth<kTokens>>(sums + kWarpsOfBlock * kRowsOfWarp * kTokens,
                                                                      matrices, all, first_row, chunks, lane, lanes);
   const device::ScalePlan<Stored> scales(task.weight);
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTok
   multiply_rows<Stored, kTokens, kAligned>(task, plan, gpu::block_index().x, gpu::grid_blocks().x);
 }
 
-/// Products of one launch, each with blocks of its own, one behind the other.
+/// Products of one launch, each with its own consecutive blocks.
 struct LinearParts {
   struct Part {
     LinearTask task;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTok
     linear_route_kernel(LinearTask task, LinearPlan plan, RouteEnd end) {
   device::prefetch_bias(end.task);
   multiply_rows<Stored, kTokens, true>(task, plan, gpu::block_index().x, gpu::grid_blocks().x);
-  gpu::copy_wait<0>();  // zeros, asked for behind the last row
+  gpu::copy_wait<0>();  // zero-fills that were issued after the last row
   device::route_last(end.task, end.counter);
 }
 
@@ -165,14 +165,15 @@ void run(gpu::Stream& stream, const LinearTask& task, const LinearChoice& choice
   launch_linear<Stored, false>(stream, task, choice);
 }
 
-// Several blocks of a multiprocessor share its memory (100 KiB on the smallest): each hides the others' barriers.
+// Several blocks share a multiprocessor's memory (100 KiB on the smallest), and each hides the others' barriers.
 constexpr uint64_t kSharedBytes = 32 << 10;
 constexpr unsigned kBlocksOfMultiprocessor = 4;
-// Blocks that keep every current card busy: 132 to 192 multiprocessors. A constant and not the card's number, since a
-// value's last bits hang on it.
+// Blocks that keep every current card busy: 132 to 192 multiprocessors. A constant rather than the card's number, since
+// the last bits of a value depend on it.
 constexpr uint32_t kEnoughBlocks = 256;
 
-/// Few rows are shared by several warps, or most of the card would be idle; but each lane should have work.
+/// A few rows are shared by several warps, since most of the card would otherwise be idle; but each lane should have
+/// work.
 unsigned warps_for(uint32_t out, uint64_t chunks) {
   unsigned warps = 1;
   while (warps < 4 && ceil_div(out, kRowsOfWarp * kWarpsOfBlock / warps) < kEnoughBlocks &&

@@ -13,21 +13,21 @@ using gpu::cublaslt::Matmul;
 
 namespace {
 
-// Sequences of every length have plans of their own; what is asked for again is asked for soon.
+// Sequences of every length have their own plans; a plan that is used again is used again soon.
 constexpr size_t kMostPlans = 4096;
 
 const float* scales_of_all(const Matrix& weight) {
   return static_cast<const float*>(weight.planes[kScales]);
 }
 
-// linear_tensor reads the weights once for every 64 rows: up to there it is bound by memory, and little is to be won.
+// linear_tensor reads the weights once per 64 rows: up to that it is memory-bound, and there is little to gain.
 constexpr uint32_t kLeastRows = 65;
-// Decoding costs about five bytes of memory traffic a weight (one read, two written, two read again): 1.5 ps at 3.35
-// TB/s. That is what 250 rows win where linear_tensor runs at 230 TFLOP/s, which its instructions allow, and cuBLASLt
-// at 750. To be measured. A run multiplies no more rows at once than ModelOptions::wave_rows
+// Decoding costs about five bytes of memory traffic per weight (one read, two written, two read again): 1.5 ps at 3.35
+// TB/s. That is the gain of 250 rows if linear_tensor runs at 230 TFLOP/s, which its instructions allow, and cuBLASLt
+// at 750. Not yet measured. A run multiplies at most ModelOptions::wave_rows rows at once
 // (tests/kernels/cuda/reach_test).
 constexpr uint32_t kLeastRowsDecoded = 256;
-constexpr uint32_t kRowUnit = 128;  // of parts: a tile of any of the library's kernels
+constexpr uint32_t kRowUnit = 128;  // row multiple of parts: a tile of any of the library's kernels
 
 constexpr size_t kFirstVersionWithBlockScaling = 120'900;
 // cuBLAS documentation, "Scaling factors layouts" (M and N multiples of 4) and cublasLtMatmul (dimensions that support
@@ -41,7 +41,7 @@ BlasPath path_for(const LinearTask& task, Precision precision, const BlasCard& c
   return path == BlasPath::bf16_decoded && task.rows < kLeastRowsDecoded ? BlasPath::none : path;
 }
 
-/// Parts of `total`, nearly equal, none above `most`; 0: there are none.
+/// Size of nearly equal parts of `total`, none above `most`; 0: no part fits.
 uint32_t part_of(uint32_t total, uint64_t most) {
   if (total <= most) return total;
   const uint32_t unit = most >= kRowUnit ? kRowUnit : kRowMultiple;
@@ -54,11 +54,11 @@ uint32_t part_of(uint32_t total, uint64_t most) {
 
 namespace {
 
-/// One product, of zeros.
+/// Computes one product, of zeros.
 void multiply_once(const gpu::cublaslt::Library& library, unsigned device, DataType type) {
   constexpr uint64_t kSide = kBlasScaleBlock;
-  constexpr uint64_t kMatrixBytes = kSide * kSide * sizeof(float);  // as the widest
-  constexpr uint64_t kScaleBytes = kSide * sizeof(float);           // one for each input row; of the weight, four
+  constexpr uint64_t kMatrixBytes = kSide * kSide * sizeof(float);  // for the widest type
+  constexpr uint64_t kScaleBytes = kSide * sizeof(float);           // one per input row; the weight has four
   const uint64_t library_bytes = BlasLimits{}.library_bytes;
   constexpr uint64_t kBefore = 3 * kMatrixBytes + 2 * kScaleBytes;
   const auto memory = gpu::allocate(device, kBefore + library_bytes);
@@ -98,17 +98,17 @@ uint64_t linear_blas_workspace_bytes(Precision precision, bool has_library) {
 }
 
 BlasCard blas_card(const gpu::Properties& properties, size_t library_version) {
-  // "Scaling Mode Support Overview": 9.0 and no other. Blackwell has other blocks, with scales that are powers of two.
+  // "Scaling Mode Support Overview": 9.0 only. Blackwell has other blocks, with scales that are powers of two.
   return {.has_block_scaling =
               properties.major == 9 && properties.minor == 0 && library_version >= kFirstVersionWithBlockScaling};
 }
 
 BlasPath blas_path_of(const MatrixForm& weight, Precision precision, const BlasCard& card) {
   const bool is_scaled = weight.block_out != 0;
-  // Pieces of 16 bytes are for cuBLASLt's best kernels, and for the ones that round and decode.
+  // 16-byte pieces are required by cuBLASLt's best kernels, and by the kernels that round and decode.
   if (precision == Precision::exact || !has_aligned_rows(weight)) return BlasPath::none;
   if (weight.coding == Coding::bf16 && !is_scaled) return BlasPath::bf16;
-  // linear_tensor does the rows that are left over.
+  // linear_tensor must be able to compute the remaining rows.
   const bool has_blocks = weight.coding == Coding::f8_e4m3 && is_scaled && weight.block_out == kBlasScaleBlock &&
                           weight.block_in == kBlasScaleBlock && weight.out % kF8Multiple == 0 &&
                           weight.in % kF8Multiple == 0 && fits_tensor_cores(weight);
@@ -134,7 +134,7 @@ BlasChoice choose_linear_blas(const LinearTask& task, Precision precision, const
   return choice.rows_at_once > 0 && choice.weight_rows_at_once > 0 ? choice : BlasChoice{};
 }
 
-/// What one call of the library multiplies: some input rows by some rows of the weight.
+/// One call of the library: some input rows times some rows of the weight.
 struct LinearBlas::Part {
   gpu::cublaslt::MatmulShape shape;
   gpu::cublaslt::MatmulPlaces places;
@@ -204,7 +204,7 @@ LinearBlas::Part LinearBlas::part_of(const Lane& lane, const BlasProduct& produc
 LinearBlas::Plan& LinearBlas::plan(const Lane& lane, const Part& part) {
   const PlanKey key(part.shape, lane.own_bytes);
   if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
-  (void)lane.stream->handle();  // the library asks the thread's device which kernels it has
+  (void)lane.stream->handle();  // the library asks the thread's current device which kernels it has
   Plan made{.matmul = Matmul::plan(*use_->library, part.shape, part.places, lane.own_bytes)};
   if (made.matmul == nullptr) ++use_->refused_shapes;
   return plans_.emplace(key, std::move(made)).first->second;
@@ -255,7 +255,7 @@ bool LinearBlas::multiply(const Lane& lane, const BlasProduct& product) {
   return true;
 }
 
-/// Of the rows from `row` on that are rounded at once.
+/// The product of the rows from `row` on that are rounded at once.
 BlasProduct LinearBlas::product_of(const LinearTask& task, const BlasChoice& choice, uint32_t row) const {
   const uint32_t rows = std::min(choice.rows_at_once, choice.rows - row);
   return {.weight = task.weight,
@@ -277,7 +277,7 @@ void LinearBlas::round_inputs(gpu::Stream& stream, BlasPath path, RoundInputsTas
 bool LinearBlas::run(gpu::Stream& stream, const LinearTask& task, const BlasChoice& choice, bool is_recording) {
   if (!is_recording) drop_old_plans();
   const Lane lane = lanes(stream, 1).front();
-  // First all plans, so that a product which the library refuses costs nothing.
+  // Makes all plans first, so that a refused product costs nothing.
   for (uint32_t row = 0; row < choice.rows; row += choice.rows_at_once) {
     if (!is_planned(lane, product_of(task, choice, row), is_recording)) return false;
   }
@@ -293,7 +293,7 @@ bool LinearBlas::run(gpu::Stream& stream, const LinearTask& task, const BlasChoi
   return true;
 }
 
-/// The rows from `first` on, by linear_tensor. What the library's products took of the workspace is free behind them.
+/// Computes the rows from `first` on by linear_tensor, reusing the workspace after the library's products.
 void LinearBlas::run_rest(gpu::Stream& stream, const LinearTask& task, uint32_t first) {
   const uint32_t rows = task.rows - first;
   const uint32_t in = task.weight.in;

@@ -35,8 +35,8 @@ __global__ void round_to_bf16_kernel(RoundInputsTask task) {
   }
 }
 
-/// The code of a number that E4M3 has, or of one that is larger than 448 by rounding: a block's largest value divided
-/// by its scale. NaN for NaN, and what infinity has become.
+/// The E4M3 code of a value that E4M3 represents exactly, or that exceeds 448 by rounding (a block's largest value
+/// divided by its scale). NaN for NaN, also for an infinity divided by an infinite scale.
 __device__ __forceinline__ uint32_t e4m3_code(float value) {
   constexpr uint32_t kNan = 0x7f;
   const uint32_t bits = gpu::float_to_bits(value);
@@ -45,13 +45,13 @@ __device__ __forceinline__ uint32_t e4m3_code(float value) {
   if (magnitude < 0.015625F) {  // subnormal: multiples of 2^-9
     code = static_cast<uint32_t>(magnitude * 512.0F);
   } else if (magnitude < 464.0F) {
-    code = ((bits & 0x7fffffffU) >> 20U) - (120U << 3U);  // the exponent's bias is 7 and not 127
+    code = ((bits & 0x7fffffffU) >> 20U) - (120U << 3U);  // exponent bias 7 instead of 127
   }
   return ((bits >> 24U) & 0x80U) | code;
 }
 
-/// A warp rounds 128 values of one row, four a lane. Warps of a block take neighbouring rows, whose scales lie side by
-/// side.
+/// A warp rounds 128 values of one row, four per lane. Warps of a block take neighbouring rows, whose scales are
+/// adjacent.
 __global__ void round_to_e4m3_kernel(RoundInputsTask task) {
   const uint32_t row = gpu::block_index().x * kWarpsOfBlock + gpu::warp_index();
   if (row >= task.rows) return;  // all lanes of a warp
@@ -74,7 +74,7 @@ __global__ void round_to_e4m3_kernel(RoundInputsTask task) {
   *reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(task.to) + uint64_t{row} * task.in + column) = codes;
 }
 
-/// A thread decodes 16 bytes, all of one block of scales.
+/// A thread decodes 16 bytes, all in one scale block.
 template <class Stored>
 __global__ void decode_weight_kernel(DecodeWeightTask task) {
   const uint32_t chunk = gpu::block_index().x * gpu::block_threads() + gpu::thread_index();

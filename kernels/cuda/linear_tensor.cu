@@ -1,7 +1,7 @@
-// A block has 8 warps; `warps_a_row` of them share the columns of the same 16 (or 32) matrix rows, by turns of 128
-// bytes. The inputs of the block, up to 64 rounded rows, lie in shared memory, a tile of columns at a time. Weights for
-// up to 8 input rows come through a ring there (device/tile_stream.cuh), asked for before the launch before has ended;
-// for more rows they come from global memory straight into the registers of the lanes that multiply them
+// A block has 8 warps; `warps_a_row` of them share the columns of the same 16 (or 32) matrix rows, taking turns of 128
+// bytes. The inputs of the block, up to 64 rounded rows, are in shared memory, a tile of columns at a time. For up to 8
+// input rows weights pass through a ring there (device/tile_stream.cuh), requested before the previous launch has
+// ended; for more rows they are loaded from global memory straight into the registers of the lanes that multiply them
 // (device/tensor_rows.cuh).
 //
 //                 columns ->   step 0     1    2    3    4 ..
@@ -27,8 +27,8 @@ struct TensorPlan {
   uint32_t tile_columns;
 };
 
-// Steps of a ring, where there is one. Usually two are under way, of three blocks on a multiprocessor 96 KiB. Where
-// there are blocks for two at most, four are: what a block has to read then comes in fewer of memory's latencies.
+// Steps of a ring. Usually two are in flight, 96 KiB on a multiprocessor with three blocks. If there are at most two
+// blocks per multiprocessor, four are, so that a block's reads take fewer memory latencies.
 constexpr unsigned kNoRing = 0;
 constexpr unsigned kUsualDepth = 3;
 constexpr unsigned kDeepDepth = 5;
@@ -46,10 +46,10 @@ struct TensorBlock {
   const TensorTask& task;
   const TensorPlan& plan;
   uint32_t first_token;
-  uint32_t count;  // of tokens that are there
+  uint32_t count;  // tokens that exist
   device::StagedInputs inputs;
 
-  /// The inputs' columns from `first` on.
+  /// Stages the inputs' columns from `first` on.
   __device__ void stage(uint32_t first) const {
     inputs.template stage<kFp8, (kTokenTiles > 1)>(task.x, first, count,
                                                    [&](uint32_t token) { return first_token + token; });
@@ -74,17 +74,17 @@ struct TensorBlock {
     }
   }
 
-  /// Adds up what the warps of a row have, in their order, in the first of them. The inputs are no longer needed.
+  /// Adds the sums of a row's warps, in order, in the first of them. The inputs are no longer needed.
   __device__ void add_up(unsigned part, Sums& totals) const {
     constexpr unsigned kValues = kRowTiles * kTokenTiles * 4;
     auto* sums = reinterpret_cast<float*>(inputs.shared);
     float* flat = &totals[0][0][0];
-    gpu::block_barrier();  // every warp is done with the inputs, which lie where the sums go
+    gpu::block_barrier();  // every warp has finished with the inputs, whose memory the sums reuse
     if (part > 0) {
       for (unsigned i = 0; i < kValues; ++i)
         sums[(gpu::warp_index() * kValues + i) * gpu::kWarpThreads + gpu::lane_index()] = flat[i];
     }
-    gpu::block_barrier();  // all sums are there
+    gpu::block_barrier();  // all sums are stored
     if (part > 0) return;
     for (unsigned other = 1; other < plan.warps_a_row; ++other) {
       for (unsigned i = 0; i < kValues; ++i)
@@ -93,7 +93,7 @@ struct TensorBlock {
   }
 };
 
-/// Block `row_block` of those that share the rows of the matrix.
+/// The work of block `row_block` of those that share the rows of the matrix.
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, bool kFp8, unsigned kDepth>
 __device__ __forceinline__ void multiply_rows(const TensorTask& task, const TensorPlan& plan, uint32_t row_block) {
   using Block = TensorBlock<Stored, kTokenTiles, kRowTiles, kFp8>;
@@ -123,15 +123,15 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
   typename Block::Sums totals[1] = {};
   const auto multiply = [&](const auto& add_tile) {
     for (uint32_t first = 0; first < task.weight.in; first += plan.tile_columns) {
-      gpu::block_barrier();  // every warp is done with the tile before
+      gpu::block_barrier();  // every warp has finished the previous tile
       block.stage(first);
-      gpu::block_barrier();  // the tile is there
+      gpu::block_barrier();  // the tile is staged
       const uint32_t end = task.weight.in - first < plan.tile_columns ? task.weight.in : first + plan.tile_columns;
       add_tile({.staged_first = first, .begin = first + first_column, .end = end, .turn = turn});
     }
   };
   if constexpr (kHasRing) {
-    // Weights depend on nothing that is computed: the first are asked for before the inputs are.
+    // Weights do not depend on earlier launches, so the first are requested before the inputs.
     device::TileStream<Stored, 1, kRowTiles, kDepth> stream(
         shared + gpu::warp_index() * device::kTileStreamBytes<kRowTiles, kDepth>, matrices,
         {.first = first_row, .rows_of_turn = 0, .sets = 1, .first_column = first_column, .columns_of_turn = turn});
@@ -156,7 +156,7 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
   if (part == 0) block.store(first_row, totals[0]);
 }
 
-/// Blocks that a multiprocessor's registers are for.
+/// Blocks per multiprocessor that registers are budgeted for.
 template <unsigned kDepth>
 constexpr unsigned kBlocks = kDepth == kUsualDepth  ? 3
                              : kDepth == kDeepDepth ? 2
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kDep
   multiply_rows<Stored, kTokenTiles, kRowTiles, kFp8, kDepth>(task, plan, gpu::block_index().x);
 }
 
-/// Products of one launch, each with blocks of its own, one after the other.
+/// Products of one launch, each with its own consecutive blocks.
 struct TensorParts {
   struct Part {
     TensorTask task;
@@ -214,19 +214,19 @@ void run(gpu::Stream& stream, const TensorTask& task) {
 
 constexpr unsigned kMostTokenTiles = 8;
 static_assert(kMostTensorRows == kTileTokens);
-constexpr uint32_t kEnoughBlocks = 224;  // more than one and a half on each of 132 multiprocessors, to 192 one and more
-// Of the inputs: without rings two blocks share the smallest multiprocessor's memory, with them one has it.
+constexpr uint32_t kEnoughBlocks = 224;  // over 1.5 per multiprocessor if there are 132, over 1 if there are 192
+// Shared memory for inputs: without rings two blocks fit the smallest multiprocessor, with rings one.
 constexpr uint64_t kSharedBytes = 48 << 10;
-constexpr uint64_t kMostSharedBytes = 68 << 10;  // where a tile has a turn's columns alone
-constexpr uint64_t kDeepSharedBytes = 17 << 10;  // all of the inputs, beside deep rings
-constexpr uint64_t kFewBlocks = 264;             // two on each of 132 multiprocessors
+constexpr uint64_t kMostSharedBytes = 68 << 10;  // if a tile has only one turn's columns
+constexpr uint64_t kDeepSharedBytes = 17 << 10;  // all inputs, besides deep rings
+constexpr uint64_t kFewBlocks = 264;             // two per multiprocessor if there are 132
 
-/// Of which a step has two (device/tile_stream.cuh).
+/// Columns of a chunk; a step has two chunks (device/tile_stream.cuh).
 uint32_t chunk_columns(Coding coding) {
   return 4 * codes_in_16_bytes(coding);
 }
 
-/// Not so many that a turn's columns of 32 input rows, of which a block works on that many, would not fit.
+/// Few enough that a turn's columns of a block of 32 input rows fit the shared memory.
 unsigned warps_for(Coding coding, uint32_t out, uint32_t chunks) {
   const unsigned most = is_packed(coding) ? kWarpsOfBlock / 2 : kWarpsOfBlock;
   unsigned warps = 1;
@@ -248,7 +248,7 @@ TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint
   const uint32_t chunk = chunk_columns(coding);
   TensorChoice choice;
   choice.warps_a_row = warps_for(coding, out, static_cast<uint32_t>(ceil_div(in, chunk)));
-  // A tile of columns is a whole number of turns of the warps that share a row, and of blocks that share a scale.
+  // A tile of columns is a whole number of turns of the warps that share a row, and of scale blocks.
   const uint32_t turn = std::max(choice.warps_a_row * 2 * chunk, device::kRoundedBlock);
   const auto bytes_of = [&](unsigned token_tiles, uint64_t columns) {
     const uint64_t tokens = uint64_t{token_tiles} * kTileTokens;
@@ -263,7 +263,7 @@ TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint
   choice.tile_columns = turn;
   while (choice.tile_columns < in && bytes_of(choice.token_tiles, uint64_t{choice.tile_columns} + turn) <= kSharedBytes)
     choice.tile_columns += turn;
-  // The sums of all warps but the first of each row lie where the inputs were.
+  // The sums of all warps but the first of each row reuse the memory of the inputs.
   const uint64_t sums_bytes =
       uint64_t{kWarpsOfBlock} * gpu::kWarpThreads * choice.row_tiles * choice.token_tiles * 4 * sizeof(float);
   const uint64_t row_groups = ceil_div(out, kTileRows * choice.row_tiles * kWarpsOfBlock / choice.warps_a_row);

@@ -1,4 +1,4 @@
-// Matrices and rows as kernels get them: addresses in device memory. Threads: plain values. Lifetime: borrow the
+// Matrices and rows as kernels take them: addresses in device memory. Threads: plain values. Lifetime: borrow the
 // memory.
 #pragma once
 
@@ -8,22 +8,22 @@
 
 namespace dspack::kernels::cuda {
 
-/// A weight matrix; a plane that it does not have is null.
+/// A weight matrix; planes that it lacks are null.
 using Matrix = WeightAt<const void*>;
 
-/// What a matrix of every expert of a layer looks like.
+/// The common form of one matrix of every expert in a layer.
 struct MatrixForm : WeightForm {
   bool starts_aligned = false;  // every expert's codes begin at a multiple of 16 bytes
 
   [[nodiscard]] bool operator==(const MatrixForm&) const = default;
 };
 
-/// Whether a lane may read 16 bytes of a row at once: every row begins at a multiple of 16 bytes, and no block of
-/// scales ends within such a piece (of four-bit codes: within half of one).
+/// Whether a lane may read 16 bytes of a row at once: every row begins at a multiple of 16 bytes, and no scale block
+/// ends within such a piece (for four-bit codes: within half of one).
 [[nodiscard]] inline bool has_aligned_rows(const MatrixForm& form) {
   const uint32_t piece = codes_in_16_bytes(form.coding);
   const uint32_t run = is_packed(form.coding) ? kPackedRun : piece;
-  // The second condition is that of device::BlockOfRun; no real matrix is near it.
+  // The second condition is required by device::BlockOfRun; no real matrix comes near it.
   const bool one_block =
       form.block_out == 0 || form.block_in >= form.in ||
       (form.block_in % run == 0 && uint64_t{form.in / run} * (form.block_in / run) < uint64_t{1} << 32U);
@@ -41,15 +41,15 @@ struct MatrixForm : WeightForm {
   return form;
 }
 
-/// Codings that have kernels for every number of tokens, for one launch of all experts' steps, and for the tensor
-/// cores; the others, which are rare among experts, take what serves any of them.
+/// Codings that have kernels for every number of tokens, for all steps of experts in one launch, and for tensor cores.
+/// The others, which are rare among experts, use generic kernels.
 [[nodiscard]] constexpr bool is_common(Coding coding) {
   return coding == Coding::f8_e4m3 || coding == Coding::bf16 || is_packed(coding);
 }
 
-/// Tokens that a kernel of linear products or of heads takes at once, of so many rows: a power of two, up to 8. Every
-/// number is a kernel of its own for each coding, though the bits are the same (dot.cuh): codings that are rare have
-/// one for 1 and one for 8, rows that are not aligned one for 8. device::with_tokens finds it.
+/// Tokens that a kernel of linear products or of heads takes at once, for `rows` rows: a power of two, up to 8. Each
+/// number needs its own kernel per coding, with the same bits (dot.cuh): rare codings have kernels for 1 and 8,
+/// unaligned rows for 8 only. See device::with_tokens.
 inline constexpr uint32_t kMostKernelTokens = 8;
 [[nodiscard]] constexpr uint32_t kernel_tokens(Coding coding, bool is_aligned, uint32_t rows) {
   if (!is_aligned) return kMostKernelTokens;

@@ -1,4 +1,4 @@
-// Operands of operations (kernels/ops.h) as addresses of device memory, which the launches take.
+// Operands of operations (kernels/ops.h) as addresses in device memory, for launches.
 // Threads: pure functions. Lifetime: addresses are those of the buffers. Errors: none; shapes have been checked.
 #pragma once
 
@@ -23,7 +23,7 @@ namespace dspack::kernels::cuda {
 [[nodiscard]] inline RowsAt<const float> inputs_at(const Rows& rows) {
   return {.data = floats(rows.data), .stride = rows.stride};
 }
-/// Of rows that may be in the host's pinned memory.
+/// For rows that may be in pinned host memory.
 [[nodiscard]] inline RowsAt<float> visible_rows_at(const Rows& rows) {
   return {.data = reinterpret_cast<float*>(visible_address(rows.data)), .stride = rows.stride};
 }

@@ -1,4 +1,4 @@
-// The class behind make_cuda_queue (cuda_queue.h); its operations are defined in several files: cuda_queue.cpp,
+// The class of make_cuda_queue (cuda_queue.h). Its operations are defined in several files: cuda_queue.cpp,
 // queue_attention.cpp, queue_experts.cpp.
 // Threads, lifetime, errors: as cuda_queue.h.
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace dspack::kernels::cuda {
 
-/// Rows up to which operations that follow each other in a layer share launches: a pass that decodes. More rows are
-/// work enough that a launch does not count, and may be cuBLASLt's.
+/// Most rows for which neighbouring operations of a layer share launches: a decode pass. With more rows launch overhead
+/// does not matter, and products may go to cuBLASLt.
 inline constexpr uint32_t kMostFusedRows = 8;
 
 class CudaQueue final : public Queue {
@@ -79,12 +79,12 @@ class CudaQueue final : public Queue {
   void run(Step& step) override;
 
  private:
-  /// For operations that may change rounded inputs or where they are.
+  /// For operations that may change rounded inputs or the memory that these are in.
   [[nodiscard]] gpu::Stream& stream() {
     rounded_.forget();
     return *stream_;
   }
-  /// For those that do not use the workspace and write nowhere else.
+  /// For operations that do not use the workspace and write only to `written`.
   [[nodiscard]] gpu::Stream& stream_to(const Written& written) {
     rounded_.forget(written);
     return *stream_;
@@ -93,9 +93,9 @@ class CudaQueue final : public Queue {
   void multiply(const LinearTask& task);
   void multiply_each(std::span<const LinearTask> tasks);
   [[nodiscard]] ExpertsTask experts_task(const ExpertsArgs& args);
-  /// Experts that a router has chosen, on their way to the host.
+  /// Experts chosen by a router, being downloaded to the host.
   struct FetchedIds {
-    std::vector<uint32_t> ids;  // none: the experts are not the library's
+    std::vector<uint32_t> ids;  // empty: the library does not compute these experts
     std::shared_ptr<gpu::Event> arrival = {};
   };
   [[nodiscard]] FetchedIds fetch_ids(const ExpertsTask& task);
@@ -113,7 +113,8 @@ class CudaQueue final : public Queue {
   RoundedRows rounded(RoundRowsTask rows, Precision rounding);
   RoundedRows place_for_rounded(RoundRowsTask rows, Precision rounding);
   void round_for(std::span<const Weight> readers, RmsNormTask& task);
-  /// Numbers of the host's for what is enqueued next: for kernels that read them often, or once.
+  /// Copies numbers from the host for the next operation: to device memory if kernels read them often, else to pinned
+  /// memory.
   const uint32_t* on_device(std::span<const uint32_t> numbers);
   const uint32_t* visible_to_device(std::span<const uint32_t> numbers);
   void make_room_for(std::span<const uint32_t> numbers);
@@ -122,14 +123,14 @@ class CudaQueue final : public Queue {
   ChooseCounters* choose_counters();
 
   gpu::Properties properties_;
-  Precision attention_;               // over the latent cache
-  Precision precision_;               // of the rest
-  std::unique_ptr<LinearBlas> blas_;  // null: there is no cuBLASLt
+  Precision attention_;               // for attention over the latent cache
+  Precision precision_;               // for everything else
+  std::unique_ptr<LinearBlas> blas_;  // null: no cuBLASLt
   bool is_recording_ = false;
   std::unique_ptr<gpu::Stream> stream_;
   Workspace workspace_{properties_.index};
-  RoundedInputs rounded_{kMostRoundedBytes};           // in workspace_, or what it was before
-  uint64_t expected_bytes_ = 0;                        // of workspace_, for the largest call
+  RoundedInputs rounded_{kMostRoundedBytes};           // in workspace_, or in its earlier memory
+  uint64_t expected_bytes_ = 0;                        // size of workspace_ for the largest call
   Workspace counter_space_{properties_.index};         // ExpertsTask::counters
   Workspace choose_counter_space_{properties_.index};  // ChooseTask::counters
   bool expects_choices_ = false;

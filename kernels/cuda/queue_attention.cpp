@@ -1,4 +1,4 @@
-// The queue's operations of attention: latents, heads, the cache, the choice of positions.
+// Attention operations of the queue: latents, heads, the cache, the choice of positions.
 #include <algorithm>
 
 #include "kernels/checks.h"
@@ -131,7 +131,7 @@ void CudaQueue::mla_attend(const MlaAttendArgs& args) {
     task.most_chosen = args.choice.most;
   }
   const AttendShape shape = shape_of(task);
-  // As much as the largest call needs at once: what is outgrown stays until the queue goes.
+  // Allocates the size of the largest call at once, since outgrown memory is kept until the queue is destroyed.
   const uint64_t bytes = std::max(attend_scratch_bytes(shape), expected_bytes_);
   task.partial = reinterpret_cast<float*>(workspace_.at_least(bytes));
   const AttendChoice choice = attend_choice(shape, attention_, properties_);

@@ -1,4 +1,4 @@
-// The queue's operations of feed-forward networks: MLPs, the router, experts.
+// Feed-forward operations of the queue: MLPs, the router, experts.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -39,7 +39,7 @@ bool has_rows_for(const ExpertsBlasChoice& choice, const ExpertsTask& task) {
          uint64_t{task.tokens} * task.top_k >= uint64_t{choice.least_rows} * task.experts;
 }
 
-/// What the library is asked for: all that the card can, or, where that is refused, without FP8.
+/// Capabilities to try in turn: all that the card has, then without FP8 if that is refused.
 std::array<BlasCard, 2> blas_cards(const LinearBlas& blas) {
   return {blas.card(), BlasCard{}};
 }
@@ -123,7 +123,7 @@ void CudaQueue::run_own_experts(ExpertsTask task) {
   run_experts_tensor(stream(), task, precision_);
 }
 
-/// Some experts' rows by the library, if it does them all.
+/// Computes some experts' rows by the library. False: it does not do them all.
 bool CudaQueue::run_blas_groups(const ExpertsTask& task, std::span<const ExpertEntry> entries,
                                 std::span<const ExpertGroup> groups, bool parts_only, const BlasCard& card) {
   const BlasPath path = choose_experts_blas(task.form, precision_, card).path;
@@ -143,7 +143,7 @@ bool CudaQueue::run_blas_groups(const ExpertsTask& task, std::span<const ExpertE
       {.experts = task, .entries = entries, .parts_only = parts_only, .path = path, .plan = plan, .words = words});
 }
 
-/// All experts' rows by the library, if it does them all.
+/// Computes all experts' rows by the library. False: it does not do them all.
 bool CudaQueue::run_blas_experts(const ExpertsTask& task, std::span<const ExpertEntry> entries,
                                  std::span<const uint32_t> ids) {
   const SortedAssignments sorted = sort_assignments(ids, task.experts);
@@ -157,7 +157,7 @@ bool CudaQueue::run_blas_experts(const ExpertsTask& task, std::span<const Expert
   return false;
 }
 
-/// Where the library should multiply by these experts, what the host has to know for it.
+/// Starts downloading the ids that the host needs if the library should multiply by these experts.
 CudaQueue::FetchedIds CudaQueue::fetch_ids(const ExpertsTask& task) {
   const bool by_blas = blas_ != nullptr && !is_recording_ && has_whole_pieces(task.x) &&
                        has_rows_for(choose_experts_blas(task.form, precision_, blas_->card()), task) &&
@@ -169,7 +169,7 @@ CudaQueue::FetchedIds CudaQueue::fetch_ids(const ExpertsTask& task) {
   return fetched;
 }
 
-/// Waits for the ids, while the GPU may compute what was enqueued since.
+/// Waits for the ids while the GPU computes work that was enqueued meanwhile.
 void CudaQueue::run_experts_task(const ExpertsTask& task, const ExpertTable& table, const FetchedIds& fetched) {
   if (fetched.ids.empty()) return run_own_experts(task);
   fetched.arrival->wait();
@@ -187,7 +187,7 @@ void CudaQueue::run_experts(const ExpertsArgs& args) {
   if (task.tokens > 0) run_experts_task(task, *args.table, fetch_ids(task));
 }
 
-/// Gate, up and SiLU, whose result is rounded as down takes it.
+/// Gate, up and SiLU, with the result rounded for down.
 void CudaQueue::gate_mlp(const MlpArgs& args) {
   const ExpertMatrices& weights = args.weights;
   const bool rounds = args.x.rows != 0 && args.x.rows <= kMostFusedRows && weights.gate.out != 0 &&
@@ -244,8 +244,8 @@ void CudaQueue::add_moe(const MoeArgs& args) {
   run_experts_task(task, table, fetched);
 }
 
-/// Groups that have enough rows for the library, by it. Returns the others, and those that it has refused: an expert is
-/// computed alike whatever others come with it.
+/// Computes the groups with enough rows by the library. Returns the others and those that it refused. An expert's
+/// result does not depend on which others are computed with it.
 std::vector<ExpertGroup> CudaQueue::run_large_groups(const ExpertsTask& task, std::span<const ExpertEntry> entries,
                                                      std::span<const ExpertGroup> groups) {
   std::vector<ExpertGroup> left(groups.begin(), groups.end());
@@ -272,7 +272,7 @@ std::vector<ExpertGroup> CudaQueue::run_large_groups(const ExpertsTask& task, st
   return left;
 }
 
-/// A task that gives parts; whose is for the caller to say.
+/// A task that writes parts; the caller sets its assignments.
 ExpertsTask CudaQueue::parts_task(const CudaExpertTable& table, const Rows& x, uint32_t top_k, const Slice& scratch,
                                   const Rows& parts) {
   DSPACK_CHECK(x.cols == table.form().gate_up.in, "experts of another model");

@@ -1,6 +1,6 @@
-// Rows that a queue has rounded for the tensor cores, where they lie, and which writes make them stale: products of one
-// input round it once.
-// Threads: plain values. Lifetime: addresses are compared and never followed. Errors: none.
+// Tracks the rows that a queue has rounded for the tensor cores, where they are, and which writes make them stale, so
+// that products of one input round it only once.
+// Threads: plain values. Lifetime: addresses are compared, never dereferenced. Errors: none.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace dspack::kernels::cuda {
 
-/// Device memory that an operation writes to.
+/// Range of device memory that an operation writes to.
 struct Written {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
@@ -25,11 +25,11 @@ struct Written {
   const auto* begin = reinterpret_cast<const std::byte*>(first);
   return {.begin = begin, .end = begin + count * sizeof(float)};
 }
-/// Precondition: there are rows.
+/// Precondition: rows.rows > 0.
 [[nodiscard]] inline Written written_to(const Rows& rows) {
   return written_to(floats(rows.data), (rows.rows - 1) * uint64_t{rows.stride} + rows.cols);
 }
-/// A part of what is behind it in its buffer.
+/// Any part of the buffer from `place` on.
 [[nodiscard]] inline Written written_behind(Slice place) {
   const std::byte* begin = address_of(place);
   return {.begin = begin, .end = begin + (place.buffer->size_bytes() - place.offset_bytes)};
@@ -37,7 +37,7 @@ struct Written {
 
 /// Rows that have been rounded.
 struct RoundedInput : RoundRowsTask {
-  uint64_t end_bytes = 0;  // in the memory that they lie in
+  uint64_t end_bytes = 0;  // offset in their memory
   [[nodiscard]] bool is(const RoundRowsTask& other, Precision rounding) const {
     return x.data == other.x.data && x.stride == other.x.stride && rows == other.rows && in == other.in &&
            (to.scales != nullptr) == (rounding == Precision::fp8);
@@ -48,7 +48,7 @@ struct RoundedInput : RoundRowsTask {
   }
 };
 
-/// All that have been, and that nothing has changed since, one after the other in memory of at most `most_bytes`.
+/// All inputs that are rounded and unchanged since, one after the other in memory of at most `most_bytes`.
 class RoundedInputs {
  public:
   explicit RoundedInputs(uint64_t most_bytes) : most_bytes_(most_bytes) {}
@@ -58,8 +58,7 @@ class RoundedInputs {
     if (found == inputs_.end()) return std::nullopt;
     return found->to;
   }
-  /// Where so many bytes may go, and then lie at the result; what was there is forgotten, all of it if there is too
-  /// little room behind it.
+  /// Returns an offset for `bytes` more bytes. Forgets all earlier inputs if there is not enough room after them.
   [[nodiscard]] uint64_t make_room(uint64_t bytes) {
     constexpr uint64_t kAlignment = 256;
     uint64_t at = 0;

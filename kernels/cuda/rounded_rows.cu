@@ -1,4 +1,4 @@
-// A warp rounds 128 values of a row, four a lane.
+// A warp rounds 128 values of a row, four per lane.
 #include "kernels/cuda/rounded_rows.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ __global__ void round_rows_kernel(RoundRowsTask task) {
     device::round_row_block<kFp8>(task.x.data + row * task.x.stride, task.in, block, task.to, row);
 }
 
-/// A warp's 128 values of silu(to) * from.
+/// Computes and rounds a warp's 128 values of silu(to) * from.
 template <bool kFp8>
 __global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded) {
   gpu::let_next_begin();
@@ -35,7 +35,7 @@ __global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded) {
     float values[4] = {};
     float factors[4] = {};
 #pragma unroll
-    for (unsigned i = 0; i < 4; ++i) {  // before one of them is written
+    for (unsigned i = 0; i < 4; ++i) {  // all reads before the first write
       if (first + i >= task.cols) continue;
       values[i] = to[i];
       factors[i] = from[i];
@@ -52,7 +52,7 @@ __global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded) {
 }  // namespace
 
 gpu::LaunchShape choose_round_rows_launch(uint32_t rows, uint32_t in) {
-  constexpr unsigned kWarps = 2;  // few: one token's blocks should be spread over the card
+  constexpr unsigned kWarps = 2;  // few, so that one token's blocks spread over the card
   constexpr uint32_t kMostRows = 65'535;
   return {.grid_x = static_cast<unsigned>(ceil_div(ceil_div(in, kRoundedBlock), kWarps)),
           .grid_y = std::clamp(rows, 1U, kMostRows),

@@ -1,5 +1,5 @@
-// Activations as the tensor cores take them, rounded once for all blocks that multiply them: BF16, or in precision fp8
-// codes of E4M3 as BF16 (which has them all) with a scale for each 128 (device/rounding.cuh).
+// Activations rounded for the tensor cores, once for all blocks that multiply them: BF16, or in precision fp8 E4M3
+// codes stored as BF16 (exactly) with a scale for each 128 (device/rounding.cuh).
 // Threads: enqueues. Lifetime: the addresses are borrowed until the stream has run. Errors: none; shapes have been
 // checked.
 #pragma once
@@ -15,24 +15,24 @@ namespace dspack::kernels::cuda {
 
 inline constexpr uint32_t kRoundedBlock = 128;  // values that share a scale
 
-/// Rounded rows, one after the other.
+/// Rounded rows, contiguous.
 struct RoundedRows {
   uint16_t* values = nullptr;  // BF16 [rows, columns], 16-byte aligned; zeros after the last value of a row
-  float* scales = nullptr;     // [rows, columns / kRoundedBlock], that codes of E4M3 are to be multiplied by; or null
+  float* scales = nullptr;     // [rows, columns / kRoundedBlock], factors of E4M3 codes; or null
   uint32_t columns = 0;        // a multiple of kRoundedBlock
 };
 
-/// What inputs are rounded to for such weights: precision fp8 rounds those of E4M3 weights to E4M3, others to BF16.
+/// The rounding of inputs for such weights: precision fp8 rounds inputs of E4M3 weights to E4M3, others to BF16.
 [[nodiscard]] constexpr Precision input_rounding(Coding weights, Precision precision) {
   return weights == Coding::f8_e4m3 ? precision : Precision::bf16;
 }
 
-/// Memory of rounded rows, in either rounding. Grows with both numbers.
+/// Bytes of rounded rows, in either rounding. Monotonic in both numbers.
 [[nodiscard]] inline uint64_t rounded_bytes(uint64_t rows, uint32_t in) {
   const uint64_t blocks = ceil_div(in, kRoundedBlock);
   return rows * blocks * (kRoundedBlock * sizeof(uint16_t) + sizeof(float));
 }
-/// memory: of rounded_bytes, 16-byte aligned; null: no places. rounding: bf16 or fp8 (input_rounding).
+/// memory: rounded_bytes, 16-byte aligned; null: no addresses. rounding: bf16 or fp8 (input_rounding).
 [[nodiscard]] inline RoundedRows lay_out_rounded(void* memory, uint64_t rows, uint32_t in, Precision rounding) {
   const auto columns = static_cast<uint32_t>(round_up(in, kRoundedBlock));
   if (memory == nullptr) return {.columns = columns};

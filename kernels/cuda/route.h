@@ -1,8 +1,8 @@
 // Group-limited top-k routing on a GPU (RouterArgs in kernels/ops.h).
-// Guaranteed: scores are computed in double and rounded to FP32 once, so that they are the CPU's but where the two
-// libraries' exp (or, for softmax, the order of the sum in double) differs and the value lies within about 1e-15 of a
-// rounding boundary; then by one unit in the last place. Given the same scores, ids and weights are the CPU's bit for
-// bit, NaN included.
+// Guarantee: scores are computed in double and rounded to FP32 once. They equal the CPU's, except where the two
+// libraries' exp (or, for softmax, the order of the sum in double) differs and the value is within about 1e-15 of a
+// rounding boundary; then they differ by one ulp. Given the same scores, ids and weights are the CPU's bit for bit,
+// including NaN.
 // Threads: enqueues. Lifetime: device memory is borrowed until the stream has run. Errors: none; shapes have been
 // checked.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace dspack::kernels::cuda {
 
-/// RouterArgs on addresses.
+/// RouterArgs with addresses.
 struct RouteTask {
   float* logits = nullptr;      // [rows, experts], overwritten with the scores
   const float* bias = nullptr;  // [experts]; null: none
@@ -32,7 +32,7 @@ struct RouteTask {
 };
 void run_route(gpu::Stream& stream, const RouteTask& task);
 
-/// A block a row. Pure.
+/// One block per row. Pure.
 [[nodiscard]] gpu::LaunchShape choose_route_launch(const RouteTask& task);
 
 }  // namespace dspack::kernels::cuda

@@ -1,4 +1,4 @@
-// Failures: the part of runtime.h that does not depend on whose GPU is behind it.
+// Failures: the part of runtime.h that is the same for every implementation of a GPU.
 #include "kernels/cuda/runtime.h"
 
 #include <atomic>
@@ -8,8 +8,7 @@
 namespace dspack::gpu {
 namespace {
 
-// Of the process: a run that has lost one of its GPUs has lost all of them. The flag is asked before every launch, the
-// error once.
+// Process-wide: a run that has lost one of its GPUs has lost all. The flag is read before every launch, the error once.
 struct State {
   std::atomic<bool> has_failed{false};
   std::mutex mutex;

@@ -1,12 +1,11 @@
-// Sampling takes three launches of several blocks a row, a warp a chunk of logits.
+// Sampling takes three launches of several blocks per row, with a warp per chunk of logits.
 //
 //   survey    the highest logit of the row
-//   weigh     weights. Without top-k and top-p: of each chunk the token that arrives first. Else: the bucket of each
-//             logit, by how far it lies below the highest, and of each bucket the number of its logits and the sum of
-//             their weights
-//   choose    without top-k and top-p the first of the chunks' tokens. Else a list of the logits, bucket by bucket; the
-//             row's last block finds what top-k and top-p leave, by the bucket in which a count or a sum of weights
-//             ends and the place in it, and the token that arrives first of that
+//   weigh     weights. Without top-k and top-p: the first arrival of each chunk. Otherwise: the bucket of each logit
+//             by distance below the highest, and for each bucket the number of logits and the sum of their weights
+//   choose    without top-k and top-p the first arrival of all chunks. Otherwise a list of the logits by bucket; the
+//             row's last block finds the tokens that top-k and top-p keep, by the bucket in which a count or a sum
+//             of weights ends and the place in it, and the first arrival among them
 #include "kernels/cuda/sample.h"
 
 #include <dspack_gpu.h>
@@ -21,7 +20,7 @@
 namespace dspack::kernels::cuda {
 namespace {
 
-constexpr uint32_t kSpan = device::kSampleWarps * kSampleChunk;  // logits of a block
+constexpr uint32_t kSpan = device::kSampleWarps * kSampleChunk;  // logits per block
 constexpr unsigned kOfLane = kSampleChunk / gpu::kWarpThreads;
 constexpr uint32_t kNoBucket = UINT16_MAX;
 
@@ -33,7 +32,7 @@ __device__ __forceinline__ uint32_t index_of(unsigned i) {
   return chunk_of_warp() * kSampleChunk + i * gpu::kWarpThreads + gpu::lane_index();
 }
 
-/// The rest of the scratch memory becomes empty.
+/// Clears the rest of the scratch memory.
 __device__ __forceinline__ void clear_buckets(const SampleTask& task, uint32_t row) {
   const uint32_t turn = gpu::grid_blocks().y * device::kSampleThreads;
   for (uint32_t i = gpu::block_index().y * device::kSampleThreads + gpu::thread_index(); i < kSampleBuckets;
@@ -46,7 +45,7 @@ __device__ __forceinline__ void clear_buckets(const SampleTask& task, uint32_t r
   if (gpu::block_index().y == 0 && gpu::thread_index() == 0) task.scratch.done[row] = 0;
 }
 
-/// A warp, in the launch's last block.
+/// Finishes one row. Call with a warp of the launch's last block.
 __device__ __forceinline__ void finish_survey(const SampleTask& task, uint32_t row) {
   const uint32_t parts = gpu::grid_blocks().y;
   uint32_t highest = 0;
@@ -81,21 +80,21 @@ __global__ void __launch_bounds__(device::kSampleThreads) survey_kernel(SampleTa
   clear_buckets(task, row);
   highest = gpu::largest_of_warp(highest);
   if (gpu::lane_index() == 0) memory.of_warps[gpu::warp_index()] = highest;
-  gpu::block_barrier();  // the warps' highest are there
+  gpu::block_barrier();  // the warps' highest are stored
   if (gpu::thread_index() == 0) {
     for (const uint32_t other : memory.of_warps)
       highest = other > highest ? other : highest;
     task.scratch.highest[uint64_t{row} * gpu::grid_blocks().y + gpu::block_index().y] = highest;
     memory.is_last = gpu::count_up(task.counter) == gpu::grid_blocks().x * gpu::grid_blocks().y - 1 ? 1 : 0;
   }
-  gpu::block_barrier();  // who is last is known, and others' highest can be read
+  gpu::block_barrier();  // is_last is stored, and other blocks' highest are visible
   if (memory.is_last == 0) return;
   for (uint32_t each = gpu::warp_index(); each < task.rows; each += device::kSampleWarps)
     finish_survey(task, each);
   if (gpu::thread_index() == 0) *task.counter = 0;
 }
 
-/// What the settings ask for.
+/// Selections that the settings require.
 struct SampleWay {
   bool by_value;  // top-p
   bool is_cut;    // top-k
@@ -118,7 +117,7 @@ struct Scale {
   [[nodiscard]] __device__ __forceinline__ uint64_t weight(uint32_t order) const {
     return weight_of(below(device::value_of(order)));
   }
-  /// 0 for what min-p leaves out.
+  /// 0 for tokens that min-p excludes.
   [[nodiscard]] __device__ __forceinline__ uint64_t likely(uint64_t weight) const {
     return is_unlikely(weight, min_p) ? 0 : weight;
   }
@@ -130,7 +129,7 @@ __device__ __forceinline__ Scale scale_of(const SampleRow& known, const SampleSe
           .min_p = settings.min_p};
 }
 
-/// By an exponent that is not positive. What lies so low that it weighs nothing, by weight_of, has none.
+/// The bucket of an exponent <= 0; none if it is so low that weight_of() is 0.
 __device__ __forceinline__ uint32_t bucket_of(double below) {
   constexpr double kLowest = -31.5;
   constexpr double kOfUnit = 65;
@@ -138,7 +137,7 @@ __device__ __forceinline__ uint32_t bucket_of(double below) {
   return below >= kLowest ? static_cast<uint32_t>(-below * kOfUnit) : kNoBucket;
 }
 
-/// A warp adds each lane's logit to its bucket, at once where all lanes have the same.
+/// Adds each lane's logit to its bucket, with one addition if all lanes have the same bucket. Call with a whole warp.
 __device__ __forceinline__ void add_to_bucket(const SampleTask& task, uint64_t row, uint32_t bucket, uint64_t weight) {
   const bool is_one = gpu::ballot(bucket == gpu::shuffle(bucket, 0)) == UINT32_MAX;
   if (is_one && bucket == kNoBucket) return;
@@ -186,8 +185,8 @@ __global__ void __launch_bounds__(device::kSampleThreads) weigh_kernel(SampleTas
 }
 
 struct ChoiceMemory {
-  device::Before begin;   // of the buckets' entries
-  device::Before before;  // of weights
+  device::Before begin;   // number of entries before each bucket
+  device::Before before;  // weight before each bucket
   device::SelectMemory select;
   uint64_t of_warps[device::kSampleWarps];
   Arrival first_of_warps[device::kSampleWarps];
@@ -195,7 +194,7 @@ struct ChoiceMemory {
   uint32_t is_last;
 };
 
-/// One row, by one block.
+/// The choice for one row, by one block.
 struct Draw {
   const SampleTask& task;
   ChoiceMemory& memory;
@@ -217,7 +216,7 @@ struct Draw {
       sum += weigh(entry(i));
     return device::sum_of_block(sum, memory.of_warps);
   }
-  /// Among a bucket's entries, by value.
+  /// Selects by cumulative value among a bucket's entries.
   template <class Weigh>
   [[nodiscard]] __device__ __forceinline__ device::Selected select(uint32_t bucket, uint64_t place, Weigh weigh) const {
     return device::select_at(memory.select, begin_of(bucket), begin_of(bucket + 1), place, [&](uint32_t i) {
@@ -230,8 +229,8 @@ struct Draw {
   }
 };
 
-/// What top-k and top-p leave: no entry behind this bucket, those of a higher order and, of its equals, the first ones
-/// by index.
+/// The entries that top-k and top-p keep: none after this bucket; those of a higher order, and of this order the first
+/// ones by index.
 struct Kept {
   uint32_t bucket;
   uint32_t order;
@@ -248,7 +247,7 @@ __device__ __forceinline__ Kept keep_highest(const Draw& draw) {
   return {.bucket = bucket, .order = order, .last_index = UINT32_MAX};
 }
 
-/// Of what top-k leaves.
+/// Applies top-p to the entries that top-k keeps.
 __device__ __forceinline__ Kept keep_nucleus(const Draw& draw, const Kept& cut) {
   const device::Before& before = draw.memory.before;
   device::add_up(draw.task.scratch.sums + draw.row * kSampleBuckets, draw.memory.before, draw.memory.of_warps);
@@ -260,7 +259,7 @@ __device__ __forceinline__ Kept keep_nucleus(const Draw& draw, const Kept& cut) 
   const uint64_t last = last_place_of(draw.task.settings->top_p, sum);
   const uint32_t bucket = draw.bucket_at(before, last);
   const device::Selected at = draw.select(bucket, last - before[bucket], weight_of_cut);
-  const uint64_t rank = at.place / draw.scale.weight(at.key);  // of the last one among its equals
+  const uint64_t rank = at.place / draw.scale.weight(at.key);  // rank of the last kept entry among its equals
   const auto index =
       device::select_at(draw.memory.select, draw.begin_of(bucket), draw.begin_of(bucket + 1), rank, [&](uint32_t i) {
         const SampleEntry one = draw.entry(i);
@@ -269,7 +268,7 @@ __device__ __forceinline__ Kept keep_nucleus(const Draw& draw, const Kept& cut) 
   return {.bucket = bucket, .order = at.key, .last_index = ~index.key};
 }
 
-/// Of the list.
+/// The first arrival among the kept entries.
 __device__ __forceinline__ Arrival first_of_kept(const Draw& draw, const Kept& kept) {
   const NoiseKey key = draw.task.keys[draw.row];
   Arrival first;
@@ -281,7 +280,7 @@ __device__ __forceinline__ Arrival first_of_kept(const Draw& draw, const Kept& k
   return device::first_of_block(first, draw.memory.first_of_warps);
 }
 
-/// Of all.
+/// The first arrival of all chunks.
 __device__ __forceinline__ Arrival first_of_chunks(const Draw& draw) {
   const uint32_t chunks = draw.task.scratch.chunks;
   Arrival first;
@@ -292,7 +291,7 @@ __device__ __forceinline__ Arrival first_of_chunks(const Draw& draw) {
   return device::first_of_block(first, draw.memory.first_of_warps);
 }
 
-/// Writes down the block's part of the list.
+/// Writes the block's part of the list.
 __device__ __forceinline__ void place_entries(const Draw& draw) {
   const SampleTask& task = draw.task;
   const float* logits = task.logits.data + draw.row * task.logits.stride;
@@ -337,7 +336,7 @@ __global__ void __launch_bounds__(device::kSampleThreads) choose_kernel(SampleTa
   gpu::block_barrier();  // the block's entries are written
   if (gpu::thread_index() == 0)
     memory.is_last = gpu::count_up(task.scratch.done + row) == gpu::grid_blocks().y - 1 ? 1 : 0;
-  gpu::block_barrier();  // who is last is known, and others' entries can be read
+  gpu::block_barrier();  // is_last is stored, and other blocks' entries are visible
   if (memory.is_last == 0) return;
   const Kept highest = keep_highest(draw);
   const Arrival first = first_of_kept(draw, draw.way.by_value ? keep_nucleus(draw, highest) : highest);
@@ -357,7 +356,7 @@ SampleScratch lay_out_sample(std::byte* memory, uint32_t rows, uint32_t cols) {
     scratch.size_bytes += count * sizeof(T);
   };
   const uint64_t buckets = uint64_t{rows} * kSampleBuckets;
-  add(scratch.entries, uint64_t{rows} * cols);  // what is 8-byte aligned comes first
+  add(scratch.entries, uint64_t{rows} * cols);  // arrays that need 8-byte alignment come first
   scratch.chunks = sample_chunks(cols);
   add(scratch.arrivals, uint64_t{rows} * scratch.chunks);
   add(scratch.sums, buckets);

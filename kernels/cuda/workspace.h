@@ -1,6 +1,6 @@
 // Device memory that a queue takes for itself.
-// Threads: single-thread (the queue's). Lifetime: owns its memory. Errors: without memory the GPU has failed, and
-// nothing that is launched from then on uses the address.
+// Threads: single-thread (the queue's). Lifetime: owns its memory. Errors: if allocation fails the GPU counts as
+// failed, and no later launch uses the address.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace dspack::kernels::cuda {
 
-/// Memory that operations share, one after the other. It grows; what it was before stays, since a recorded step may
-/// still use it.
+/// Memory that operations share, one after the other. When it grows its earlier memory is kept, since a recorded step
+/// may still use it.
 class Workspace {
  public:
   explicit Workspace(unsigned device) : device_(device) {}
@@ -23,7 +23,7 @@ class Workspace {
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  /// 256-byte aligned.
+  /// Memory of at least `bytes` bytes, 256-byte aligned.
   [[nodiscard]] std::byte* at_least(uint64_t bytes) {
     if (bytes > size_bytes_) {
       auto memory = gpu::allocate(device_, bytes);

@@ -1,4 +1,4 @@
-// The instruction sets of AArch64. NEON is a part of its base, so nothing is asked of the processor.
+// The instruction sets of AArch64. NEON is part of the base architecture, so there is nothing to detect.
 #include <array>
 
 #include "kernels/cpu/ops_table.h"

@@ -1,4 +1,4 @@
-// A processor family without tables of its own: the scalar one serves.
+// For processor families without tables of their own: only the scalar table.
 #include <array>
 
 #include "kernels/cpu/ops_table.h"

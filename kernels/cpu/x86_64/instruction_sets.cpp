@@ -1,4 +1,4 @@
-// The instruction sets of x86-64, and which of them this processor and its operating system offer.
+// The instruction sets of x86-64, and detection of those that this processor and its operating system support.
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,7 +10,8 @@
 namespace dspack::kernels {
 namespace {
 
-// Compilers differ in whether __builtin_cpu_supports knows this one. Its registers are those of AVX, asked for below.
+// Compilers differ in whether __builtin_cpu_supports knows F16C. Its registers are those of AVX2, which is checked
+// below.
 bool has_f16c() {
   unsigned eax = 0;
   unsigned ebx = 0;
@@ -20,8 +21,8 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & kF16cBit) != 0;
 }
 
-/// Tiles and their BF16. Linux lends the tiles' registers, 8 KiB a thread, to processes that ask
-/// (arch_prctl(2), ARCH_REQ_XCOMP_PERM).
+/// Whether there are AMX tiles with BF16. Linux grants the tile state, 8 KiB per thread, on request (arch_prctl(2),
+/// ARCH_REQ_XCOMP_PERM).
 bool has_tiles() {
   unsigned eax = 0;
   unsigned ebx = 0;
@@ -35,7 +36,7 @@ bool has_tiles() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-/// AVX-512 but for products of E4M3.
+/// AVX-512, with VBMI for products of E4M3.
 const CpuOps kVbmiOps = [] {
   CpuOps ops = kAvx512Ops;
   ops.name = "vbmi";
@@ -44,7 +45,7 @@ const CpuOps kVbmiOps = [] {
   ops.columns[static_cast<size_t>(Coding::f8_e4m3)] = kVbmiE4m3.columns;
   return ops;
 }();
-/// The same but for products in precision bf16.
+/// VBMI, with AVX512-BF16 for products in precision bf16.
 const CpuOps kAvx512Bf16Ops = [] {
   CpuOps ops = kVbmiOps;
   ops.name = "avx512bf16";

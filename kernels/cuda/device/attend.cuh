@@ -1,5 +1,5 @@
-// What both attention kernels do alike: how a call becomes launches, which positions a block works on, where its part
-// of the result goes, and single values of an FP8 cache. Threads, lifetime, errors: as attend.h.
+// Shared code of both attention kernels: the division of a call into launches, the positions that a block works on, the
+// places of its partial results, and single values of an FP8 cache. Threads, lifetime, errors: as attend.h.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -27,19 +27,19 @@ struct AttendRun {
   uint32_t most_chosen;
   uint32_t queries;
   uint32_t heads;
-  Divisor by_heads;  // a query's number becomes its row's
+  Divisor by_heads;  // divides a query's number to give its row
   uint32_t latent_dim;
   uint32_t key_dim;
   uint32_t rope_row_stride;
   uint32_t rope_head_stride;
   uint32_t first_position;
-  Divisor by_splits;    // by the most that a row has
+  Divisor by_splits;    // by the most splits of a row
   uint32_t split_unit;  // a power of two
   uint32_t slots;
   uint32_t value_stride;
-  uint32_t key_stride;  // of the exact kernel's keys and queries in shared memory: floats
+  uint32_t key_stride;  // floats between keys or queries in the exact kernel's shared memory
   float scale;
-  Fp8Row fp8_row;  // of an FP8 cache
+  Fp8Row fp8_row;  // layout of an FP8 cache's rows
 };
 
 struct PositionRange {
@@ -53,7 +53,7 @@ struct PositionRange {
 __device__ __forceinline__ float minus_infinity() {
   return gpu::bits_to_float(0xff800000U);
 }
-/// The larger; the second where the first is no number.
+/// The larger; the second if the first is NaN.
 __device__ __forceinline__ float larger(float a, float b) {
   return a > b ? a : b;
 }
@@ -62,13 +62,13 @@ __device__ __forceinline__ uint32_t row_of(const AttendRun& run, uint32_t query)
   return divide(query, run.by_heads);
 }
 
-/// Positions of a split of a row that sees `positions`: what the value of a row depends on.
+/// Positions per split of a row that sees `positions`. The bits of a row depend on it.
 __device__ __forceinline__ uint32_t split_length(const AttendRun& run, uint32_t positions) {
   const uint32_t even = divide(positions - 1, run.by_splits) + 1;
   return (even + run.split_unit - 1) & ~(run.split_unit - 1);
 }
 
-/// Splits that a row has.
+/// Number of splits of a row.
 __device__ __forceinline__ uint32_t splits_of(const AttendRun& run, uint32_t positions) {
   return (positions - 1) / split_length(run, positions) + 1;
 }
@@ -79,8 +79,8 @@ struct BlockQueries {
   uint32_t end;
 };
 
-/// Block `block` of `count` queries: with a choice all of one row. None after the run's last row: the grid of a call
-/// serves its shorter last run, too.
+/// Queries of block `block`, which takes `count` of them; with a choice all of one row. Empty after the run's last row,
+/// since the call's shorter last run uses the same grid.
 __device__ __forceinline__ BlockQueries queries_of_block(const AttendRun& run, uint32_t block, uint32_t count) {
   if (run.chosen == nullptr) return {block * count, run.queries};
   const uint32_t of_row = (run.heads - 1) / count + 1;
@@ -88,9 +88,9 @@ __device__ __forceinline__ BlockQueries queries_of_block(const AttendRun& run, u
   return {row + block % of_row * count, row < run.queries ? row + run.heads : 0};
 }
 
-/// Where in the cache the positions lie that the row of a query sees.
+/// Maps the positions that a query's row sees to positions in the cache.
 struct PositionMap {
-  const uint32_t* ids;  // of the row; null: as they come
+  const uint32_t* ids;  // the row's list; null: identity
   __device__ __forceinline__ PositionMap(const AttendRun& run, uint32_t query)
       : ids(run.chosen == nullptr ? nullptr : run.chosen + uint64_t{row_of(run, query)} * run.most_chosen) {}
   [[nodiscard]] __device__ __forceinline__ bool is_chosen() const { return ids != nullptr; }
@@ -99,7 +99,7 @@ struct PositionMap {
   }
 };
 
-/// Positions that row `row` of the run sees.
+/// Number of positions that row `row` of the run sees.
 __device__ __forceinline__ uint32_t positions_of(const AttendRun& run, uint32_t row) {
   if (run.counts != nullptr) return run.counts[row];
   const uint32_t live = run.live == nullptr ? 0 : *run.live;
@@ -112,21 +112,21 @@ __device__ __forceinline__ PositionRange range_of_split(const AttendRun& run, ui
   return {begin, length < positions - begin ? begin + length : positions};
 }
 
-/// The range of query `query` in split `split`; empty behind the block's last query.
+/// The range of query `query` in split `split`; empty after the block's last query.
 __device__ __forceinline__ PositionRange range_of_query(const AttendRun& run, const BlockQueries& queries,
                                                         uint32_t query, uint32_t split) {
   if (query >= queries.end) return {0, 0};
   return range_of_split(run, positions_of(run, row_of(run, query)), split);
 }
 
-/// The positions of a split that any query of a block sees. Rows of a block have splits of two lengths at most, where
-/// their number of positions passes the unit of splits times their number; between the two there may be a gap.
+/// The positions of a split that any query of a block sees. Rows of a block have at most two lengths of splits, if the
+/// number of positions passes a multiple of unit * splits between them; between the two there may be a gap.
 struct BlockPositions {
   uint32_t begin;
   uint32_t gap_begin;
   uint32_t gap_end;
   uint32_t end;  // 0: nothing to do
-  /// What follows the tile of `step` positions at `position`.
+  /// The position after the tile of `step` positions at `position`.
   [[nodiscard]] __device__ __forceinline__ uint32_t behind(uint32_t position, uint32_t step) const {
     const uint32_t next = position + step;
     return next >= gap_begin && next < gap_end ? gap_end : next;
@@ -145,7 +145,7 @@ __device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& ru
       all = {range.begin, range.end, range.begin, range.end};
     } else if (range.begin == all.begin) {
       all.gap_begin = range.end > all.gap_begin ? range.end : all.gap_begin;
-    } else {  // a later row with longer splits: they begin later
+    } else {  // a later row with longer splits, which begin later
       all.gap_end = range.begin;
     }
     all.end = range.end > all.end ? range.end : all.end;
@@ -153,7 +153,7 @@ __device__ __forceinline__ BlockPositions positions_of_block(const AttendRun& ru
   return all;
 }
 
-/// Where the values of one query lie: its latent part, then its rotary one.
+/// Addresses of one query's values: its latent part, then its rotary part.
 struct QueryRow {
   const float* latent;
   const float* rope;
@@ -173,26 +173,26 @@ struct QueryRow {
   return *QueryRow(run, query).at(column);
 }
 
-/// Whether `values` values of any query (a multiple of four), from a multiple of as many on, lie in one place that is
-/// 16-byte aligned.
+/// Whether every group of `values` values of a query (a multiple of four), beginning at a multiple of that number, is
+/// contiguous and 16-byte aligned.
 [[nodiscard]] __device__ __forceinline__ bool has_whole_pieces(const AttendRun& run, uint32_t values) {
   const uint64_t places = reinterpret_cast<uint64_t>(run.query_latent) | reinterpret_cast<uint64_t>(run.query_rope);
   return places % 16 == 0 && (run.latent_dim | run.key_dim) % values == 0 &&
          (run.rope_row_stride | run.rope_head_stride) % 4 == 0;
 }
 
-/// Where a query's split has its values and statistics.
+/// Index of the values and statistics of a query's split.
 __device__ __forceinline__ uint64_t slot_of(const AttendRun& run, uint32_t query, uint32_t split) {
   return uint64_t{query} * run.slots + split;
 }
 
-/// The factor of what was summed relative to maximum `before`, now that it is `now`. Both minus infinity: nothing was
-/// summed.
+/// The factor for sums relative to the maximum `before`, now that the maximum is `now`. If both are minus infinity
+/// nothing has been summed.
 __device__ __forceinline__ float factor_of(float before, float now) {
   return before == now ? 1.0F : gpu::exponential(before - now);
 }
 
-/// The scale of the tile in which a column of the latent lies.
+/// The scale of the tile that contains a column of the latent.
 __device__ __forceinline__ float fp8_row_scale(const uint8_t* row, const Fp8Row& layout, uint32_t column) {
   return reinterpret_cast<const float*>(row + layout.scales_at)[column / kLatentTile];
 }
@@ -208,9 +208,10 @@ __device__ __forceinline__ float fp8_row_value(const uint8_t* row, const Fp8Row&
 
 namespace dspack::kernels::cuda {
 
-// A call becomes runs of as many rows as the scratch holds, each of a kernel for the splits and one that merges them.
+// A call is divided into runs of as many rows as fit the scratch; each run is a kernel for the splits and one that
+// merges them.
 
-/// out = the splits of every query, merged in their order.
+/// out = the splits of every query, merged in order.
 void merge_splits(gpu::Stream& stream, const device::AttendRun& run);
 
 /// Calls launch_splits(run, shape) for each run.

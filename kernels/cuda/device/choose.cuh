@@ -1,4 +1,4 @@
-// What the kernels of the indexer's choice share. Threads, lifetime, errors: as choose.h.
+// Shared code of the kernels of the indexer's choice. Threads, lifetime, errors: as choose.h.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -27,26 +27,25 @@ struct ChooseRun {
   uint32_t first_position;
   uint32_t order_stride;
   uint32_t key_stride;        // in shared memory, in floats
-  uint32_t tensor_row_bytes;  // likewise, in BF16
-  uint32_t rows_of_block;     // of the scores
+  uint32_t tensor_row_bytes;  // in shared memory, in bytes of BF16
+  uint32_t rows_of_block;     // rows per block of the scores
 };
 
-/// Positions that row `row` of the run sees.
+/// Number of positions that row `row` of the run sees.
 __device__ __forceinline__ uint32_t positions_seen(const ChooseRun& run, uint32_t row) {
   const uint32_t live = run.live == nullptr ? 0 : *run.live;
   return run.first_position + live + row + 1;
 }
 
-// Of both kernels that compute scores: a thread has four positions, and of each 64 heads (32 where there are no more)
-// those eight (four) apart by eight from lane / 4 on. The eight lanes of a position are lane % 4 and every fourth one
-// behind.
+// Layout of both score kernels: a thread has four positions, and of every 64 heads (32 if there are no more) the eight
+// (four) at lane / 4 + 8 i. The eight lanes of a position are those with the same lane % 4.
 
 inline constexpr unsigned kKeyLanes = 4;
 inline constexpr unsigned kHeadLanes = gpu::kWarpThreads / kKeyLanes;
 inline constexpr unsigned kKeysOfThread = 4;
 
-/// Calls score(first, end, first_row, end_row) for this block's tiles of kScorePositions positions: the rows that have
-/// a choice to make and see position `first`, none of which sees position `end`.
+/// Calls score(first, end, first_row, end_row) for this block's tiles of kScorePositions positions: with the rows that
+/// have a choice to make and see position `first`; none of them sees position `end`.
 template <class Score>
 __device__ __forceinline__ void for_each_tile(const ChooseRun& run, Score score) {
   const uint32_t begin_row = gpu::block_index().y * run.rows_of_block;
@@ -56,14 +55,14 @@ __device__ __forceinline__ void for_each_tile(const ChooseRun& run, Score score)
   if (end <= run.most) return;
   for (uint32_t first = gpu::block_index().x * kScorePositions; first < end;
        first += gpu::grid_blocks().x * kScorePositions) {
-    // Each row sees one position more than the one before.
+    // Each row sees one position more than the previous row.
     const uint32_t needed = (first > run.most ? first : run.most) + 1;
     const uint32_t seen = positions_seen(run, begin_row);
     score(first, end, needed > seen ? begin_row + (needed - seen) : begin_row, end_row);
   }
 }
 
-/// The scales of this thread's positions; 1 from `end` on, and where keys have none.
+/// The scales of this thread's positions; 1 from `end` on, and for keys without scales.
 __device__ __forceinline__ void load_scales(const ChooseRun& run, const uint32_t (&positions)[kKeysOfThread],
                                             uint32_t end, float (&scales)[kKeysOfThread]) {
 #pragma unroll
@@ -73,7 +72,7 @@ __device__ __forceinline__ void load_scales(const ChooseRun& run, const uint32_t
   }
 }
 
-/// Adds what this thread's heads, of those from `head` on, give to the scores of its positions.
+/// Adds the contributions of this thread's heads, among those from `head` on, to the scores of its positions.
 template <unsigned kHeads>
 __device__ __forceinline__ void add_heads(const ChooseRun& run, uint32_t row, uint32_t head,
                                           const float (&products)[kHeads][kKeysOfThread],
@@ -91,7 +90,7 @@ __device__ __forceinline__ void add_heads(const ChooseRun& run, uint32_t row, ui
   }
 }
 
-/// Adds the lanes' parts of a row's scores; stores and counts their orders where the row sees the position.
+/// Adds the lanes' parts of a row's scores; stores and counts their orders if the row sees the position.
 __device__ __forceinline__ void store_orders(const ChooseRun& run, uint32_t row,
                                              const uint32_t (&positions)[kKeysOfThread],
                                              float (&scores)[kKeysOfThread]) {
@@ -114,10 +113,10 @@ __device__ __forceinline__ void store_orders(const ChooseRun& run, uint32_t row,
 
 namespace dspack::kernels::cuda {
 
-/// Orders of all positions that rows with a choice to make see, in FP32; and on tensor cores (fits_tensor_scores).
+/// Orders of all positions that rows with a choice to make see, in FP32 or on tensor cores (fits_tensor_scores).
 void run_scores_exact(gpu::Stream& stream, const ChooseTask& task, const device::ChooseRun& run);
 void run_scores_tensor(gpu::Stream& stream, const ChooseTask& task, const device::ChooseRun& run);
-/// ids and counts, from the orders where there is a choice to make.
+/// Writes ids and counts, from the orders if there is a choice to make.
 void run_select(gpu::Stream& stream, const device::ChooseRun& run, uint32_t position_limit);
 
 }  // namespace dspack::kernels::cuda

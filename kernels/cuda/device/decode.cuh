@@ -1,11 +1,12 @@
-// Stored elements as FP32, without rounding: one type for each coding, all of one form, and the choice of a type.
-//   kCoding       what it is for
+// Decoders of stored elements to FP32, without rounding: one type per coding, with common members, and the selection of
+// a type.
+//   kCoding       its coding
 //   kPer16        elements in 16 bytes, which a lane reads at once
-//   kPerScale     of them, those that are sure to share a scale where rows are aligned (has_aligned_rows)
-//   kQuarters     groups of four elements in them
+//   kPerScale     number of these that certainly share a scale if rows are aligned (has_aligned_rows)
+//   kQuarters     groups of four elements in 16 bytes
 //   decode        group `quarter` of 16 bytes
-//   decode_one    one element, wherever it lies; its index counts the codes of whole bytes before it
-// Of codes with zero points both give the code before these are taken away.
+//   decode_one    one element at any address; its index counts the codes of whole bytes before it
+// For codes with zero points both return the code before these are subtracted.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -91,8 +92,8 @@ struct TwoF16 {
 };
 using StoredBf16 = Stored16<TwoBf16>;
 using StoredF16 = Stored16<TwoF16>;
-/// BF16 without scales, as checkpoints have it: kernels of tensor cores do nothing for scales of 1. (Integers of eight
-/// bits with zero points become BF16 with scales.)
+/// BF16 without scales, as in checkpoints: kernels of tensor cores then do no work for scales of 1. (Eight-bit integers
+/// with zero points become BF16 with scales.)
 struct StoredPlainBf16 : StoredBf16 {};
 
 struct StoredF32 {
@@ -155,7 +156,7 @@ using StoredI4 = Stored4<NibbleI4>;
 using StoredE2m1 = Stored4<NibbleE2m1>;
 using StoredU4 = Stored4<NibbleU4>;
 
-/// Not inside a function: code for a GPU cannot call one for the host, not even for a constant.
+/// Variables, since device code cannot call host functions, not even for constants.
 template <class Stored>
 inline constexpr bool kIsPacked = is_packed(Stored::kCoding);
 template <class Stored>
@@ -185,7 +186,7 @@ auto with_stored(Coding coding, Operation operation) {
   }
 }
 
-/// The same for codings that are common (is_common).
+/// Same for common codings (is_common).
 template <class Operation>
 void with_common(Coding coding, Operation operation) {
   switch (coding) {
@@ -197,7 +198,8 @@ void with_common(Coding coding, Operation operation) {
   }
 }
 
-/// Calls operation(std::integral_constant<unsigned, tokens>) on the host, of the numbers that kernel_tokens() may give.
+/// Calls operation(std::integral_constant<unsigned, tokens>) on the host, for the numbers that kernel_tokens() may
+/// return.
 template <class Stored, bool kAligned, class Operation>
 void with_tokens(uint32_t tokens, Operation operation) {
   if constexpr (kAligned) {
@@ -210,7 +212,7 @@ void with_tokens(uint32_t tokens, Operation operation) {
   operation(std::integral_constant<unsigned, kMostKernelTokens>());
 }
 
-/// The same for tensor cores. is_scaled: whether any of the matrices has scales.
+/// Same for tensor cores. is_scaled: whether any of the matrices has scales.
 template <class Operation>
 void with_tensor_codes(Coding coding, bool is_scaled, Operation operation) {
   if (coding == Coding::bf16 && !is_scaled) return operation(StoredPlainBf16());

@@ -1,9 +1,9 @@
-// Division by a number that the host knows: two instructions that depend on each other, where a division by any number
-// is some twenty.
+// Division by a number known to the host: two dependent instructions, while a general division takes some twenty.
 //
 //   n / d = n * ceil(2^(31 + l) / d) >> (31 + l)     l = ceil(log2 d), n < 2^31
 //
-// What the factor is too large by, less than d <= 2^l in units of 2^-(31 + l), adds less than n / 2^31 / d < 1 / d.
+// d times the factor exceeds 2^(31 + l) by less than d <= 2^l, which adds less than n / 2^31 / d < 1 / d to the
+// quotient.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -24,7 +24,7 @@ struct Divisor {
   return {static_cast<uint32_t>(((uint64_t{1} << (31 + bits)) + number - 1) / number), 31 + bits};
 }
 
-/// Of numbers below 2^31.
+/// Precondition: number < 2^31.
 [[nodiscard]] __device__ __forceinline__ uint32_t divide(uint32_t number, const Divisor& divisor) {
   return static_cast<uint32_t>(uint64_t{number} * divisor.factor >> divisor.shift);
 }

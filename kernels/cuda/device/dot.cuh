@@ -1,15 +1,15 @@
 // Dot products of matrix rows with a few input rows, in FP32: the inner loop of every matrix-vector product.
 //
-// A row is cut into chunks of 16 bytes. Lane l of the `lanes` that share a row takes the chunks l, l + lanes, ...:
+// A row is divided into chunks of 16 bytes. Lane l of the `lanes` that share a row takes the chunks l, l + lanes, ...:
 //
 //   chunk     0   1   2 .. 31 | 32 33 .. 63 | ..          32 chunks: a group
 //   lane      0   1   2 .. 31 |  0  1 .. 31 | ..          (lanes = 32)
 //
-// It sums the products of a chunk (of four-bit codes: of each half) by fma, ascending, from zero; the sum takes
-// fma(sum, scale, total). Then the lanes' totals are added 16 apart, 8, 4, 2, 1. None of it depends on how many input
-// rows there are.
+// It sums the products of a chunk (for four-bit codes: of each half) by fma, ascending, from zero; then total =
+// fma(sum, scale, total). Finally the lanes' totals are added 16 apart, 8, 4, 2, 1. None of this depends on the number
+// of input rows.
 //
-// Weights come through a ring in shared memory (weight_stream.cuh), inputs lie there as stage.cuh puts them.
+// Weights pass through a ring in shared memory (weight_stream.cuh); inputs are there as staged by stage.cuh.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -22,15 +22,16 @@
 
 namespace dspack::kernels::cuda::device {
 
-/// Which block of scales the codes of a run lie in, each run (a chunk of 16 bytes, or half of one) whole in one block.
+/// Maps runs of codes (a chunk of 16 bytes, or half of one) to scale blocks; each run is within one block.
 ///
-/// A division by multiplying, since a real one costs as much as the rest of a chunk's overhead: with m = 2^32 / d
-/// rounded up, n m / 2^32 exceeds n / d by less than n / 2^32, which changes no whole part while n d < 2^32 (Granlund
-/// and Montgomery, Division by invariant integers using multiplication, 1994). has_aligned_rows sees to that.
+/// Divides by multiplying, since a real division costs as much as the rest of a chunk's overhead: with m = 2^32 / d
+/// rounded up, n m / 2^32 exceeds n / d by less than n / 2^32, which does not change the integer part while n d < 2^32
+/// (Granlund and Montgomery, Division by invariant integers using multiplication, 1994). has_aligned_rows guarantees
+/// that.
 template <class Stored>
 struct BlockOfRun {
-  uint32_t reciprocal;  // 2^32 / runs of a block, rounded up; 0: all is one block
-  uint32_t is_run;      // all ones where a block is one run, whose reciprocal would not fit
+  uint32_t reciprocal;  // 2^32 / runs of a block, rounded up; 0: one block
+  uint32_t is_run;      // all ones if a block is one run, whose reciprocal would not fit
 
   __device__ __forceinline__ explicit BlockOfRun(const Matrix& matrix) {
     const bool is_one_block = matrix.planes[kScales] == nullptr || matrix.block_in >= matrix.in;
@@ -43,7 +44,7 @@ struct BlockOfRun {
   }
 };
 
-/// Where scales lie in matrices of one form.
+/// Places of scales in matrices of one form.
 template <class Stored>
 struct ScalePlan {
   ScaleRows rows;
@@ -52,14 +53,14 @@ struct ScalePlan {
   __device__ __forceinline__ explicit ScalePlan(const Matrix& form) : rows(form), block_of(form) {}
 };
 
-/// Where row `row` begins, in a matrix whose rows are whole pieces of 16 bytes.
+/// Address of row `row`, in a matrix whose rows are whole 16-byte pieces.
 template <class Stored>
 __device__ __forceinline__ const uint8_t* aligned_row(const Matrix& matrix, uint32_t row) {
   return static_cast<const uint8_t*>(matrix.planes[kCodes]) + uint64_t{row} * (matrix.in / Stored::kPer16 * 16);
 }
 
-/// Starts bringing the beginnings of rows [first, first + rows) near, as far as there are so many: of a block's first
-/// rows, while it waits for its inputs. `codes`: of a matrix of this form, in rows of whole pieces of 16 bytes.
+/// Prefetches the beginnings of rows [first, first + rows), as far as they exist: a block's first rows, while it waits
+/// for its inputs. `codes`: a matrix of this form, with rows of whole 16-byte pieces.
 template <class Stored>
 __device__ __forceinline__ void prefetch_rows(const Matrix& form, const void* codes, uint32_t first, uint32_t rows,
                                               uint32_t most_bytes) {
@@ -73,16 +74,16 @@ __device__ __forceinline__ void prefetch_rows(const Matrix& form, const void* co
   for (uint32_t item = gpu::thread_index(); item < there * lines; item += gpu::block_threads())
     gpu::prefetch(data + item / lines * row_bytes + item % lines * kLineBytes);
 }
-/// Of a block that waits for the launch before: 4 blocks on each of 192 multiprocessors take a third of the smallest
-/// cache that such cards have.
+/// Most bytes for a block that waits for the previous launch: 4 blocks on each of 192 multiprocessors then take a third
+/// of the smallest L2 cache of such cards.
 inline constexpr uint32_t kEarlyBytes = 16 << 10;
 
-/// Runs of a chunk that have a scale each.
+/// Runs in a chunk, each with its own scale.
 template <class Stored>
 inline constexpr unsigned kRuns = Stored::kPer16 / Stored::kPerScale;
 
-/// totals[r][t] += scale[r] * (run `run` of chunk r, less zero[r] where codes have zero points, . input t). `inputs`:
-/// the first input row in shared memory; the next row lies `stride` further. `place`: input_place of this lane's chunk.
+/// totals[r][t] += scale[r] * (run `run` of chunk r, minus zero[r] for codes with zero points, . input t). `inputs`:
+/// the first input row in shared memory, rows `stride` apart. `place`: input_place of this lane's chunk.
 template <class Stored, unsigned kRows, unsigned kTokens>
 __device__ __forceinline__ void add_run(const uint4 (&chunk)[kRows], unsigned run, const float (&scale)[kRows],
                                         const float (&zero)[kRows], const float4* inputs, uint32_t place,
@@ -122,8 +123,8 @@ __device__ __forceinline__ void add_run(const uint4 (&chunk)[kRows], unsigned ru
   }
 }
 
-/// For rows whose chunks are not aligned, do not fill 16 bytes, or cross blocks: element by element. Each product,
-/// rounded, takes fma with the scale of its own block.
+/// For rows whose chunks are unaligned, do not fill 16 bytes, or cross blocks: element by element. Each rounded product
+/// is added by fma with the scale of its own block.
 template <class Stored, unsigned kRows, unsigned kTokens>
 __device__ __forceinline__ void add_odd_chunk(const Matrix& matrix, const uint32_t (&rows)[kRows], uint32_t chunk,
                                               const float4* inputs, uint32_t place, uint32_t stride,
@@ -150,14 +151,14 @@ __device__ __forceinline__ void add_odd_chunk(const Matrix& matrix, const uint32
   }
 }
 
-/// Rows of a matrix that a warp multiplies, kRows at a time, turn by turn of its block.
+/// Rows of a matrix that a warp multiplies, kRows at a time, in each turn of its block.
 template <unsigned kRows>
 struct WarpRows {
-  uint32_t base;   // matrix row of the first
-  uint32_t count;  // rows that are to be multiplied
-  uint32_t step;   // from one turn to the next
+  uint32_t base;   // matrix row of row 0
+  uint32_t count;  // rows to multiply
+  uint32_t step;   // rows between turns
 
-  /// Matrix rows of those from `first` on, which is there; behind the last one: it, computed and not to be stored.
+  /// Matrix rows from `first` on, which must exist; rows beyond the last repeat it, and are computed but not stored.
   __device__ __forceinline__ void find(uint32_t first, uint32_t (&rows)[kRows]) const {
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row)
@@ -165,12 +166,12 @@ struct WarpRows {
   }
 };
 
-/// The same as what a WeightStream asks for, of matrices of one form.
+/// Same as a WeightStream requests it, for matrices of one form.
 template <class Stored, unsigned kMatrices, unsigned kRows>
 struct StreamRows {
   const Matrix (&matrices)[kMatrices];
   WarpRows<kRows> all;
-  uint32_t first;  // of the next turn
+  uint32_t first;  // first row of the next turn
 
   __device__ __forceinline__ bool next(const uint8_t* (&data)[kMatrices][kRows]) {
     if (first >= all.count) return false;
@@ -187,22 +188,22 @@ struct StreamRows {
   }
 };
 
-/// A warp's share of the products of its rows with inputs in shared memory: chunks first + lane, first + lane + lanes
+/// A warp's share of the products of its rows with inputs in shared memory: chunks first + lane, first + lane + lanes,
 /// ..
 struct Share {
-  uint32_t first;  // chunk with which the inputs begin, a multiple of 32
-  uint32_t end;    // behind the last one
+  uint32_t first;  // chunk at which the inputs begin, a multiple of 32
+  uint32_t end;    // end of the chunks
   uint32_t lane;
   uint32_t lanes;
   const float4* inputs;
-  uint32_t stride;  // from an input row to the next
+  uint32_t stride;  // between input rows
 };
 
-/// Where weights come from that are read element by element: nothing is asked for.
+/// Stream for weights that are read element by element: nothing is requested ahead.
 struct NoStream {};
 
-/// What a warp takes of the rows from `first` on, asked for from now on if kAligned: every row begins at 16 bytes and
-/// every chunk lies in one block (has_aligned_rows). `shared`: stream_bytes of the block's.
+/// The stream of a warp's rows from `first` on. If kAligned, it requests them from now on: every row is 16-byte aligned
+/// and every chunk is within one block (has_aligned_rows). `shared`: the block's stream_bytes.
 template <bool kAligned, class Stored, unsigned kDepth, unsigned kMatrices, unsigned kRows>
 __device__ __forceinline__ auto stream_of(void* shared, const Matrix (&matrices)[kMatrices], const WarpRows<kRows>& all,
                                           uint32_t first, uint32_t chunks, uint32_t lane, uint32_t lanes) {
@@ -214,7 +215,7 @@ __device__ __forceinline__ auto stream_of(void* shared, const Matrix (&matrices)
   }
 }
 
-/// totals[matrix][row][token] += a share, whose rows the stream is at.
+/// totals[matrix][row][token] += a share of the rows at which the stream is.
 template <class Stored, unsigned kMatrices, unsigned kRows, unsigned kTokens, class Stream>
 __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], const ScalePlan<Stored>& plan,
                                           const uint32_t (&rows)[kRows], const Share& share, Stream& stream,
@@ -226,7 +227,7 @@ __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], c
     for (unsigned row = 0; row < kRows; ++row)
       scales[matrix][row].take(matrices[matrix], plan.rows, rows[row]);
   }
-  constexpr bool kHasOneScale = kRuns<Stored> == 1;  // a chunk of a row
+  constexpr bool kHasOneScale = kRuns<Stored> == 1;  // per chunk of a row
   uint32_t place = input_place<Stored>(share.lane);
   const uint32_t bytes_of_turn = input_place<Stored>(share.lanes);  // whole groups
   for (uint32_t first = share.first; first < share.end; first += share.lanes, place += bytes_of_turn) {
@@ -244,7 +245,7 @@ __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], c
           if constexpr (kHasZeros<Stored>) zero[row] = scales[matrix][row].zero_at(matrices[matrix], block);
         }
       };
-      // One scale a chunk is on its way while the weights are waited for.
+      // If a chunk has one scale, it is in flight while the weights are waited for.
       if (kHasOneScale && is_there) take_scales(0);
       uint4 pieces[kRows];
       stream.take(matrix, pieces);
@@ -258,7 +259,7 @@ __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], c
   }
 }
 
-/// The same, element by element.
+/// Same, element by element.
 template <class Stored, unsigned kMatrices, unsigned kRows, unsigned kTokens>
 __device__ __forceinline__ void add_share(const Matrix (&matrices)[kMatrices], const ScalePlan<Stored>& /*plan*/,
                                           const uint32_t (&rows)[kRows], const Share& share, NoStream& /*stream*/,

@@ -1,5 +1,4 @@
-// Single values of operations on rows, in one place so that the kernels of elementwise.cu and of routed experts round
-// alike.
+// Single values of operations on rows, shared so that the kernels of elementwise.cu and of routed experts round alike.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -9,18 +8,18 @@
 
 namespace dspack::kernels::cuda::device {
 
-/// A product that is rounded: no compiler makes one operation of it and the sum that it goes into.
+/// A rounded product, which the compiler cannot contract with a following sum.
 __device__ __forceinline__ float rounded_product(float a, float b) {
   return gpu::fused_multiply_add(a, b, -0.0F);
 }
 
-/// The activation of every feed-forward network of the family: silu(gate) * up, rounded after each operation. exp
-/// overflows to infinity for gates below -88: the result is zero.
+/// The activation of every feed-forward network of the family: silu(gate) * up, rounded after each operation. For gates
+/// below -88 exp overflows to infinity and the result is zero.
 __device__ __forceinline__ float silu_times(float gate, float up) {
   return gpu::divide(gate, 1.0F + gpu::exponential(-gate)) * up;
 }
 
-/// One value of WeightedSumTask: the sum over experts in the router's order. place_of(part): the row that it is.
+/// One value of WeightedSumTask: the sum over experts in the router's order. place_of(part): row of a part.
 template <class PlaceOf>
 __device__ __forceinline__ void sum_weighted(const WeightedSumTask& task, uint64_t row, uint64_t col,
                                              const PlaceOf& place_of) {
@@ -37,16 +36,16 @@ __device__ __forceinline__ void sum_weighted(const WeightedSumTask& task, uint64
   sum_weighted(task, row, col, [](uint64_t part) { return part; });
 }
 
-// A norm. A thread has four neighbouring values of a row, then four a whole round of threads further on; a warp's are a
-// block of rounded values (rounded_rows.h).
+// RMS norm. A thread has four adjacent values of a row, then four more one round of threads further on; those of a warp
+// are a block of rounded values (rounded_rows.h).
 
-inline constexpr unsigned kNormRounds = 2;  // that stay in registers
+inline constexpr unsigned kNormRounds = 2;  // rounds that stay in registers
 
 struct NormGains {
   float4 rounds[kNormRounds];
 };
 
-/// kFours: rows and gain are whole numbers of 16 bytes (has_fours). Zeros for what is not there.
+/// kFours: rows and gain are whole 16-byte pieces (has_fours). Zeros for missing values.
 template <bool kFours>
 __device__ __forceinline__ float4 load_neighbours(const float* row, uint32_t column, uint32_t cols) {
   if constexpr (kFours) return column < cols ? gpu::load_four(row + column) : make_float4(0, 0, 0, 0);
@@ -69,7 +68,7 @@ __device__ __forceinline__ uint32_t first_column(unsigned threads, uint32_t cols
   return gpu::thread_index() < threads ? gpu::thread_index() * 4 : cols;
 }
 
-/// What a thread needs of the gain, which no launch computes: it may be read before the launch before has ended.
+/// A thread's part of the gain, which no launch computes: it may be read before the previous launch has ended.
 template <bool kFours>
 __device__ __forceinline__ NormGains load_gains(const RmsNormTask& task, unsigned threads) {
   NormGains gains;
@@ -91,13 +90,13 @@ __device__ __forceinline__ float4 add_each(const float4& a, const float4& b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-/// Of the warps of a block, in every thread: warps 16 apart are added, then 8, 4, 2, 1; there are 32, of which those
-/// that are missing have 0. `sums`: 32 places in shared memory.
+/// The sum over the warps of a block, in every thread: warps 16 apart are added, then 8, 4, 2, 1, of 32 warps, missing
+/// ones counting as 0. `sums`: 32 places in shared memory.
 __device__ __forceinline__ float sum_of_warps(float of_warp, unsigned warps, float* sums) {
   constexpr unsigned kFours = 8;
   if (gpu::lane_index() == 0 && gpu::warp_index() < warps) sums[gpu::warp_index()] = of_warp;
   if (gpu::thread_index() >= warps && gpu::thread_index() < 4 * kFours) sums[gpu::thread_index()] = 0.0F;
-  gpu::block_barrier();  // the warps' sums are there
+  gpu::block_barrier();  // the warps' sums are stored
   float4 fours[kFours];
 #pragma unroll
   for (unsigned i = 0; i < kFours; ++i)
@@ -111,10 +110,9 @@ __device__ __forceinline__ float sum_of_warps(float of_warp, unsigned warps, flo
   return (fours[0].x + fours[0].z) + (fours[0].y + fours[0].w);
 }
 
-/// One row of RmsNormTask, by the first `threads` of a block's threads, whole warps; every thread of the block takes
-/// part in the barrier, and in another before the next row comes. `sums`: as above. store(column, values) is called
-/// with four neighbours of what y becomes, by all lanes of a warp, up to a multiple of their 128; after the row with
-/// zeros.
+/// Normalises one row of RmsNormTask with the first `threads` threads of a block, whole warps. Every thread of the
+/// block takes part in the barrier, and must pass another before the next row. `sums`: as above. All lanes of a warp
+/// call store(column, values) with four adjacent values of y, up to a multiple of the warp's 128; zeros after the row.
 template <bool kFours, class Store>
 __device__ __forceinline__ void normalise_row(const RmsNormTask& task, uint64_t row, unsigned threads, float* sums,
                                               const NormGains& gains, Store store) {
@@ -163,7 +161,7 @@ struct RotatedPair {
   float cosine = 0;
   float sine = 0;
 
-  /// (real + i imaginary) * (cos + i sin), rounded after each operation; stored.
+  /// (real + i imaginary) * (cos + i sin), rounded after each operation; stores the result.
   __device__ __forceinline__ void turn() {
     const float x = rounded_product(real, cosine) - rounded_product(imaginary, sine);
     imaginary = rounded_product(real, sine) + rounded_product(imaginary, cosine);
@@ -173,7 +171,7 @@ struct RotatedPair {
   }
 };
 
-/// Pair `index` of a row, counted through its heads. `first`: the position of row 0.
+/// Pair `index` of a row, numbered across its heads. `first`: the position of row 0.
 __device__ __forceinline__ RotatedPair load_pair(const RotateTask& task, uint64_t first, uint64_t row, uint32_t index) {
   const uint32_t pairs = task.dim / 2;
   const uint32_t head = task.heads == 1 ? 0 : index / pairs;
@@ -190,13 +188,13 @@ __device__ __forceinline__ uint64_t first_position(const RotateTask& task) {
   return uint64_t{task.first_position} + (task.live == nullptr ? 0 : *task.live);
 }
 
-/// A number that F16 can hold: beyond its largest that one, an infinity itself (kernels/ops.h, store_rows).
+/// Clamps a finite number to F16's range; infinities are kept (kernels/ops.h, store_rows).
 __device__ __forceinline__ float within_half(float value) {
   constexpr float kLargestFloat = 0x1.fffffep127F;
   const float magnitude = fabsf(value);
   return magnitude > kLargestHalf && magnitude <= kLargestFloat ? copysignf(kLargestHalf, value) : value;
 }
-/// A value of StoreRowsTask in its type. `place`: values after the first.
+/// Stores a value of StoreRowsTask in its type. `place`: index in `to`.
 __device__ __forceinline__ void store_as(const StoreRowsTask& task, uint64_t place, float value) {
   if (task.dtype == Dtype::f32) {
     static_cast<float*>(task.to)[place] = value;
@@ -206,7 +204,7 @@ __device__ __forceinline__ void store_as(const StoreRowsTask& task, uint64_t pla
     static_cast<uint16_t*>(task.to)[place] = static_cast<uint16_t>(bits & 0xffffU);
   }
 }
-/// Four neighbours, of which there are `count`; at once where they are all there and their place is aligned.
+/// Stores `count` of four adjacent values, at once if all four exist and are aligned.
 __device__ __forceinline__ void store_four_as(const StoreRowsTask& task, uint64_t place, const float4& values,
                                               uint32_t count) {
   const bool is_half = task.dtype != Dtype::f32;
@@ -228,7 +226,7 @@ __device__ __forceinline__ void store_four_as(const StoreRowsTask& task, uint64_
                                           gpu::floats_to_halves(within_half(values.z), within_half(values.w)));
   }
 }
-/// One value of StoreRowsTask. `first`: rows that row 0 goes after.
+/// Stores one value of StoreRowsTask. `first`: row offset of row 0.
 __device__ __forceinline__ void store_value(const StoreRowsTask& task, uint64_t first, uint64_t row, uint64_t col) {
   store_as(task, (first + row) * task.cols + col, task.from.data[row * task.from.stride + col]);
 }

@@ -1,6 +1,7 @@
-// How half a warp brings columns of one key to shared memory as FP32, for each way in which a cache is stored. All of
-// one form: fetch(run, position, is_there, columns) asks for them, and store(run, fetched, columns, to) decodes them;
-// zeros where no key is there, and after the last column. kWhole: keys fit a panel, and all columns are asked for.
+// Loads columns of one key to shared memory as FP32, by half a warp, for each storage form of a cache. All types have
+// fetch(run, position, is_there, columns), which requests the columns, and store(run, fetched, columns, to), which
+// decodes them; both give zeros for missing keys and after the last column. kWhole: keys fit a panel, and all columns
+// are requested.
 #pragma once
 
 #include "format/base/size.h"
@@ -9,20 +10,20 @@
 
 namespace dspack::kernels::cuda::device {
 
-inline constexpr unsigned kRowLanes = 16;  // of a key, or query
+inline constexpr unsigned kRowLanes = 16;  // lanes per key, or query
 
-/// Columns of a key, or query, that are in shared memory. The first is a multiple of 16.
+/// Columns of a key, or query, in shared memory. The first is a multiple of 16.
 struct KeyColumns {
   uint32_t first;
   uint32_t count;
   [[nodiscard]] __device__ __forceinline__ uint32_t padded() const { return (count + 3) / 4 * 4; }
 };
 
-/// Turns in which the lanes of a row pass a panel, each with kValues values.
+/// Turns in which the lanes of a row cover a panel, with kValues values each.
 template <unsigned kValues>
 inline constexpr unsigned kPanelTurns = ceil_div(kExactTile.panel, kValues* kRowLanes);
 
-/// 16 bytes, decoded and scaled. The lanes of a row store their fours of values in such an order that eight of them
+/// Decodes and scales 16 bytes. The lanes of a row store their groups of four values in an order in which eight lanes
 /// touch all banks once.
 template <class Stored>
 __device__ __forceinline__ void store_decoded(const uint4& bytes, float scale, float* to) {
@@ -38,7 +39,7 @@ __device__ __forceinline__ void store_decoded(const uint4& bytes, float scale, f
   }
 }
 
-/// FP32, BF16 or F16, row after row, each of whole pieces of 16 bytes at multiples of these.
+/// FP32, BF16 or F16, row after row, each row whole 16-byte pieces, 16-byte aligned.
 template <class Stored>
 struct StoredKeys {
   static constexpr bool kWhole = true;
@@ -69,11 +70,10 @@ struct StoredKeys {
   }
 };
 
-/// FP8 (kernels/latent_rows.h) whose latent and rotary key are each whole pieces of 16 bytes: first those of the
-/// latent.
+/// FP8 (kernels/latent_rows.h) whose latent and rotary key are each whole 16-byte pieces; the latent's come first.
 struct Fp8Keys {
   static constexpr bool kWhole = true;
-  static constexpr unsigned kTurns = kPanelTurns<StoredBf16::kPer16>;  // if all of a key is rotary
+  static constexpr unsigned kTurns = kPanelTurns<StoredBf16::kPer16>;  // enough if all of a key is rotary
   struct Fetched {
     uint4 bytes[kTurns];
     float scales[kTurns];
@@ -122,7 +122,7 @@ struct Fp8Keys {
   }
 };
 
-/// Value by value, from any place. Value: value(run, position, column).
+/// Value by value, unaligned. Value: value(run, position, column).
 template <class Value>
 struct SingleKeys {
   static constexpr bool kWhole = false;

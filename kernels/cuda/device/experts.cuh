@@ -1,5 +1,5 @@
-// What the kernels of routed experts share: which tile a block works on, what is multiplied, what becomes of the sums,
-// and how all of it runs in one launch.
+// Shared code of the kernels of routed experts: the tile that a block works on, the matrices to multiply, the use of
+// the sums, and the single launch of all steps.
 #pragma once
 
 #include <limits>
@@ -24,13 +24,13 @@ struct ExpertProduct {
   RowsAt<float> y;
 };
 
-/// Which groups of matrix rows a block takes: first, first + step, ..
+/// The groups of matrix rows that a block takes: first, first + step, ..
 struct RowTurns {
   uint32_t first = 0;
   uint32_t step = 0;
 };
 
-/// A block's tile. None: count is 0.
+/// A block's tile; count 0: none.
 struct TileAt {
   uint32_t expert = 0;
   uint32_t first = 0;
@@ -49,7 +49,7 @@ __device__ __forceinline__ uint32_t assignment_of(const ExpertTiles& tiles, cons
   return tiles.order == nullptr ? tile.first + i : tiles.order[tile.first + i];
 }
 
-/// Gives a matrix its addresses.
+/// Sets a matrix's addresses.
 __device__ __forceinline__ void take(const void* const (&planes)[kPlanes], Matrix& matrix) {
 #pragma unroll
   for (unsigned plane = 0; plane < kPlanes; ++plane)
@@ -80,20 +80,20 @@ struct SharedProduct {
   RowsAt<const float> x;
   RowsAt<float> y;
   uint32_t tokens;
-  uint32_t warps_a_row;  // that share a matrix row
-  /// Of each token's input, in shared memory at once: groups of 32 chunks, or for tensor cores columns.
+  uint32_t warps_a_row;  // warps that share a matrix row
+  /// Part of each token's input in shared memory at once: groups of 32 chunks, or for tensor cores columns.
   uint32_t staged;
   RoundedRows rounded;  // x, unless products are exact
 };
 
-/// What is to be done once the tiles are made.
+/// The steps after the tiles are made.
 struct ExpertSteps {
   ExpertProduct gate_up;
   ExpertProduct down;
   WeightedSumTask sum;
 };
 
-/// Makes the tiles, of at most `tile` assignments. Precondition: there are tokens.
+/// Makes the tiles, of at most `tile` assignments. Precondition: task.tokens > 0.
 inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& task, uint32_t tile,
                                       Precision precision) {
   const uint32_t hidden = task.form.gate_up.in;
@@ -138,66 +138,67 @@ inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& ta
 }
 
 // All routed experts of a few tokens in one launch: gate-up-SiLU, down, and the sum in the router's order, each value
-// summed as the separate launches sum it.
+// summed as in the separate launches.
 //
-// Where inputs are rounded, the last of a tile's blocks of gate and up for some 128 values rounds these.
+// If inputs are rounded, 128 values of a tile are rounded by the last of the gate and up blocks that write them.
 //
-// A block draws a ticket, and the ticket says what it does:
+// A block draws a ticket, which determines its work:
 //
-//   ticket    0 ..                 gate and up of the shared expert, where there is one
+//   ticket    0 ..                 gate and up of the shared expert, if there is one
 //             then                 gate and up of tile 0, of tile 1, ..
-//             then                 down of tile 0, of tile 1, .., where the tile's gate and up are finished
-//             then                 down of the shared expert, likewise
+//             then                 down of tile 0, of tile 1, .., once the tile's gate and up are finished
+//             then                 down of the shared expert, once its gate and up are finished
 //             the rest             nothing: the routing has fewer tiles than the worst
 //
-// The last of a token's blocks for some rows of down adds these rows up over the slots, unless parts are wanted; which
-// block that is changes nothing about the sum. While a block of down waits, its first weights are on their way to the
-// second-level cache, so that memory does not rest between the two products.
+// The last of a token's blocks for some rows of down sums these rows over the slots, unless parts are wanted; the sum
+// does not depend on which block that is. While a block of down waits, it prefetches its first weights into the L2
+// cache, so that memory does not idle between the two products.
 //
-// Why nobody waits for ever: tickets are drawn by blocks that run, in ascending order, and a GPU takes no running block
-// off a multiprocessor for another of its launch. A block of down waits only for blocks of gate and up; their tickets
-// are smaller, so all of them run or have ended, whatever order the GPU starts blocks in and however few fit; and they
-// themselves wait for nobody. A waiting thread sleeps, and others of its block wait at a barrier: they take a running
-// block's place on the multiprocessor, not its cycles.
+// No deadlock: running blocks draw tickets in ascending order, and a GPU does not preempt a running block for another
+// of its launch. A block of down waits only for blocks of gate and up; their tickets are smaller, so all of them run or
+// have ended, in whatever order the GPU starts blocks and however few fit; and they do not wait for other blocks. A
+// waiting thread sleeps, and the others of its block wait at a barrier: they occupy a multiprocessor, but not its
+// cycles.
 //
-// Counters are zero before a launch; the last block to be done makes them zero again, so that a recorded launch finds
-// them so each time.
+// Counters are zero before a launch; the last block to finish zeroes them again, so that every run of a recorded launch
+// finds them zero.
 
 struct FusedTask {
   ExpertSteps steps;
-  SharedProduct shared_gate_up = {};  // where shape.shared.gate_up_blocks is not 0
+  SharedProduct shared_gate_up = {};  // if shape.shared.gate_up_blocks is not 0
   SharedProduct shared_down = {};
-  uint32_t gate_up_staged;  // as the separate launches take it
+  uint32_t gate_up_staged;  // as in the separate launches
   uint32_t down_staged;
   uint32_t assignments;
-  bool gives_parts = false;  // what the experts give stays in rows of its own, by assignment: nothing is added up
-  bool overlaps = true;      // the launch, with the one before
+  bool gives_parts = false;  // results stay in separate rows, by assignment, and are not summed
+  bool overlaps = true;      // the launch overlaps with the previous one
   FusedShape shape;
   FusedCounters counters;
 };
 
-/// Where weights come by copies that the stream waits for, the launch does not overlap with the one before.
+/// If the stream waits for copies of weights, the launch does not overlap with the previous one.
 template <class Kernel>
 void launch_fused(gpu::Stream& stream, Kernel kernel, const FusedTask& task) {
   if (!task.overlaps) return gpu::launch(stream, task.shape.launch, kernel, task);
   gpu::launch_overlapping(stream, task.shape.launch, kernel, task);
 }
 
-// What the threads of a block tell each other, in shared memory. The first words are the inputs' place, too.
+// Shared memory words that the threads of a block share. The first words overlap with the inputs.
 inline constexpr unsigned kTicketWord = 0;
 inline constexpr unsigned kIsCompleteWord = 0;
-inline constexpr unsigned kIsLastWords = 0;  // for each token of the tile
+inline constexpr unsigned kIsLastWords = 0;  // one for each token of the tile
 inline constexpr unsigned kDoneWord = kIsLastWords + kLargestFusedTile;
 
-/// Starts bringing the first weights of down for a block's first rows near.
+/// Prefetches the first weights of down for a block's first rows.
 template <class Tiles>
 __device__ __forceinline__ void prefetch_down(const Matrix& form, const void* codes, uint32_t group) {
-  constexpr uint32_t kMostBytes = 32 << 10;  // of a block; all of a GPU's then take half of an H100's cache at most
+  constexpr uint32_t kMostBytes = 32 << 10;  // per block; a whole GPU's take at most half of an H100's cache
   const uint32_t rows = Tiles::rows_of_down();
   prefetch_rows<typename Tiles::Weights>(form, codes, group * rows, rows, kMostBytes);
 }
 
-/// The block has written its rows of down for some tokens. Adds up those of every token that has all its parts now.
+/// Called after the block has written its rows of down for some tokens. Sums those of every token that now has all
+/// parts.
 template <class Tiles, class TokenAt>
 __device__ void add_up_parts(const FusedTask& task, uint32_t count, const TokenAt& token_at, uint32_t group) {
   const WeightedSumTask& sum = task.steps.sum;
@@ -207,7 +208,7 @@ __device__ void add_up_parts(const FusedTask& task, uint32_t count, const TokenA
     uint32_t* parts = task.counters.down + token_at(gpu::thread_index()) * task.shape.down_blocks + group;
     is_last[gpu::thread_index()] = gpu::count_up(parts) == all - 1 ? 1 : 0;
   }
-  gpu::block_barrier();  // who is last is known, and others' parts can be read
+  gpu::block_barrier();  // is_last is stored, and other blocks' parts are visible
   const uint32_t rows_of_block = Tiles::rows_of_down();
   for (uint32_t i = 0; i < count; ++i) {
     if (is_last[i] == 0) continue;
@@ -219,11 +220,11 @@ __device__ void add_up_parts(const FusedTask& task, uint32_t count, const TokenA
   }
 }
 
-/// Counts this block as done; the last one makes all counters zero.
+/// Counts this block as done; the last one zeroes all counters.
 __device__ inline void finish_counting(const FusedCounters& counters) {
   auto* done = gpu::shared_memory<uint32_t>() + kDoneWord;
   if (gpu::thread_index() == 0) *done = gpu::count_up(counters.done);
-  gpu::block_barrier();  // whether it is the last is known
+  gpu::block_barrier();  // the count is stored
   if (*done != gpu::grid_blocks().x - 1) return;
   for (uint32_t i = gpu::thread_index(); i < counters.size; i += gpu::block_threads())
     counters.ticket[i] = 0;
@@ -252,16 +253,16 @@ __device__ __forceinline__ void run_down(const FusedTask& task, uint32_t block) 
   Tiles::template multiply<Down>(down, tile, turns, task.down_staged, [&] {
     prefetch_down<Tiles>(down.form, down.table[tile.expert].down[kCodes], turns.first);
     if (gpu::thread_index() == 0) gpu::wait_for_count(task.counters.gate_up + index, task.shape.gate_up_blocks);
-    gpu::block_barrier();  // its input can be read
+    gpu::block_barrier();  // its input is visible
   });
-  gpu::block_barrier();  // all of the block's values are written, and nobody reads the inputs' place
+  gpu::block_barrier();  // all of the block's values are written, and the inputs are no longer read
   if (task.gives_parts) return;
   const auto token_at = [&](uint32_t i) { return assignment_of(down.tiles, tile, i) / task.steps.sum.top_k; };
   add_up_parts<Tiles>(task, tile.count, token_at, turns.first);
-  gpu::block_barrier();  // all of the block's counting of tokens is done
+  gpu::block_barrier();  // the block has finished counting tokens
 }
 
-/// The same of the shared expert, whose count stands behind those of the tiles.
+/// Same for the shared expert, whose count follows those of the tiles.
 template <class Tiles>
 __device__ __forceinline__ void run_shared_gate_up(const FusedTask& task, uint32_t block) {
   const RowTurns turns{block, task.shape.shared.gate_up_blocks};
@@ -277,34 +278,34 @@ __device__ __forceinline__ void run_shared_down(const FusedTask& task, uint32_t 
     prefetch_down<Tiles>(down, down.planes[kCodes], block);
     if (gpu::thread_index() == 0)
       gpu::wait_for_count(task.counters.gate_up + task.shape.tiles, task.shape.shared.gate_up_blocks);
-    gpu::block_barrier();  // its input can be read
+    gpu::block_barrier();  // its input is visible
   });
-  gpu::block_barrier();  // all of the block's values are written, and nobody reads the inputs' place
+  gpu::block_barrier();  // all of the block's values are written, and the inputs are no longer read
   add_up_parts<Tiles>(
       task, task.shared_down.tokens, [](uint32_t i) { return i; }, block);
-  gpu::block_barrier();  // all of the block's counting of tokens is done
+  gpu::block_barrier();  // the block has finished counting tokens
 }
 
-/// One block. Tiles: how a product of one tile is computed:
-///   multiply<Product>(product, tile, turns, staged, before_inputs), which calls before_inputs() before it reads
-///     inputs, and has a barrier before it writes to their place in shared memory, where the words are
-///   multiply_shared<Product>(product, turns, before_inputs), likewise, of a shared expert
-///   round_inner(task, index, tile, turns): rounds what the block and others have written of a tile's inner values
-///   round_shared_inner(task, turns): likewise, of the shared expert's
-///   Weights, how they are stored; rows_of_gate_up(), rows_of_down(): matrix rows that a block takes at once, of down
-///   at most its threads
+/// Runs one block. Tiles computes the products of one tile:
+///   multiply<Product>(product, tile, turns, staged, before_inputs): calls before_inputs() before it reads inputs, and
+///     has a barrier before it writes to their place in shared memory, which overlaps with the words
+///   multiply_shared<Product>(product, turns, before_inputs): same for a shared expert
+///   round_inner(task, index, tile, turns): rounds what this and other blocks have written of a tile's inner values
+///   round_shared_inner(task, turns): same for the shared expert's
+///   Weights: the storage type; rows_of_gate_up(), rows_of_down(): matrix rows that a block takes at once, for down at
+///     most its number of threads
 template <class Tiles>
 __device__ void run_fused_block(const FusedTask& task) {
   auto* words = gpu::shared_memory<uint32_t>();
   gpu::let_next_begin();
-  if (gpu::block_index().x < task.shape.shared.gate_up_blocks) {  // whoever will multiply with them
+  if (gpu::block_index().x < task.shape.shared.gate_up_blocks) {  // may be used by any block
     const Matrix& gate = task.shared_gate_up.matrices[0];
     prefetch_rows<typename Tiles::Weights>(gate, gate.planes[kCodes], gpu::block_index().x * Tiles::rows_of_gate_up(),
                                            Tiles::rows_of_gate_up(), kEarlyBytes);
   }
-  gpu::wait_for_previous();  // also for the counters, which the launch before may be about to make zero
+  gpu::wait_for_previous();  // also for the counters, which the previous launch may be about to zero
   if (gpu::thread_index() == 0) words[kTicketWord] = gpu::take_ticket(task.counters.ticket);
-  gpu::block_barrier();  // the ticket is there
+  gpu::block_barrier();  // the ticket is stored
   const uint32_t ticket = words[kTicketWord];
   const uint32_t tiles = task.steps.down.tiles.tiles == nullptr ? task.assignments : *task.steps.down.tiles.tile_count;
   const uint32_t gate_ups = task.shape.shared.gate_up_blocks;

@@ -1,5 +1,5 @@
-// How all steps of routed experts, and of a shared one, become one launch, whatever multiplies them: the kernels of
-// exact products and those of tensor cores say how each step would run alone.
+// Combines all steps of routed experts, and of a shared one, into one launch. The exact kernels and those of tensor
+// cores provide the choices of the separate steps.
 // Threads: pure functions. Lifetime: as ExpertsTask. Errors: none.
 #pragma once
 
@@ -12,29 +12,29 @@
 
 namespace dspack::kernels::cuda::device {
 
-/// A product with a shared expert's matrices, as a launch of its own computes it.
+/// A product with a shared expert's matrices, as in a separate launch.
 struct SharedChoice {
-  uint32_t warps_a_row = 0;  // as SharedProduct has them
+  uint32_t warps_a_row = 0;  // as in SharedProduct
   uint32_t staged = 0;
-  uint64_t shared_bytes = 0;  // of a block
+  uint64_t shared_bytes = 0;  // per block
 };
 
 /// Gate and up, or down.
 struct FusedStep {
-  gpu::LaunchShape shape;    // of the routed experts' own launch
-  uint32_t staged = 0;       // what that takes
-  SharedChoice shared = {};  // where there is a shared expert
+  gpu::LaunchShape shape;    // as in the routed experts' separate launch
+  uint32_t staged = 0;       // staged inputs of that launch
+  SharedChoice shared = {};  // if there is a shared expert
 };
 
 struct FusedSteps {
   FusedStep gate_up;
   FusedStep down;
-  uint32_t tile = 0;          // assignments of a tile, at most
+  uint32_t tile = 0;          // most assignments of a tile
   uint32_t inner_blocks = 0;  // FusedShape
   FusedSharedShape shared = {};
 };
 
-/// One launch of a task; its steps are still to be begun (begin_steps). Nothing: they are to be launched separately.
+/// One launch of a task, still without its steps (begin_steps). Nullopt: they must be launched separately.
 [[nodiscard]] inline std::optional<FusedTask> plan_fused(const ExpertsTask& task, const FusedSteps& steps) {
   if (task.counters == nullptr) return std::nullopt;
   const uint32_t most = most_tokens(task);
@@ -73,7 +73,7 @@ struct FusedSteps {
   return fused;
 }
 
-/// Gives a planned launch the task's steps.
+/// Sets the task's steps in a planned launch.
 inline void begin_steps(FusedTask& fused, const ExpertsTask& task, const ExpertSteps& steps) {
   fused.steps = steps;
   fused.shared_gate_up.rounded = steps.gate_up.rounded;

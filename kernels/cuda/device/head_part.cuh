@@ -1,5 +1,5 @@
-// What both directions of head_linear share: which head, rows or columns, and tokens a block has, and how blocks are
-// spread over a GPU.
+// Shared code of both directions of head_linear: the head, rows or columns, and tokens of a block, and the distribution
+// of blocks over a GPU.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -12,16 +12,16 @@
 
 namespace dspack::kernels::cuda::device {
 
-inline constexpr unsigned kHeadThreads = 8 * gpu::kWarpThreads;  // of a block at most
+inline constexpr unsigned kHeadThreads = 8 * gpu::kWarpThreads;  // at most, per block
 
 struct HeadPart {
   uint32_t head;
-  uint32_t block;  // of the head
+  uint32_t block;  // within the head
   uint32_t first_token;
-  uint32_t tokens;  // 0: none is left
+  uint32_t tokens;  // 0: none left
 };
 
-/// How many blocks a head has.
+/// Number of blocks per head.
 struct HeadBlocks {
   uint32_t count;
   Divisor by_count;

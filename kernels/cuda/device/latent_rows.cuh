@@ -1,4 +1,4 @@
-// Parts of a row of the FP8 cache (kernels/latent_rows.h), a warp each.
+// Stores the parts of a row of the FP8 cache (kernels/latent_rows.h), one warp each.
 #pragma once
 
 #include "kernels/cuda/device/rounding.cuh"
@@ -8,13 +8,13 @@ namespace dspack::kernels::cuda::device {
 
 static_assert(kLatentTile == kRoundedBlock);
 
-/// The code of |value| / scale, with the value's own sign.
+/// The code of |value| / scale, with the sign of `value`.
 __device__ __forceinline__ uint32_t code_of(float value, float scale) {
   constexpr uint32_t kSignOfFloat = 0x80000000U;
   constexpr float kSmallestNormal = 0.015625F;  // 2^-6
-  constexpr float kSubnormalUnits = 512.0F;     // in 1
+  constexpr float kSubnormalUnits = 512.0F;     // subnormal units in 1
   constexpr uint32_t kNan = 0x7fU;
-  constexpr uint32_t kRebase = (127U - 7U) << 3U;  // of the exponent's bias
+  constexpr uint32_t kRebase = (127U - 7U) << 3U;  // difference of the exponent biases
   const uint32_t bits = gpu::float_to_bits(value);
   const uint32_t sign = (bits & kSignOfFloat) >> 24U;
   const float quotient = gpu::divide(gpu::bits_to_float(bits & ~kSignOfFloat), scale);
@@ -24,7 +24,7 @@ __device__ __forceinline__ uint32_t code_of(float value, float scale) {
   return sign | ((gpu::float_to_bits(rounded) >> 20U) - kRebase);
 }
 
-/// Four neighbouring values of each lane; zeros after the last.
+/// Stores four adjacent values per lane; zeros after the last.
 __device__ __forceinline__ void store_values(const StoreLatentsTask& task, uint32_t tile, const float (&values)[4],
                                              uint8_t* row) {
   const uint32_t first = tile * kLatentTile + gpu::lane_index() * 4;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void store_rest(const StoreLatentsTask& task, const f
     to[i] = gpu::floats_to_bf16s(value(2 * i), value(2 * i + 1));
 }
 
-/// Part `part` of a row: a tile of the latent, or behind these the rest.
+/// Part `part` of a row: a tile of the latent, or after these the rest.
 __device__ __forceinline__ void store_part(const StoreLatentsTask& task, uint32_t part, const float* from,
                                            uint8_t* row) {
   if (part < task.tiles) {

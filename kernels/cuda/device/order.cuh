@@ -1,5 +1,5 @@
-// FP32 values as numbers that compare as they do: minus infinity lowest, NaN above everything, both zeros the same.
-// 0 is below that of every value.
+// Maps FP32 values to integers of the same order: minus infinity lowest, NaN highest, both zeros equal. 0 is below the
+// order of every value.
 // Threads: pure functions.
 #pragma once
 
@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t order_of(float value) {
   return (bits & kSignBit) != 0 ? ~bits : bits | kSignBit;
 }
 
-/// Of the order of a number or an infinity, that value.
+/// The value of an order, for numbers and infinities.
 __device__ __forceinline__ float value_of(uint32_t order) {
   return gpu::bits_to_float((order & kSignBit) != 0 ? order ^ kSignBit : ~order);
 }

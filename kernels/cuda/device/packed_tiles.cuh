@@ -1,9 +1,9 @@
-// Codes of four bits as the tensor cores take them. Scales change within the 16 columns that a lane could read at once,
-// and a product takes one scale for each row; so the lanes of a row exchange their words until each product's columns
-// lie in one run of 32.
+// Four-bit codes for the tensor cores. A product takes one scale per row, but 16 columns as the lanes read them are
+// from four runs of 32 with different scales; so the lanes of a row exchange words until each product's columns are
+// within one run.
 //
-//   a lane reads, of the four lanes of a row (q)     after the exchange lane q holds
-//   q   columns  32 q .. 32 q + 31, four words       of each run r of 32 the columns 32 r + 8 q .. + 7, a word
+//   lane q of a row's four lanes reads            after the exchange it holds
+//   columns  32 q .. 32 q + 31, four words        columns 32 r + 8 q .. + 7 of each run r of 32, one word
 #pragma once
 
 #include <dspack_gpu.h>
@@ -12,10 +12,10 @@
 
 namespace dspack::kernels::cuda::device {
 
-/// Columns that a chunk of four lanes has one after the other, and that are multiplied by two products.
+/// Columns that each of the four lanes of a chunk reads contiguously, and that two products multiply.
 inline constexpr unsigned kRunColumns = 32;
 
-/// Word r of the result is word q of lane r of the four, where this is lane q of them.
+/// Word r of the result is word q of lane r of the four, where q is this lane.
 __device__ __forceinline__ uint4 exchange_words(const uint4& words) {
   const bool is_odd = (gpu::lane_index() & 1U) != 0;
   const unsigned even = gpu::shuffle_xor(is_odd ? words.x : words.y, 1);
@@ -31,18 +31,18 @@ __device__ __forceinline__ uint32_t word_of(const uint4& words, unsigned index) 
   return index == 0 ? words.x : index == 1 ? words.y : index == 2 ? words.z : words.w;
 }
 
-/// What is taken from 128 + code, as TwoCodes wants it; zero points are whole numbers below 128.
+/// Offset to subtract from 128 + code, for TwoCodes; zero points are integers below 128.
 __device__ __forceinline__ uint32_t offset_of_zero(uint32_t zero) {
   return 0x43004300U | zero << 16U | zero;
 }
 
-/// Two codes, in the low bits of the halves of a word, as BF16, exactly.
+/// Decodes two codes, in the low bits of the halves of a word, to BF16, exactly.
 template <class Stored>
 struct TwoCodes;
 template <>
 struct TwoCodes<StoredI4> {
   static __device__ __forceinline__ uint32_t decode(uint32_t codes, uint32_t /*offset*/) {
-    return gpu::subtract_bf16s(0x43004300U | codes, 0x43084308U);  // 128 + code, less 128 + 8
+    return gpu::subtract_bf16s(0x43004300U | codes, 0x43084308U);  // 128 + code, minus 128 + 8
   }
 };
 template <>
@@ -76,13 +76,13 @@ __device__ __forceinline__ RunWeights decode_run(uint32_t word, uint32_t offset)
            make_uint2(gpu::select_bytes(apart[0], apart[1], kHigh), gpu::select_bytes(apart[2], apart[3], kHigh))}};
 }
 
-/// The scales (and zero points, as offsets) of a lane's 32 columns: one for each 16 where groups are so small.
+/// The scales (and zero points, as offsets) of a lane's 32 columns: one for each 16 if groups are that small.
 struct RunScales {
   float scale[2];
   uint32_t offset[2];
 };
 
-/// Of the columns from `column` on; zeros beyond the row's end. `block_of`: BlockOfRun.
+/// Scales of the columns from `column` on; zeros beyond the row's end. `block_of`: BlockOfRun.
 template <class Stored, class Scales, class BlockOf>
 __device__ __forceinline__ RunScales take_run_scales(const Matrix& matrix, const Scales& scales,
                                                      const BlockOf& block_of, uint32_t column, bool is_halved) {

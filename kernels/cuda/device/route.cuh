@@ -1,13 +1,13 @@
-// Routing of one token by a block. Nothing is chosen one after the other: an expert's slot is how many others come
-// before it, its rank, which each thread counts by itself.
+// Routing of one token by a block. Nothing is chosen sequentially: an expert's slot is its rank, the number of experts
+// that come before it, which each thread counts independently.
 //
-//   a warp a chunk (a group of experts, or 32)   scores; an expert's rank in its chunk; the first of each are
-//   candidates with groups: a warp a group                  a group's rank by its best candidates; candidates of others
-//   are struck a thread a candidate                         its rank among all of them: its slot a thread a slot its
-//   weight
+//   a warp per chunk (a group of experts, or 32)   scores; an expert's rank in its chunk; the best become candidates
+//   with groups: a warp per group                  a group's rank by its best candidates; others' candidates are struck
+//   a thread per candidate                         its rank among all candidates: its slot
+//   a thread per slot                              its weight
 //
-// What is compared with what, and in which order sums are taken, is as in kernels/cpu/route.cpp; so is what becomes of
-// NaN. Nothing depends on how many threads the block has.
+// Comparisons, the order of sums and the treatment of NaN are those of kernels/cpu/route.cpp. Nothing depends on the
+// number of threads.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -19,13 +19,13 @@
 
 namespace dspack::kernels::cuda::device {
 
-inline constexpr unsigned kRouteWarps = 8;  // of a block, at most
+inline constexpr unsigned kRouteWarps = 8;  // at most, per block
 
 struct RoutePlan {
-  bool has_groups;   // whether some are left out
+  bool has_groups;   // whether some groups are left out
   uint32_t chunk;    // experts that are ranked among themselves
   uint32_t chunks;   // the last one may be shorter
-  uint32_t kept;     // of a chunk: no more are chosen, and a group's score is that of two
+  uint32_t kept;     // best per chunk: no more can be chosen, and a group's score needs two
   uint32_t choices;  // kept * chunks
 };
 
@@ -39,16 +39,16 @@ __host__ __device__ inline RoutePlan plan_route(const RouteTask& task) {
   return plan;
 }
 
-/// A value of an expert, as a number that compares as it does (order.cuh); 0: none.
+/// Order of an expert's value (order.cuh); 0: none.
 struct Candidates {
-  uint32_t* keys;  // [choices], a chunk's in order
+  uint32_t* keys;  // [choices], sorted within a chunk
   uint32_t* ids;   // [choices]
 };
 
 /// Shared memory of a block. Keys are 16-byte aligned.
 struct RouteMemory {
   double* of_warps;      // [kRouteWarps]
-  uint32_t* keys;        // [experts]: of scores with bias
+  uint32_t* keys;        // [experts]: orders of scores with bias
   Candidates candidate;  // [choices]
   uint32_t* group_keys;  // [groups]
   float* scores;         // [experts]
@@ -88,21 +88,21 @@ __device__ __forceinline__ double shuffle_double(double value, unsigned mask) {
   return value;
 }
 
-/// operation(a, b) over the values of all threads, in every thread. All threads of the block.
+/// Reduces operation(a, b) over the values of all threads, in every thread. Call with all threads of the block.
 template <class Operation>
 __device__ __forceinline__ double reduce_block(double value, double* of_warps, Operation operation) {
   for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
     value = operation(value, shuffle_double(value, apart));
-  gpu::block_barrier();  // an earlier reduction has been read
+  gpu::block_barrier();  // the previous reduction has been read
   if (gpu::lane_index() == 0) of_warps[gpu::warp_index()] = value;
-  gpu::block_barrier();  // the warps' values are there
+  gpu::block_barrier();  // the warps' values are stored
   value = of_warps[0];
   for (unsigned warp = 1; warp < gpu::block_threads() / gpu::kWarpThreads; ++warp)
     value = operation(value, of_warps[warp]);
   return value;
 }
 
-/// What a softmax divides by. A NaN among the logits makes a NaN of the sum.
+/// Maximum and denominator of a softmax. A NaN among the logits makes the sum NaN.
 struct Softmax {
   double largest = 0;
   double sum = 1;
@@ -127,10 +127,9 @@ __device__ __forceinline__ float score_of(float logit, ScoreFunction score, cons
   return static_cast<float>(gpu::exponential(wide - softmax.largest) / softmax.sum);
 }
 
-/// How many of `count` keys come before one of them, which is not 0: larger ones, and of equals those at earlier
-/// places.
+/// The number of `count` keys that come before a key, which is not 0: larger ones, and equal ones at earlier places.
 __device__ __forceinline__ uint32_t rank_among(const uint32_t* keys, uint32_t count, uint32_t key, uint32_t place) {
-  constexpr uint32_t kFours = 4;  // that are read before one of them is looked at
+  constexpr uint32_t kFours = 4;  // read before the first is compared
   uint32_t rank = 0;
   uint32_t at = 0;
   const auto see = [&](uint32_t other, int behind) {
@@ -159,7 +158,7 @@ __device__ __forceinline__ uint32_t rank_among(const uint32_t* keys, uint32_t co
   return rank;
 }
 
-/// A warp: scores of a chunk's experts, and the best of them.
+/// Computes the scores of a chunk's experts and ranks the best. Call with one warp.
 __device__ __forceinline__ void rank_chunk(const RouteTask& task, const RoutePlan& plan, const RouteMemory& memory,
                                            const Softmax& softmax, float* logits, uint32_t chunk) {
   const uint32_t first = chunk * plan.chunk;
@@ -174,7 +173,7 @@ __device__ __forceinline__ void rank_chunk(const RouteTask& task, const RoutePla
     memory.scores[expert] = score;
     keys[member] = order_of(task.bias == nullptr ? score : score + bias);
   }
-  gpu::warp_barrier();  // the chunk's keys are there
+  gpu::warp_barrier();  // the chunk's keys are stored
   const uint32_t begin = chunk * plan.kept;
   for (uint32_t member = gpu::lane_index(); member < count; member += gpu::kWarpThreads) {
     const uint32_t rank = rank_among(keys, count, keys[member], member);
@@ -186,8 +185,8 @@ __device__ __forceinline__ void rank_chunk(const RouteTask& task, const RoutePla
     memory.candidate.keys[begin + rank] = 0;
 }
 
-/// All threads of the block: leaves the candidates of the best groups. A NaN in a group is its first candidate and
-/// makes a NaN of its score, which comes before all numbers; so does the sum of opposite infinities.
+/// Keeps only the candidates of the best groups. A NaN in a group is its first candidate and makes its score NaN, which
+/// precedes all numbers; so does the sum of opposite infinities. Call with all threads of the block.
 __device__ __forceinline__ void strike_groups(const RouteTask& task, const RoutePlan& plan, const RouteMemory& memory) {
   for (uint32_t group = gpu::thread_index(); group < task.groups; group += gpu::block_threads()) {
     const uint32_t* keys = memory.candidate.keys + group * plan.kept;
@@ -195,7 +194,7 @@ __device__ __forceinline__ void strike_groups(const RouteTask& task, const Route
     const bool takes_two = task.group_score == GroupScore::top2_sum && plan.chunk > 1;
     memory.group_keys[group] = order_of(takes_two ? first + value_of(keys[1]) : first);
   }
-  gpu::block_barrier();  // the groups' scores are there
+  gpu::block_barrier();  // the groups' scores are stored
   const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
   for (uint32_t group = gpu::warp_index(); group < task.groups; group += warps) {
     const uint32_t key = memory.group_keys[group];
@@ -205,10 +204,10 @@ __device__ __forceinline__ void strike_groups(const RouteTask& task, const Route
       keys[slot] = 0;
     if (is_kept && key == kOrderOfNan && gpu::lane_index() == 0) keys[0] = kOrderOfNan;
   }
-  gpu::block_barrier();  // what is left is known
+  gpu::block_barrier();  // the remaining candidates are final
 }
 
-/// std::max and std::min, which say what becomes of NaN.
+/// std::max and std::min, including their treatment of NaN.
 __device__ __forceinline__ float larger_of(float a, float b) {
   return a < b ? b : a;
 }
@@ -226,8 +225,8 @@ __device__ __forceinline__ float score_of_group(const uint32_t* keys, uint32_t s
   return how == GroupScore::top2_sum && size > 1 ? first + second : first;
 }
 
-/// The place of the largest value, the lowest of equals; nothing is larger than a NaN, and a NaN larger than nothing.
-/// Its key becomes 0, and it is not found again.
+/// Index of the largest value, the lowest among equals; nothing is larger than a NaN, and a NaN is not larger than
+/// anything. Sets its key to 0, so that it is not found again.
 __device__ __forceinline__ uint32_t take_largest(uint32_t* keys, uint32_t count) {
   uint32_t best = count;
   for (uint32_t i = 0; i < count; ++i) {
@@ -237,7 +236,7 @@ __device__ __forceinline__ uint32_t take_largest(uint32_t* keys, uint32_t count)
   return best;
 }
 
-/// One thread: as on the CPU. NaN has no rank: what is chosen depends on what was chosen before.
+/// One thread, as on the CPU. With NaN there is no rank: each choice depends on the earlier ones.
 __device__ __forceinline__ void choose_one_by_one(const RouteTask& task, const RoutePlan& plan,
                                                   const RouteMemory& memory, uint32_t* ids) {
   if (plan.has_groups) {
@@ -256,17 +255,17 @@ __device__ __forceinline__ void choose_one_by_one(const RouteTask& task, const R
   }
 }
 
-/// One row; every thread of the block takes part.
+/// Routes one row. Call with every thread of the block.
 __device__ inline void route_row(const RouteTask& task, const RoutePlan& plan, uint64_t row) {
   const RouteMemory memory = lay_out(task, plan);
   float* logits = task.logits + row * task.experts;
   uint32_t* ids = task.ids + row * task.top_k;
   const Softmax softmax =
       task.score == ScoreFunction::softmax ? find_softmax(logits, task.experts, memory.of_warps) : Softmax{};
-  if (task.score == ScoreFunction::softmax) gpu::block_barrier();  // all have read logits that become scores
+  if (task.score == ScoreFunction::softmax) gpu::block_barrier();  // logits have been read
   for (uint32_t chunk = gpu::warp_index(); chunk < plan.chunks; chunk += gpu::block_threads() / gpu::kWarpThreads)
     rank_chunk(task, plan, memory, softmax, logits, chunk);
-  gpu::block_barrier();  // candidates are there
+  gpu::block_barrier();  // the candidates are stored
   if (plan.has_groups) strike_groups(task, plan, memory);
   for (uint32_t i = gpu::thread_index(); i < plan.choices; i += gpu::block_threads()) {
     const uint32_t key = memory.candidate.keys[i];
@@ -278,10 +277,10 @@ __device__ inline void route_row(const RouteTask& task, const RoutePlan& plan, u
     ids[slot] = id;
     memory.chosen[slot] = memory.scores[id];
   }
-  gpu::block_barrier();  // the chosen scores are there
+  gpu::block_barrier();  // the chosen scores are stored
   if (*memory.has_nan != 0) {
     if (gpu::thread_index() == 0) choose_one_by_one(task, plan, memory, ids);
-    gpu::block_barrier();  // others are
+    gpu::block_barrier();  // the new scores are stored
   }
   for (uint32_t slot = gpu::thread_index(); slot < task.top_k; slot += gpu::block_threads()) {
     float sum = 0;
@@ -293,7 +292,7 @@ __device__ inline void route_row(const RouteTask& task, const RoutePlan& plan, u
   }
 }
 
-/// Before a launch waits for the one before it: the bias, which nothing computes, comes to the second-level cache.
+/// Prefetches the bias, which no launch computes, into the L2 cache, before a launch waits for the previous one.
 __device__ __forceinline__ void prefetch_bias(const RouteTask& task) {
   constexpr uint32_t kLine = 128 / sizeof(float);
   if (task.bias == nullptr || gpu::block_index().x != 0) return;
@@ -301,18 +300,18 @@ __device__ __forceinline__ void prefetch_bias(const RouteTask& task) {
     gpu::prefetch(task.bias + i);
 }
 
-/// Behind a product that wrote logits: the launch's last block to be done routes all rows. Every thread of the block
-/// takes part; nobody needs its shared memory any more. `counter`: zero, and zero again when the launch has run.
+/// After a product that wrote logits: the launch's last block to finish routes all rows. Call with every thread of the
+/// block, once its shared memory is no longer needed. `counter`: zero, and zero again when the launch has run.
 __device__ inline void route_last(const RouteTask& task, uint32_t* counter) {
-  auto* is_last = gpu::shared_memory<uint32_t>();  // where of_warps is, which nobody writes before another barrier
+  auto* is_last = gpu::shared_memory<uint32_t>();  // at of_warps, not written before another barrier
   const RoutePlan plan = plan_route(task);
   gpu::block_barrier();  // all of the block's logits are written
   if (gpu::thread_index() == 0) *is_last = gpu::count_up(counter) == gpu::grid_blocks().x - 1 ? 1 : 0;
-  gpu::block_barrier();  // who is last is known, and others' logits can be read
+  gpu::block_barrier();  // is_last is stored, and other blocks' logits are visible
   if (*is_last == 0) return;
   for (uint64_t row = 0; row < task.rows; ++row) {
     route_row(task, plan, row);
-    gpu::block_barrier();  // the row's memory is free for the next
+    gpu::block_barrier();  // the memory is free for the next row
   }
   if (gpu::thread_index() == 0) *counter = 0;
 }

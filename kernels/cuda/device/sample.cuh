@@ -1,6 +1,6 @@
-// What drawing a token is made of: sums of whole numbers, the place of a sum in a list, and the token that arrives
-// first. Weights are whole numbers, so sums know no order. Threads: all lanes of a warp, or all threads of a block,
-// together.
+// Building blocks for drawing a token: sums of integers, the place of a sum in a list, and the first arrival. Weights
+// are integers, so the order of sums does not matter. Threads: call with all lanes of a warp, or all threads of a
+// block.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -11,10 +11,10 @@
 
 namespace dspack::kernels::cuda::device {
 
-inline constexpr unsigned kSampleWarps = 8;  // of every block
+inline constexpr unsigned kSampleWarps = 8;  // warps per block
 inline constexpr unsigned kSampleThreads = kSampleWarps * gpu::kWarpThreads;
 
-// Sums of whole 64-bit numbers over a warp and a block.
+// Sums of 64-bit integers over a warp and a block.
 
 __device__ __forceinline__ uint64_t shuffle_wide(uint64_t value, unsigned lane) {
   const uint32_t low = gpu::shuffle(static_cast<uint32_t>(value), lane);
@@ -22,7 +22,7 @@ __device__ __forceinline__ uint64_t shuffle_wide(uint64_t value, unsigned lane) 
   return uint64_t{high} << 32U | low;
 }
 
-/// In every lane.
+/// The sum over all lanes, in every lane.
 __device__ __forceinline__ uint64_t sum_of_warp(uint64_t value) {
 #pragma unroll
   for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
@@ -30,7 +30,7 @@ __device__ __forceinline__ uint64_t sum_of_warp(uint64_t value) {
   return value;
 }
 
-/// Of the lanes up to this one.
+/// Inclusive prefix sum over lanes.
 __device__ __forceinline__ uint64_t sum_so_far(uint64_t value) {
 #pragma unroll
   for (unsigned apart = 1; apart < gpu::kWarpThreads; apart *= 2) {
@@ -40,12 +40,12 @@ __device__ __forceinline__ uint64_t sum_so_far(uint64_t value) {
   return value;
 }
 
-/// In every thread; `of_warps` has a place for each warp.
+/// The sum over all threads, in every thread; `of_warps` has a place for each warp.
 __device__ __forceinline__ uint64_t sum_of_block(uint64_t value, uint64_t* of_warps) {
   value = sum_of_warp(value);
-  gpu::block_barrier();  // an earlier sum has been read
+  gpu::block_barrier();  // the previous sum has been read
   if (gpu::lane_index() == 0) of_warps[gpu::warp_index()] = value;
-  gpu::block_barrier();  // the warps' sums are there
+  gpu::block_barrier();  // the warps' sums are stored
   uint64_t sum = 0;
 #pragma unroll
   for (unsigned warp = 0; warp < kSampleWarps; ++warp)
@@ -58,7 +58,7 @@ __device__ __forceinline__ uint64_t sum_of_block(uint64_t value, uint64_t* of_wa
 inline constexpr unsigned kBucketsOfThread = kSampleBuckets / kSampleThreads;
 static_assert(kBucketsOfThread * kSampleThreads == kSampleBuckets);
 
-/// Sums of what the buckets before each have, and at the end of all.
+/// Sums over the buckets before each one; the last element is the total.
 using Before = uint64_t[kSampleBuckets + 1];
 
 template <class Number>
@@ -73,9 +73,9 @@ __device__ __forceinline__ void add_up(const Number* of_buckets, Before& before,
   for (unsigned i = 0; i < kBucketsOfThread; ++i)
     sum += mine[i];
   const uint64_t so_far = sum_so_far(sum);
-  gpu::block_barrier();  // earlier sums have been read
+  gpu::block_barrier();  // the previous sums have been read
   if (gpu::lane_index() == gpu::kWarpThreads - 1) of_warps[gpu::warp_index()] = so_far;
-  gpu::block_barrier();  // the warps' sums are there
+  gpu::block_barrier();  // the warps' sums are stored
   uint64_t at = so_far - sum;
   for (unsigned warp = 0; warp < gpu::warp_index(); ++warp)
     at += of_warps[warp];
@@ -85,28 +85,28 @@ __device__ __forceinline__ void add_up(const Number* of_buckets, Before& before,
     at += mine[i];
   }
   if (gpu::thread_index() == kSampleThreads - 1) before[kSampleBuckets] = at;
-  gpu::block_barrier();  // all sums are there
+  gpu::block_barrier();  // all sums are stored
 }
 
-/// The bucket that reaches beyond `place`, which is below the sum of all. `found`: a word of shared memory.
+/// The bucket at which the cumulative sum exceeds `place`, which is below the total. `found`: a word of shared memory.
 __device__ __forceinline__ uint32_t bucket_at(const Before& before, uint64_t place, uint32_t* found) {
-  gpu::block_barrier();  // an earlier one has been read
+  gpu::block_barrier();  // the previous result has been read
 #pragma unroll
   for (unsigned i = 0; i < kBucketsOfThread; ++i) {
     const unsigned bucket = gpu::thread_index() + i * kSampleThreads;
     if (before[bucket] <= place && place < before[bucket + 1]) *found = bucket;
   }
-  gpu::block_barrier();  // it is known
+  gpu::block_barrier();  // the result is stored
   return *found;
 }
 
-// Where in a list sorted by key, the highest first, the sum of weights reaches beyond a place, found without sorting:
-// digit by digit of the keys, from sums by digit.
+// Finds, without sorting, the entry of a list in descending order of keys at which the cumulative weight exceeds a
+// place: digit by digit of the keys, from sums by digit.
 
 inline constexpr unsigned kDigitBits = 8;
 inline constexpr unsigned kDigits = 1U << kDigitBits;
 
-/// Shared memory of a block. A sum is two words, since hardware adds no longer ones there.
+/// Shared memory of a block. A sum is two words, since hardware has no wider atomic addition there.
 struct SelectMemory {
   uint32_t low[kDigits];
   uint32_t high[kDigits];
@@ -116,13 +116,13 @@ struct SelectMemory {
   uint32_t digit;
 };
 
-/// Of an entry; no weight: it takes no part.
+/// Key and weight of an entry; entries of weight 0 are ignored.
 struct Weighed {
   uint32_t key = 0;
   uint64_t weight = 0;
 };
 
-/// `place`: what is left of it after all that has a higher key.
+/// `place`: relative to the entries of this key.
 struct Selected {
   uint32_t key = 0;
   uint64_t place = 0;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void add_to_digit(SelectMemory& memory, uint32_t digi
   if (high != 0) gpu::add_together(memory.high + digit, high);
 }
 
-/// One warp: in which digit, the highest first, the place lies.
+/// Finds the digit, from the highest, that contains the place. Call with one warp.
 __device__ __forceinline__ void find_digit(SelectMemory& memory, uint64_t place) {
   constexpr unsigned kOfLane = kDigits / gpu::kWarpThreads;
   const unsigned highest = kDigits - 1 - gpu::lane_index() * kOfLane;
@@ -161,7 +161,7 @@ __device__ __forceinline__ void find_digit(SelectMemory& memory, uint64_t place)
   }
 }
 
-/// Whether the keys that take part differ, and where: digits from this bit on are the same, and `highest` has them.
+/// The range in which the participating keys differ: digits from bit `bits` on are those of `highest`.
 struct KeySpan {
   unsigned bits = 0;
   uint32_t highest = 0;
@@ -170,12 +170,12 @@ struct KeySpan {
 __device__ __forceinline__ KeySpan span_of_block(SelectMemory& memory, uint32_t lowest, uint32_t highest) {
   lowest = gpu::smallest_of_warp(lowest);
   highest = gpu::largest_of_warp(highest);
-  gpu::block_barrier();  // earlier ones have been read
+  gpu::block_barrier();  // the previous ones have been read
   if (gpu::lane_index() == 0) {
     memory.lowest[gpu::warp_index()] = lowest;
     memory.highest[gpu::warp_index()] = highest;
   }
-  gpu::block_barrier();  // the warps' are there
+  gpu::block_barrier();  // the warps' values are stored
 #pragma unroll
   for (unsigned warp = 0; warp < kSampleWarps; ++warp) {
     lowest = memory.lowest[warp] < lowest ? memory.lowest[warp] : lowest;
@@ -187,7 +187,7 @@ __device__ __forceinline__ KeySpan span_of_block(SelectMemory& memory, uint32_t 
   return span;
 }
 
-/// Among entries [begin, end), of which weigh(i) is what it says. `place` is below the sum of their weights.
+/// Selects among entries [begin, end), with keys and weights weigh(i). `place` is below the sum of their weights.
 template <class Weigh>
 __device__ __forceinline__ Selected select_at(SelectMemory& memory, uint32_t begin, uint32_t end, uint64_t place,
                                               Weigh weigh) {
@@ -212,16 +212,16 @@ __device__ __forceinline__ Selected select_at(SelectMemory& memory, uint32_t beg
   while (shift > 0) {
     memory.low[gpu::thread_index()] = 0;
     memory.high[gpu::thread_index()] = 0;
-    gpu::block_barrier();  // the sums are empty
+    gpu::block_barrier();  // the sums are zero
     const uint64_t known = uint64_t{prefix} >> shift;
     shift -= kDigitBits;
     for_each([&](const Weighed& one) {
       if (uint64_t{one.key} >> (shift + kDigitBits) == known)
         add_to_digit(memory, one.key >> shift & (kDigits - 1), one.weight);
     });
-    gpu::block_barrier();  // they are complete
+    gpu::block_barrier();  // the sums are complete
     if (gpu::warp_index() == 0) find_digit(memory, place);
-    gpu::block_barrier();  // the digit is known
+    gpu::block_barrier();  // the digit is stored
     prefix |= memory.digit << shift;
     place = memory.place;
   }
@@ -229,9 +229,9 @@ __device__ __forceinline__ Selected select_at(SelectMemory& memory, uint32_t beg
 }
 static_assert(kDigits == kSampleThreads, "a thread empties one sum");
 
-// The token that arrives first.
+// The first arrival.
 
-/// Of all lanes, in every lane.
+/// The first arrival over all lanes, in every lane.
 __device__ __forceinline__ Arrival first_of_warp(Arrival mine) {
 #pragma unroll
   for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2) {
@@ -241,12 +241,12 @@ __device__ __forceinline__ Arrival first_of_warp(Arrival mine) {
   return mine;
 }
 
-/// In every thread; `of_warps` has a place for each warp.
+/// The first arrival over all threads, in every thread; `of_warps` has a place for each warp.
 __device__ __forceinline__ Arrival first_of_block(Arrival mine, Arrival* of_warps) {
   mine = first_of_warp(mine);
-  gpu::block_barrier();  // earlier ones have been read
+  gpu::block_barrier();  // the previous ones have been read
   if (gpu::lane_index() == 0) of_warps[gpu::warp_index()] = mine;
-  gpu::block_barrier();  // the warps' are there
+  gpu::block_barrier();  // the warps' first are stored
 #pragma unroll
   for (unsigned warp = 0; warp < kSampleWarps; ++warp)
     if (is_before(of_warps[warp], mine)) mine = of_warps[warp];

@@ -10,18 +10,18 @@
 
 namespace dspack::kernels::cuda::device {
 
-/// The row of scales that belongs to a matrix row, where they are FP32 as they stand; null: none.
+/// The row of scales of a matrix row, for plain FP32 scales; null: none.
 __device__ __forceinline__ const float* scales_of(const Matrix& matrix, uint32_t row) {
   const auto* scales = static_cast<const float*>(matrix.planes[kScales]);
   if (scales == nullptr) return nullptr;
   return scales + uint64_t{row / matrix.block_out} * ((matrix.in - 1) / matrix.block_in + 1);
 }
 
-/// Where the scales of each row of matrices of one form begin. A division by a number that is known when a kernel runs
-/// takes some hundred cycles, so this is made once, while the first weights are on their way.
+/// Offsets of the scales of each row, for matrices of one form. A division by a number that is only known at run time
+/// takes some hundred cycles, so this is computed once, while the first weights are in flight.
 struct ScaleRows {
   uint32_t blocks_a_row = 0;
-  uint32_t block_out = 0;   // 0: there are no scales
+  uint32_t block_out = 0;   // 0: no scales
   uint32_t reciprocal = 0;  // (2^32 - 1) / block_out, rounded down
 
   __device__ __forceinline__ explicit ScaleRows(const Matrix& form) {
@@ -30,23 +30,23 @@ struct ScaleRows {
     block_out = form.block_out;
     reciprocal = 0xffffffffU / block_out;
   }
-  /// Which row of scales belongs to a matrix row.
+  /// The row of scales that belongs to a matrix row.
   __device__ __forceinline__ uint32_t block_of(uint32_t row) const {
-    // With a reciprocal that is too small by at most one, the quotient is right or one less.
+    // The reciprocal is too small by at most one, so the quotient is right or one less.
     auto block = static_cast<uint32_t>(uint64_t{row} * reciprocal >> 32U);
     if (block_out > 0 && row - block * block_out >= block_out) ++block;
     return block;
   }
-  /// The first scale of a row: its index among those of the matrix.
+  /// Index in the matrix of a row's first scale.
   __device__ __forceinline__ uint64_t first_of(uint32_t row) const { return uint64_t{block_of(row)} * blocks_a_row; }
 };
 
-/// 2^(code - 127): the exponent field, but for the code 0, whose value is subnormal, and 255, which is NaN.
+/// 2^(code - 127): the code is the exponent field, except code 0, whose value is subnormal, and 255, which is NaN.
 __device__ __forceinline__ float decode_e8m0(uint32_t code) {
   return gpu::bits_to_float(code == 0 ? 0x00400000U : code == 255 ? 0x7fc00000U : code << 23U);
 }
 
-/// Scale `index` of a matrix, however it is stored.
+/// Scale `index` of a matrix, in any storage form.
 __device__ __forceinline__ float decode_scale(const Matrix& matrix, uint64_t index) {
   const void* scales = matrix.planes[kScales];
   float value = 0;
@@ -66,13 +66,12 @@ __device__ __forceinline__ float decode_scale(const Matrix& matrix, uint64_t ind
   return matrix.global == GlobalScale::times ? value * global : value / global;
 }
 
-/// Zero point `index` of a matrix that has such.
+/// Zero point `index` of a matrix that has zero points.
 __device__ __forceinline__ float decode_zero(const Matrix& matrix, uint64_t index) {
   return static_cast<float>(static_cast<const uint8_t*>(matrix.planes[kZeros])[index]);
 }
 
-/// The scales of one matrix row, by block. Only packed codes have scales that are not FP32 as they stand
-/// (check_weight).
+/// The scales of one matrix row, by block. Only packed codes have scales other than plain FP32 (check_weight).
 template <bool kPacked>
 struct RowScales {
   const float* scales;
@@ -102,7 +101,7 @@ struct RowScales<true> {
     return decode_zero(matrix, first + block);
   }
 };
-/// Of weights that have none.
+/// For weights without scales.
 struct NoScales {
   __device__ __forceinline__ void take(const Matrix& /*matrix*/, uint32_t /*row*/) {}
   __device__ __forceinline__ float at(const Matrix& /*matrix*/, uint32_t /*block*/) const { return 1.0F; }

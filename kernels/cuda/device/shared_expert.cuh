@@ -1,5 +1,5 @@
-// A gated MLP that every token passes through, in the launch of the routed experts: exact products, with the bits that
-// linear_exact gives, since a matrix row is shared by as many warps.
+// A gated MLP that every token passes through, in the launch of the routed experts: exact products with the bits of
+// linear_exact, since a matrix row is shared by the same number of warps.
 #pragma once
 
 #include "kernels/cuda/device/dot.cuh"
@@ -7,11 +7,11 @@
 
 namespace dspack::kernels::cuda::device {
 
-inline constexpr unsigned kExactWarps = 8;       // of a block
+inline constexpr unsigned kExactWarps = 8;       // warps per block
 inline constexpr unsigned kExactRowsOfWarp = 2;  // matrix rows that a warp multiplies at once
 inline constexpr unsigned kExactRowsOfBlock = kExactWarps * kExactRowsOfWarp;
 
-/// Writes the outputs of a turn of rows: the sums of the warps that share them, in their order.
+/// Writes the outputs of a turn of rows: the sums of the warps that share them, in order.
 template <class Product, unsigned kTokens>
 __device__ __forceinline__ void finish_shared_rows(const SharedProduct& task, uint32_t first_row,
                                                    const float (&totals)[Product::kMatrices][kExactRowsOfWarp][kTokens],
@@ -30,7 +30,7 @@ __device__ __forceinline__ void finish_shared_rows(const SharedProduct& task, ui
       }
     }
   }
-  gpu::block_barrier();  // the totals of all warps are written before one of them reads them
+  gpu::block_barrier();  // all totals are written before they are read
   if (gpu::warp_index() % task.warps_a_row == 0 && gpu::lane_index() < kExactRowsOfWarp * kTokens) {
     const unsigned row = gpu::lane_index() / kTokens;
     const unsigned token = gpu::lane_index() % kTokens;
@@ -45,26 +45,26 @@ __device__ __forceinline__ void finish_shared_rows(const SharedProduct& task, ui
     if (first_row + row < task.matrices[0].out && token < task.tokens)
       task.y.data[token * task.y.stride + first_row + row] = Product::finish(sums);
   }
-  gpu::block_barrier();  // and are read before the next rows' are written
+  gpu::block_barrier();  // all totals are read before the next rows' are written
 }
 
-/// The groups of kExactRowsOfBlock rows that a block takes, which its warps go through kExactRowsOfWarp at a time, some
-/// of them together.
+/// The groups of kExactRowsOfBlock rows that a block takes. Its warps take kExactRowsOfWarp rows at a time, some warps
+/// together.
 template <class Stored, unsigned kMatrices>
 struct SharedRows {
   const Matrix (&matrices)[kMatrices];
-  uint32_t group;  // of the next turn
-  uint32_t step;   // to the next group
+  uint32_t group;  // group of the next turn
+  uint32_t step;   // distance to the next group
   uint32_t warps_a_row;
-  uint32_t turn = 0;  // of the group
+  uint32_t turn = 0;  // turn within the group
 
   [[nodiscard]] __device__ __forceinline__ bool has_more() const { return group * kExactRowsOfBlock < matrices[0].out; }
-  /// The warp's first row of the turn, which may lie behind the last one.
+  /// The warp's first row of the turn, possibly beyond the last row.
   [[nodiscard]] __device__ __forceinline__ uint32_t first_row() const {
     return group * kExactRowsOfBlock + turn * (kExactRowsOfBlock / warps_a_row) +
            gpu::warp_index() / warps_a_row * kExactRowsOfWarp;
   }
-  /// Behind the last row: it, computed and not to be stored.
+  /// Rows beyond the last repeat it; they are computed but not stored.
   __device__ __forceinline__ void find(uint32_t (&rows)[kExactRowsOfWarp]) const {
     const uint32_t out = matrices[0].out;
 #pragma unroll
@@ -92,8 +92,8 @@ struct SharedRows {
   }
 };
 
-/// A block's groups of rows, for all tokens. kPieces: that a lane has under way. before_inputs: as of a tile of routed
-/// experts.
+/// Multiplies a block's groups of rows, for all tokens. kPieces: pieces that a lane has in flight. before_inputs: as
+/// for a tile of routed experts.
 template <class Product, class Stored, unsigned kTokens, unsigned kPieces, class BeforeInputs>
 __device__ void multiply_shared(const SharedProduct& task, const RowTurns& turns, const BeforeInputs& before_inputs) {
   constexpr unsigned kMatrices = Product::kMatrices;

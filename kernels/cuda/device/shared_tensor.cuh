@@ -1,10 +1,10 @@
-// A gated MLP that every token passes through, in the launch of the routed experts on tensor cores: with the bits that
-// linear_tensor gives, since the columns of 16 matrix rows are divided into as many parts. A block has fewer warps than
-// that one's, so that a warp may sum two of the parts, by turns.
+// A gated MLP that every token passes through, in the launch of the routed experts on tensor cores: with the bits of
+// linear_tensor, since the columns of 16 matrix rows are divided into the same number of parts. A block has fewer warps
+// than there, so a warp may sum two parts in turn.
 //
 // Shared memory of a block that runs all steps for few tokens, routed or shared:
 //
-//   0                what the threads tell each other (experts.cuh)
+//   0                words shared by the block's threads (experts.cuh)
 //   kFewRingsAt      a ring of weights for each warp (tile_stream.cuh)
 //   kFewInputsAt     staged inputs; after them the parts' sums
 #pragma once
@@ -15,9 +15,9 @@
 namespace dspack::kernels::cuda::device {
 
 inline constexpr unsigned kSharedTensorWarps = expert_tensor_warps(TensorTokens::few);
-inline constexpr unsigned kMostPartsOfWarp = 8 / kSharedTensorWarps;  // linear_tensor has 8 parts at most
+inline constexpr unsigned kMostPartsOfWarp = 8 / kSharedTensorWarps;  // linear_tensor has at most 8 parts
 
-/// Row tiles that a warp's ring holds: steps of one, or half as many of two at a time. Of three blocks 144 KiB.
+/// Row tiles in a warp's ring: steps of one tile, or half as many of two. 144 KiB for three blocks.
 inline constexpr unsigned kFewTilesInRing = 6;
 inline constexpr unsigned kFewRingBytes = kTileStreamBytes<1, kFewTilesInRing>;
 inline constexpr unsigned kFewRingsAt = 128;
@@ -28,14 +28,14 @@ __device__ __forceinline__ unsigned char* few_ring_of_warp() {
   return gpu::shared_memory<unsigned char>() + kFewRingsAt + gpu::warp_index() * kFewRingBytes;
 }
 
-/// Bytes of the staged inputs, behind which the parts' sums lie.
+/// Bytes of the staged inputs; the parts' sums follow.
 __host__ __device__ inline uint32_t shared_tensor_inputs(uint32_t tokens, uint32_t staged) {
   const uint32_t row = staged * 2 + kRowPadding + staged / kRoundedBlock * 4;
   return (tokens * row + 15) / 16 * 16;
 }
 
-inline constexpr unsigned kSharedValues = 4;  // of a lane for one part of a row tile
-/// Matrix rows of a row tile.
+inline constexpr unsigned kSharedValues = 4;  // values per lane for one part of a row tile
+/// Matrix rows in a row tile.
 template <class Product>
 inline constexpr uint32_t kRowsOfTile = kTileRows / Product::kMatrices;
 
@@ -50,7 +50,7 @@ struct SharedTensorTile {
   float* sums;       // [row tiles at once, parts, kSharedValues, 32 lanes], after the inputs
   unsigned sharing;  // warps that share a row tile
 
-  /// The row tile from `first_row` on, as far as this warp sums it.
+  /// Multiplies this warp's parts of the row tile from `first_row` on.
   template <class Stream>
   __device__ __forceinline__ void multiply(uint32_t first_row, Stream& stream, bool& is_staged,
                                            Sums (&totals)[kMostPartsOfWarp]) const {
@@ -61,9 +61,9 @@ struct SharedTensorTile {
     auto ahead = rows.first_scales(matrices, block_of, first_column(), columns_of_turn());
     for (uint32_t first = 0; first < in; first += inputs.columns) {
       if (!is_staged) {
-        gpu::block_barrier();  // every warp is done with what was there before
+        gpu::block_barrier();  // every warp has finished the previous inputs
         inputs.template stage<kFp8, false>(task.rounded, first, task.tokens, [](uint32_t token) { return token; });
-        gpu::block_barrier();  // the inputs are there
+        gpu::block_barrier();  // the inputs are staged
         is_staged = in <= inputs.columns;
       }
       const ColumnRange range{.staged_first = first,
@@ -82,7 +82,7 @@ struct SharedTensorTile {
   }
   __device__ __forceinline__ uint32_t columns_of_turn() const { return sharing * kStepColumns<Stored>; }
 
-  /// Adds the parts up in their order and stores what comes of them.
+  /// Adds the parts in order and stores the outputs.
   __device__ __forceinline__ void finish(uint32_t first_row, Sums (&totals)[kMostPartsOfWarp]) const {
     const unsigned own = gpu::warp_index() % sharing;
     const unsigned first_part = gpu::warp_index() / sharing * task.warps_a_row;
@@ -97,14 +97,14 @@ struct SharedTensorTile {
       for (unsigned value = 0; value < kSharedValues; ++value)
         place(part, value) = totals[i][0][0][value];
     }
-    gpu::block_barrier();  // all parts are there
+    gpu::block_barrier();  // all parts are stored
     for (unsigned part = 1; own == 0 && part < task.warps_a_row; ++part) {
 #pragma unroll
       for (unsigned value = 0; value < kSharedValues; ++value)
         totals[0][0][0][value] += place(part, value);
     }
     if (own == 0) store(first_row, totals[0]);
-    gpu::block_barrier();  // and have been read before those of the next rows come
+    gpu::block_barrier();  // all parts have been read before the next rows' are stored
   }
 
   __device__ __forceinline__ void store(uint32_t first_row, const Sums& total) const {
@@ -122,8 +122,8 @@ struct SharedTensorTile {
   }
 };
 
-/// A block's groups of `rows_of_group` rows, for all tokens. before_inputs: what must be done before inputs can be
-/// read; weights have been asked for by then.
+/// Multiplies a block's groups of `rows_of_group` rows, for all tokens. before_inputs: called before inputs are read,
+/// after the first weights have been requested.
 template <class Product, class Stored, bool kFp8, class BeforeInputs>
 __device__ void multiply_shared_tensor(const SharedProduct& task, const RowTurns& turns, uint32_t rows_of_group,
                                        const BeforeInputs& before_inputs) {

@@ -1,9 +1,9 @@
-// A block of the first kernel of attention on tensor cores: some queries through the positions of one split, a tile of
-// keys at a time. How keys come to shared memory: tensor_keys.cuh; the products: tensor_products.cuh.
+// A block of the first kernel of attention on tensor cores: takes some queries through the positions of one split, a
+// tile of keys at a time. Loading of keys: tensor_keys.cuh; the products: tensor_products.cuh.
 //
-//   scores  [queries, positions] = queries . keys     warps: (16 queries) x (a part of the positions, or of the
-//   columns) softmax in FP32; weights rounded to BF16, or split -> shared memory values  [queries, 512] += weights .
-//   keys          warps: (32 or 16 queries) x (128 of the 512 columns), in registers
+//   scores  [queries, positions] = queries . keys   warps: (16 queries) x (a part of the positions, or of the columns)
+//           softmax in FP32; weights rounded to BF16, or split -> shared memory
+//   values  [queries, 512] += weights . keys        warps: (32 or 16 queries) x (128 of the 512 columns), in registers
 //
 // The values are columns of the same tile, read transposed.
 #pragma once
@@ -14,9 +14,9 @@
 
 namespace dspack::kernels::cuda::device {
 
-/// The two queries whose scores a lane has: rows lane / 4 and lane / 4 + 8 of its tile. Alike in all parts but for the
-/// sums, which are those of the lane's own columns, one for each quarter of a tile's positions: however many of these a
-/// part has, the order of a row's sum is one.
+/// State of the two queries whose scores a lane has: rows lane / 4 and lane / 4 + 8 of its tile. The same in all parts,
+/// except the sums, which are over the lane's own columns, one for each quarter of a tile's positions: so the order of
+/// a row's sum does not depend on the number of quarters per part.
 template <unsigned kSums>
 struct TensorSoftmax {
   PositionRange range[2];
@@ -24,7 +24,7 @@ struct TensorSoftmax {
   float sums[2][kSums];
 };
 
-/// Hides what a query does not see, and finds the maximum of each query in this warp's part.
+/// Masks the positions that a query does not see, and finds the maximum of each query in this warp's part.
 template <unsigned kTiles, unsigned kSums>
 __device__ __forceinline__ void scale_and_hide(float (&scores)[kTiles][4], const TensorSoftmax<kSums>& softmax,
                                                float scale, uint32_t first_position, float (&maxima)[2]) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void scale_and_hide(float (&scores)[kTiles][4], const
   }
 }
 
-/// Scores become weights relative to the new maximum, in shared memory; returns the factors of what came before.
+/// Turns scores into weights relative to the new maximum, in shared memory; returns the factors for the earlier sums.
 template <class L>
 __device__ __forceinline__ void weigh(const float (&scores)[L::kScoreTiles][4], const float (&maxima)[2],
                                       uint32_t query_row, uint32_t first_column, unsigned char* weights,
@@ -57,7 +57,7 @@ __device__ __forceinline__ void weigh(const float (&scores)[L::kScoreTiles][4], 
 #pragma unroll
   for (unsigned half = 0; half < 2; ++half) {
     const uint32_t row = query_row + lane / 4 + half * 8;
-    // Nothing seen yet: weights and factor are exp of minus infinity, 0.
+    // If nothing has been seen yet, weights and factor are exp of minus infinity, 0.
     const float base = maxima[half] == minus_infinity() ? 0.0F : maxima[half];
     factors[half] = gpu::exponential(softmax.maximum[half] - base);
     softmax.maximum[half] = maxima[half];
@@ -106,7 +106,7 @@ __device__ __forceinline__ void store_values(const AttendRun& run, const BlockQu
   }
 }
 
-/// The statistics of every query: the sums of its lanes, then of each quarter of a tile's positions in their order.
+/// Stores the statistics of every query: sums over lanes, then over the quarters of a tile's positions in order.
 template <class L>
 __device__ __forceinline__ void store_stats(const AttendRun& run, const BlockQueries& queries, uint32_t split,
                                             uint32_t query_row, uint32_t part, const TensorSoftmax<L::kSums>& softmax,
@@ -125,7 +125,7 @@ __device__ __forceinline__ void store_stats(const AttendRun& run, const BlockQue
     }
     if (lane % 4 == 0 && part == 0) shared.factors[row] = softmax.maximum[half];
   }
-  gpu::block_barrier();  // sums of all parts and maxima are there
+  gpu::block_barrier();  // sums of all parts and maxima are stored
   const uint32_t row = gpu::thread_index();
   if (row >= L::kTile.queries || queries.first + row >= queries.end) return;
   float sum = 0;
@@ -147,10 +147,10 @@ __device__ __forceinline__ void attend_block(const AttendRun& run, uint32_t grou
   const TensorShared shared = tensor_shared<L>();
   const unsigned warp = gpu::warp_index();
   const unsigned lane = gpu::lane_index();
-  const uint32_t query_row = warp % L::kQueryTiles * 16;  // scores
+  const uint32_t query_row = warp % L::kQueryTiles * 16;  // for scores
   const uint32_t part = warp / L::kQueryTiles;
   const uint32_t part_column = part * (L::kTile.positions / L::kParts);
-  const uint32_t value_row = warp / kColumnWarps * (L::kValueQueryTiles * 16);  // values
+  const uint32_t value_row = warp / kColumnWarps * (L::kValueQueryTiles * 16);  // for values
   const uint32_t column = warp % kColumnWarps * kColumnsOfWarp;
   TensorSoftmax<L::kSums> softmax;
 #pragma unroll
@@ -164,7 +164,7 @@ __device__ __forceinline__ void attend_block(const AttendRun& run, uint32_t grou
   float values[L::kValueQueryTiles][kColumnsOfWarp / 8][4] = {};
   const PositionMap map(run, queries.first);
   KeyTiles<Keys, L::kTile.stages> tiles(run, map, block.end, shared.keys);
-  tiles.start(block.begin);  // the keys are on their way while queries are rounded or split
+  tiles.start(block.begin);  // the keys are copied while queries are rounded or split
   load_tensor_queries<L::kTile.queries, L::kTile.terms, L::kThreads>(run, queries, shared.queries);
   constexpr uint32_t kPositions = L::kTile.positions;
   constexpr bool kIsSplit = L::kTile.terms > 1;
@@ -183,7 +183,7 @@ __device__ __forceinline__ void attend_block(const AttendRun& run, uint32_t grou
     for (unsigned half = 0; half < 2; ++half) {
       if (lane % 4 == 0) shared.maxima[part * L::kTile.queries + query_row + lane / 4 + half * 8] = maxima[half];
     }
-    gpu::block_barrier();  // the maxima of all parts are there
+    gpu::block_barrier();  // the maxima of all parts are stored
     float factors[2];
 #pragma unroll
     for (unsigned half = 0; half < 2; ++half) {
@@ -197,7 +197,7 @@ __device__ __forceinline__ void attend_block(const AttendRun& run, uint32_t grou
       shared.factors[query_row + lane / 4] = factors[0];
       shared.factors[query_row + lane / 4 + 8] = factors[1];
     }
-    gpu::block_barrier();  // weights and factors are there
+    gpu::block_barrier();  // weights and factors are stored
     if (column >= run.latent_dim) continue;
     if constexpr (kIsSplit) {
       add_split_values<L>(shared, keys, value_row, column, values);

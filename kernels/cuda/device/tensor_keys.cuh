@@ -1,9 +1,9 @@
-// The operands of attention on tensor cores in shared memory: rows of queries, keys and weights in BF16, and how
-// queries get there, rounded or split into terms, and keys from each way in which a cache is stored.
+// Operands of attention on tensor cores in shared memory: rows of queries, keys and weights in BF16. Loads queries,
+// rounded or split into terms, and keys from each storage form of a cache.
 //
-// A row begins at a multiple of 128 bytes; its 16-byte pieces are permuted within each 128: piece p of row r lies at
-// p ^ (r % 8). So eight rows at one column (load_tiles) touch all 32 banks once, and so do eight pieces of one row
-// (filling).
+// A row begins at a multiple of 128 bytes; its 16-byte pieces are swizzled within each 128: piece p of row r is at p ^
+// (r % 8). So eight rows at one column (load_tiles) touch all 32 banks once, and so do eight pieces of one row
+// (stores).
 #pragma once
 
 #include "kernels/cuda/device/attend.cuh"
@@ -13,7 +13,7 @@ namespace dspack::kernels::cuda::device {
 
 inline constexpr unsigned kPieceValues = 8;  // BF16 values in 16 bytes
 
-/// Where piece `piece` of row `row` lies.
+/// Byte offset of piece `piece` of row `row`.
 __device__ __forceinline__ uint32_t swizzled(uint32_t row, uint32_t row_bytes, uint32_t piece) {
   return row * row_bytes + (piece ^ (row % 8)) * 16;
 }
@@ -23,8 +23,8 @@ __device__ __forceinline__ uint4 round_piece(const float (&values)[kPieceValues]
                     gpu::floats_to_bf16s(values[4], values[5]), gpu::floats_to_bf16s(values[6], values[7]));
 }
 
-/// Two values as BF16 terms that add up to them, largest first. Three are all 24 bits of an FP32 value: a term rounds
-/// to the nearest 8, so that what it leaves has 8 fewer. One is the value rounded.
+/// Splits two values into BF16 terms that add up to them, largest first. Three terms hold all 24 bits of an FP32 value:
+/// a term rounds to the nearest 8 bits, so the remainder has 8 fewer. One term is the rounded value.
 template <unsigned kTerms>
 __device__ __forceinline__ void split_pair(float low, float high, uint32_t (&terms)[kTerms]) {
 #pragma unroll
@@ -36,8 +36,8 @@ __device__ __forceinline__ void split_pair(float low, float high, uint32_t (&ter
   }
 }
 
-/// Places within 128 bytes of a row: of pieces 0, 2, 4 and 6, or where `odd` is 1 of those after them. What comes 128
-/// bytes further lies at the same places there.
+/// Offsets within 128 bytes of a row, of pieces 0, 2, 4 and 6, or with `odd` = 1 of the pieces after them. Every
+/// further 128 bytes have the same offsets.
 struct Pieces {
   uint32_t at[4];
   __device__ __forceinline__ Pieces(uint32_t row, uint32_t odd) {
@@ -47,16 +47,17 @@ struct Pieces {
   }
 };
 
-/// The queries of a block as terms, [kTerms, kCount, row bytes]; after the last one that one again, whose scores nobody
-/// sees. Some lanes of a warp share a row, and have asked for half of it or all before they store the first.
+/// Loads the queries of a block as terms, [kTerms, kCount, row bytes]; after the last query it repeats that one, whose
+/// scores there are unused. Some lanes of a warp share a row, and request half of it or all before they store the first
+/// piece.
 template <unsigned kCount, unsigned kTerms, unsigned kThreads>
 __device__ __forceinline__ void load_tensor_queries(const AttendRun& run, const BlockQueries& queries,
                                                     unsigned char* to) {
-  constexpr unsigned kLanes = kThreads / kCount;  // of a row: 4 or 8
+  constexpr unsigned kLanes = kThreads / kCount;  // lanes per row: 4 or 8
   constexpr unsigned kRows = gpu::kWarpThreads / kLanes;
-  constexpr unsigned kAhead = 9;  // pieces
+  constexpr unsigned kAhead = 9;  // pieces in flight
   static_assert(kLanes == 4 || kLanes == 8);
-  // Eight lanes that store together have pieces of one row, or of rows four apart: all banks once.
+  // Eight lanes that store together have pieces of one row, or of rows four apart, and so touch all banks once.
   const unsigned group = gpu::lane_index() / kLanes;
   const uint32_t row = gpu::warp_index() * kRows + (kLanes == 4 ? group % 2 * 4 + group / 2 : group);
   const uint32_t last = queries.end - 1;
@@ -106,7 +107,7 @@ __device__ __forceinline__ void load_tensor_queries(const AttendRun& run, const 
   }
 }
 
-/// Where keys go.
+/// A tile of keys in shared memory.
 struct KeyTile {
   unsigned char* rows;
   [[nodiscard]] __device__ __forceinline__ uint4* at(uint32_t row, uint32_t piece) const {
@@ -114,11 +115,11 @@ struct KeyTile {
   }
 };
 
-// Keys of one form: load(run, map, first, end, tile), which every thread of the block calls, brings the keys of
-// kPositions positions from `first` on, zeros from `end` on. row_bytes: of a row of the cache. kStaged: copy brings
-// them, too, but as they are stored, and decode takes them from there.
+// Keys of one storage form: load(run, map, first, end, tile), called by every thread of the block, loads the keys of
+// kPositions positions from `first` on, zeros from `end` on. row_bytes: bytes of a row in the cache. kStaged: copy
+// instead loads them in stored form, and decode decodes them from there.
 
-/// A BF16 cache whose rows begin at multiples of 16 bytes, as it is: eight lanes a row, 128 bytes at a time.
+/// A BF16 cache with 16-byte aligned rows, copied unchanged: eight lanes per row, 128 bytes at a time.
 template <uint32_t kCount>
 struct CopyKeys {
   static constexpr uint32_t kPositions = kCount;
@@ -143,7 +144,7 @@ struct CopyKeys {
   }
 };
 
-/// Any other cache of FP32, BF16 or F16: eight lanes a row, by 16 bytes where rows begin at multiples of these, else
+/// Any other cache of FP32, BF16 or F16: eight lanes per row, 16 bytes at a time if rows are 16-byte aligned, else
 /// value by value.
 template <class Stored>
 struct RoundKeys {
@@ -168,11 +169,11 @@ struct RoundKeys {
 
  private:
   static constexpr unsigned kLanes = 8;
-  static constexpr unsigned kWords = kPieceValues / Stored::kPer16;  // of 16 bytes, in a piece
+  static constexpr unsigned kWords = kPieceValues / Stored::kPer16;  // 16-byte words in a piece
   static constexpr unsigned kTurns = kTensorKeyDim / kPieceValues / kLanes;
-  static constexpr unsigned kAhead = kTurns / 2 + 1;  // pieces under way at once
+  static constexpr unsigned kAhead = kTurns / 2 + 1;  // pieces in flight
 
-  /// The row that begins with element `at` of the cache.
+  /// Rounds the row that begins with element `at` of the cache.
   static __device__ __forceinline__ void round_words(const AttendRun& run, uint64_t at, bool is_there, uint32_t row,
                                                      const KeyTile& tile) {
     const auto* words = static_cast<const uint4*>(run.cache) + at / Stored::kPer16;
@@ -216,7 +217,7 @@ struct RoundKeys {
   }
 };
 
-/// FP8 (kernels/latent_rows.h): values, each a code times its scale in FP32, rounded to BF16; the rotary key as it is.
+/// FP8 (kernels/latent_rows.h): values, code times scale in FP32, are rounded to BF16; the rotary key is unchanged.
 struct Fp8TensorKeys {
   static constexpr uint32_t kPositions = kTensorPositions;
   static constexpr bool kStaged = true;
@@ -230,14 +231,14 @@ struct Fp8TensorKeys {
       return static_cast<const uint8_t*>(run.cache) + map.at(first + row) * run.fp8_row.bytes;
     });
   }
-  /// Rows lie one behind the other in `to`, too. They take no more room than a tile: a scale for 128 values is less
-  /// than the byte that each of them needs less than in BF16.
+  /// Rows are contiguous in `to` as well. They take no more room than a tile: one scale per 128 values is smaller than
+  /// the byte per value that is saved compared to BF16.
   static __device__ __forceinline__ void copy(const AttendRun& run, const PositionMap& map, uint32_t first,
                                               uint32_t end, unsigned char* to) {
     const unsigned warps = gpu::block_threads() / gpu::kWarpThreads;
     const uint32_t bytes = row_bytes(run);
     const uint32_t rows = end - first < kPositions ? end - first : kPositions;
-    if (!map.is_chosen()) {  // so they do in the cache
+    if (!map.is_chosen()) {  // rows are contiguous in the cache
       const uint8_t* from = static_cast<const uint8_t*>(run.cache) + uint64_t{first} * bytes;
 #pragma unroll 4
       for (uint32_t at = gpu::thread_index() * 16; at < rows * bytes; at += gpu::block_threads() * 16)
@@ -256,7 +257,7 @@ struct Fp8TensorKeys {
   }
 
  private:
-  /// The first `count` of a tile's rows, which lie at stored_at(row); the others are zeros. A warp has the codes of
+  /// Decodes the first `count` of a tile's rows, at stored_at(row); the others are zeros. A warp loads the codes of
   /// some rows before it decodes the first; eight lanes copy a row's rotary key.
   template <class StoredAt>
   static __device__ __forceinline__ void decode_rows(const AttendRun& run, uint32_t count, const KeyTile& tile,
@@ -307,7 +308,7 @@ struct Fp8TensorKeys {
       }
       pieces[i] = round_piece(values);
     }
-    // Lanes 0 to 3 of eight write even pieces while the others write odd ones: all banks once.
+    // Lanes 0 to 3 of eight write even pieces while the others write odd ones, so all banks are touched once.
     const uint32_t piece = column / kPieceValues;
     const unsigned odd = gpu::lane_index() / 4 % 2;
     *tile.at(row, piece + odd) = odd == 0 ? pieces[0] : pieces[1];
@@ -315,10 +316,11 @@ struct Fp8TensorKeys {
   }
 };
 
-/// Brings the tiles of a split to shared memory, one after the other. Every thread of the block calls everything.
-///   one stage                 a tile is loaded when it is wanted; the next one comes near while it is used
-///   two stages                the next tile is on its way (copy_async) while one is used
-///   two stages, kStaged       so are the next tile's rows as they are stored, in the second stage
+/// Loads the tiles of a split to shared memory, one after the other. Call every function with every thread of the
+/// block.
+///   one stage                 a tile is loaded when needed; the next one is prefetched to L2 while it is used
+///   two stages                the next tile is copied (copy_async) while one is used
+///   two stages, kStaged       the next tile's rows are copied in stored form, to the second stage
 template <class Keys, unsigned kStages>
 class KeyTiles {
  public:
@@ -329,25 +331,25 @@ class KeyTiles {
     if constexpr (kStages == 2) fetch(first, other_);
   }
 
-  /// The tile at `first`, behind which comes the one at `next`. No thread uses the tile before any more, and all
-  /// threads see this one.
+  /// Returns the tile at `first`; the one after it is at `next`. No thread uses the previous tile any more, and this
+  /// one is visible to all threads.
   __device__ __forceinline__ const unsigned char* take(uint32_t first, uint32_t next) {
     if constexpr (kStages == 1) {
-      gpu::block_barrier();  // the keys before have been used
+      gpu::block_barrier();  // the previous keys have been used
       Keys::load(run_, map_, first, end_, tile_);
       gpu::copy_commit();
       gpu::copy_wait<0>();
-      gpu::block_barrier();  // the keys are there
+      gpu::block_barrier();  // the keys are loaded
       if (next < end_) prefetch(next);
     } else if constexpr (kStaged) {
       gpu::copy_wait<0>();
-      gpu::block_barrier();  // the rows are there, and the keys before have been used
+      gpu::block_barrier();  // the rows have arrived, and the previous keys have been used
       Keys::decode(run_, first, end_, other_, tile_);
-      gpu::block_barrier();  // the keys are there, and the rows have been used
+      gpu::block_barrier();  // the keys are decoded, and the rows have been used
       if (next < end_) fetch(next, other_);
     } else {
       gpu::copy_wait<0>();
-      gpu::block_barrier();  // the keys are there, and those before have been used
+      gpu::block_barrier();  // the keys have arrived, and the previous ones have been used
       turn();
       if (next < end_) fetch(next, other_);
     }
@@ -357,7 +359,7 @@ class KeyTiles {
  private:
   static constexpr bool kStaged = Keys::kStaged;
 
-  /// Brings the rows of a tile to the second-level cache, eight lanes a row.
+  /// Prefetches the rows of a tile into the L2 cache, eight lanes per row.
   __device__ __forceinline__ void prefetch(uint32_t first) const {
     constexpr unsigned kLanes = 8;
     constexpr uint32_t kLine = 128;

@@ -1,5 +1,5 @@
-// The two products of a block of attention on tensor cores (mma.m16n8k16, BF16), of queries and softmax weights that
-// are rounded to BF16 or split into terms of it, and where their operands lie in shared memory.
+// The two products of a block of attention on tensor cores (mma.m16n8k16, BF16), with queries and softmax weights
+// rounded to BF16 or split into BF16 terms, and the layout of their operands in shared memory.
 #pragma once
 
 #include "kernels/cuda/device/attend.cuh"
@@ -7,20 +7,20 @@
 
 namespace dspack::kernels::cuda::device {
 
-inline constexpr unsigned kColumnsOfWarp = 128;  // of the values
+inline constexpr unsigned kColumnsOfWarp = 128;  // columns of the values per warp
 inline constexpr unsigned kColumnWarps = kTensorColumns / kColumnsOfWarp;
 
-/// How a tile is spread over warps, as constants.
+/// The distribution of a tile over warps, as constants.
 template <TensorTile kOf>
 struct TensorLayout {
   static constexpr TensorTile kTile = kOf;
   static constexpr unsigned kThreads = kTile.warps * gpu::kWarpThreads;
   static constexpr unsigned kQueryTiles = kTile.queries / 16;
   static constexpr unsigned kParts = kTile.score_parts();
-  static constexpr unsigned kScoreTiles = kTile.positions / kParts / 8;  // of 8 positions, of a warp
-  static constexpr unsigned kSums = kTensorSums / kParts;                // of the weights, of a warp
+  static constexpr unsigned kScoreTiles = kTile.positions / kParts / 8;  // tiles of 8 positions per warp
+  static constexpr unsigned kSums = kTensorSums / kParts;                // sums of weights per warp
   static constexpr unsigned kValueQueryTiles = kQueryTiles * kColumnWarps / kTile.warps;
-  static constexpr unsigned kTermBytes = kTile.queries * kTensorRowBytes;  // from one term of the queries to the next
+  static constexpr unsigned kTermBytes = kTile.queries * kTensorRowBytes;  // between terms of the queries
   static constexpr unsigned kWeightBytes = kTile.weight_bytes();
   static constexpr unsigned kAllWeightBytes = tensor_weight_bytes(kTile);
   static_assert(kScoreTiles * kParts * 8 == kTile.positions && kSums * kParts == kTensorSums);
@@ -30,8 +30,8 @@ struct TensorLayout {
 struct TensorShared {
   unsigned char* queries;  // [terms, queries, row bytes]
   unsigned char* keys;     // [stages, positions, row bytes]
-  unsigned char* weights;  // [queries, terms, positions] BF16, in rows of weight_bytes; before them the sums of parts
-  float* maxima;           // [parts, queries]; in the end the sums, [kTensorSums, queries]
+  unsigned char* weights;  // [queries, terms, positions] BF16, in rows of weight_bytes; earlier the sums of parts
+  float* maxima;           // [parts, queries]; at the end the sums, [kTensorSums, queries]
   float* factors;          // [queries]
 };
 
@@ -51,7 +51,7 @@ template <unsigned kTiles>
 __device__ __forceinline__ void compute_scores(const unsigned char* queries, const unsigned char* keys,
                                                uint32_t query_row, uint32_t key_row, uint32_t steps,
                                                float (&scores)[kTiles][4]) {
-  constexpr unsigned kGroup = 4;  // steps of 128 bytes
+  constexpr unsigned kGroup = 4;  // steps in 128 bytes
   const unsigned lane = gpu::lane_index();
   const uint32_t my_query = query_row + lane % 16;
   const uint32_t my_key = key_row + lane / 16 * 8 + lane % 8;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void compute_scores(const unsigned char* queries, con
       gpu::multiply_tile(scores[tile + 1], a, second);
     }
   };
-#pragma unroll 3  // nine groups of V3
+#pragma unroll 3  // nine groups for V3
   for (uint32_t group = 0; group < steps / kGroup; ++group) {
 #pragma unroll
     for (unsigned step = 0; step < kGroup; ++step)
@@ -87,7 +87,7 @@ __device__ __forceinline__ void compute_scores(const unsigned char* queries, con
 }
 
 /// values = values * factor + weights . keys for this warp's queries and columns. Columns after the latent's last are
-/// computed of whatever lies there, and not stored.
+/// computed from arbitrary data and not stored.
 template <class L, unsigned kQueryTiles>
 __device__ __forceinline__ void add_values(const TensorShared& shared, const unsigned char* keys, uint32_t query_row,
                                            uint32_t column, float (&values)[kQueryTiles][kColumnsOfWarp / 8][4]) {
@@ -131,10 +131,10 @@ __device__ __forceinline__ void add_values(const TensorShared& shared, const uns
 
 /// Split queries: scores of 16 queries with this warp's part of the positions. Each warp of these queries takes a
 /// quarter of the columns through all positions, 16 columns of every 64, so that a query's terms are read once for all
-/// positions; then the sums of the quarters, in their order, are the scores.
+/// positions; then the quarters' sums, added in order, are the scores.
 ///
-/// Tensor cores round towards zero, once an instruction. So the first terms' products have sums of their own, beside
-/// those of the other terms, which are 2^-8 of them: nine roundings of FP32 where V3's keys have 576 columns.
+/// Tensor cores round towards zero, once per instruction. So the products of the first terms are summed separately from
+/// those of the other terms, which are 2^-8 of them: nine roundings of FP32 for the 576 columns of V3's keys.
 template <class L>
 __device__ __forceinline__ void compute_split_scores(const TensorShared& shared, const unsigned char* keys,
                                                      uint32_t query_row, uint32_t part, uint32_t steps,
@@ -149,7 +149,7 @@ __device__ __forceinline__ void compute_split_scores(const TensorShared& shared,
   const unsigned char* key = keys + swizzled(my_key, kTensorRowBytes, part * 2 + lane / 8 % 2);
   float first_sums[kTiles][4] = {};
   float other_sums[kTiles][4] = {};
-#pragma unroll 3  // nine steps of V3
+#pragma unroll 3  // nine steps for V3
   for (uint32_t step = part; step < steps; step += L::kParts) {
     uint32_t a[kTerms][4];
 #pragma unroll
@@ -182,7 +182,7 @@ __device__ __forceinline__ void compute_split_scores(const TensorShared& shared,
     sums[part * kPartStride + tile * gpu::kWarpThreads] =
         make_float4(first[0] + other[0], first[1] + other[1], first[2] + other[2], first[3] + other[3]);
   }
-  gpu::block_barrier();  // the sums of all parts are there
+  gpu::block_barrier();  // the sums of all parts are stored
 #pragma unroll
   for (unsigned i = 0; i < L::kParts; ++i) {
     const float4 sum = sums[i * kPartStride + part * gpu::kWarpThreads];
@@ -193,16 +193,16 @@ __device__ __forceinline__ void compute_split_scores(const TensorShared& shared,
   }
 }
 
-/// add_values of split weights. A tile's products are summed on the tensor cores from nothing, the smallest terms
-/// first, and added to the values by the ordinary ones, so that what rounds towards zero is small sums, not the values
-/// of thousands of positions.
+/// add_values for split weights. The tensor cores sum a tile's products from zero, smallest terms first, and the CUDA
+/// cores add the result to the values: so rounding towards zero affects small sums, not the values of thousands of
+/// positions.
 template <class L, unsigned kQueryTiles>
 __device__ __forceinline__ void add_split_values(const TensorShared& shared, const unsigned char* keys,
                                                  uint32_t query_row, uint32_t column,
                                                  float (&values)[kQueryTiles][kColumnsOfWarp / 8][4]) {
   constexpr unsigned kTerms = L::kTile.terms;
   constexpr unsigned kSteps = L::kTile.positions / 16;
-  constexpr unsigned kPairs = 2;  // of 16 columns, at once: four independent sums
+  constexpr unsigned kPairs = 2;  // pairs of 16 columns at once: four independent sums
   static_assert(kQueryTiles == 1);
   const unsigned lane = gpu::lane_index();
   const float low = shared.factors[query_row + lane / 4];

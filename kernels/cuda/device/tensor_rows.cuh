@@ -1,7 +1,7 @@
-// Matrix rows times staged inputs on the tensor cores: what a warp does with 16 or 32 rows while their weights stream
-// by. Inputs, which have been rounded, lie in shared memory (StagedInputs). Weights for up to 8 input rows, which
-// memory limits, come through a ring there (tile_stream.cuh); for more, straight into the registers of the lanes that
-// multiply them. FP32 sums of a chunk take the scales of its block.
+// Matrix rows times staged inputs on the tensor cores: a warp's work on 16 or 32 rows while their weights stream by.
+// Rounded inputs are in shared memory (StagedInputs). Weights for up to 8 input rows, where memory is the limit, pass
+// through a ring there (tile_stream.cuh); for more rows they are loaded straight into the registers of the lanes that
+// multiply them. FP32 sums of a chunk are multiplied by the scales of its block.
 #pragma once
 
 #include "kernels/cuda/device/decode.cuh"
@@ -12,13 +12,13 @@
 
 namespace dspack::kernels::cuda::device {
 
-// Products of 16 matrix rows with 8 input rows on the tensor cores, the order of columns within a chunk chosen so that
-// every lane reads 16 bytes of a matrix row at once.
+// Products of 16 matrix rows with 8 input rows on the tensor cores. The order of columns within a chunk lets every lane
+// read 16 bytes of a matrix row at once.
 //
-// With g = lane / 4 and q = lane % 4 a lane holds, of rows g and g + 8, the 16 bytes that begin at element q * P of the
-// chunk (P: elements in 16 bytes; a chunk has 4 P columns), and of input row g the P values that begin at the same
-// column. Step s of P / 4 multiplies what the lanes hold at 4s .. 4s+3: the tensor core is told that these are columns
-// 2q, 2q+1, 2q+8, 2q+9 of its tile, for the matrix and for the inputs alike, so the sum over columns is the same.
+// With g = lane / 4 and q = lane % 4 a lane holds, for rows g and g + 8, the 16 bytes that begin at element q * P of
+// the chunk (P: elements in 16 bytes; a chunk has 4 P columns), and for input row g the P values that begin at the same
+// column. Step s of P / 4 multiplies the lanes' elements 4s .. 4s+3 as if they were columns 2q, 2q+1, 2q+8, 2q+9 of the
+// tensor core's tile, both for the matrix and for the inputs, so the sum over columns is the same.
 
 /// Four elements of a lane as two words of BF16: exact for E4M3 and BF16.
 template <class Stored>
@@ -38,7 +38,7 @@ struct TileInputs {
   uint2 steps[Stored::kPer16 / 4];
 };
 
-/// `from`: where the lane's values begin, 16-byte aligned.
+/// `from`: the lane's values, 16-byte aligned.
 template <class Stored>
 __device__ __forceinline__ TileInputs<Stored> load_inputs(const uint4* from) {
   TileInputs<Stored> inputs;
@@ -51,7 +51,7 @@ __device__ __forceinline__ TileInputs<Stored> load_inputs(const uint4* from) {
   return inputs;
 }
 
-/// One chunk of 16 matrix rows (`upper`: row g, `lower`: row g + 8), decoded.
+/// One decoded chunk of 16 matrix rows (`upper`: row g, `lower`: row g + 8).
 template <class Stored>
 struct TileWeights {
   uint32_t steps[Stored::kPer16 / 4][4];
@@ -72,7 +72,7 @@ __device__ __forceinline__ TileWeights<Stored> decode_rows(const uint4& upper, c
   return weights;
 }
 
-/// sums += weights . inputs, spread as gpu::multiply_tile's d.
+/// sums += weights . inputs, distributed as d in gpu::multiply_tile.
 template <class Stored>
 __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const TileWeights<Stored>& weights,
                                                const TileInputs<Stored>& inputs) {
@@ -84,21 +84,21 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const TileWeigh
 }
 
 inline constexpr unsigned kTileTokens = 8;   // input rows
-inline constexpr unsigned kRowPadding = 16;  // bytes: eight input rows begin at different banks
+inline constexpr unsigned kRowPadding = 16;  // bytes, so that eight input rows begin at different banks
 
-/// Input rows that a block of kTokenTiles * kTileTokens has a place for, of which `count` are there. A single tile
-/// keeps those that are there; of several tiles, more than half of whose rows are, all have a place.
+/// Input rows with memory in a block of kTokenTiles * kTileTokens, of which `count` exist. A single tile has memory
+/// only for existing rows; of several tiles, more than half of whose rows exist, all rows have memory.
 template <unsigned kTokenTiles>
 __device__ __forceinline__ uint32_t staged_rows(uint32_t count) {
   return kTokenTiles == 1 ? count : kTokenTiles * kTileTokens;
 }
 
-/// A part of the columns of some rounded input rows: the rows, then their scales (fp8). What rows without an input hold
-/// does not matter: an input row meets no other one's sums, and theirs are not stored.
+/// A part of the columns of some rounded input rows: the rows, then their scales (fp8). The contents of rows without an
+/// input do not matter: they affect no other row's sums, and their own are not stored.
 struct StagedInputs {
   unsigned char* shared;
   uint32_t columns;  // a multiple of kRoundedBlock
-  uint32_t rows;     // that have a place
+  uint32_t rows;     // rows that have memory
 
   __device__ __forceinline__ uint32_t row_bytes() const { return columns * 2 + kRowPadding; }
   __device__ __forceinline__ uint32_t blocks() const { return columns / kRoundedBlock; }
@@ -109,20 +109,20 @@ struct StagedInputs {
     return reinterpret_cast<float*>(shared + rows * row_bytes())[row * blocks() + block];
   }
 
-  /// Stages the columns from `first` on of `count` rows; every thread of the block takes part, and the rows are there
-  /// after the next block barrier. kHasMany: rows, as many as a block has warps and more. row_at: which of the rounded
-  /// rows an input row is.
+  /// Stages the columns from `first` on of `count` rows. Call with every thread of the block; the rows are staged after
+  /// the next block barrier. kHasMany: at least as many rows as a block has warps. row_at: the rounded row of an input
+  /// row.
   template <bool kFp8, bool kHasMany, class RowAt>
   __device__ __forceinline__ void stage(const RoundedRows& from, uint32_t first, uint32_t count,
                                         const RowAt& row_at) const {
-    constexpr uint32_t kPieceValues = 8;  // of 16 bytes
+    constexpr uint32_t kPieceValues = 8;  // values in 16 bytes
     const uint32_t there = from.columns - first < columns ? from.columns - first : columns;
     const auto copy_row = [&](uint32_t row, uint32_t thread, uint32_t threads) {
       const uint16_t* values = from.values + uint64_t{row_at(row)} * from.columns + first;
       for (uint32_t value = thread * kPieceValues; value < there; value += threads * kPieceValues)
         gpu::copy_async(at(row, value), values + value, true);
     };
-    if constexpr (kHasMany) {  // a warp each: a row of few columns would leave most of a block idle
+    if constexpr (kHasMany) {  // one warp per row: a row of few columns would leave most of a block idle
       for (uint32_t row = gpu::warp_index(); row < count; row += gpu::block_threads() / gpu::kWarpThreads)
         copy_row(row, gpu::lane_index(), gpu::kWarpThreads);
     } else {
@@ -144,28 +144,28 @@ struct StagedInputs {
 
 /// Columns of a matrix that are multiplied together: some of a row's steps (tile_stream.cuh).
 struct ColumnRange {
-  uint32_t staged_first;  // of the columns that are staged
+  uint32_t staged_first;  // first staged column
   uint32_t begin, end;
-  uint32_t turn;  // from one step of this warp to its next
+  uint32_t turn;  // columns between this warp's steps
 };
 
-/// kMatrices: that the row tiles are of (RowsOfTiles).
+/// kMatrices: matrices that the row tiles belong to (RowsOfTiles).
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, unsigned kMatrices, bool kFp8>
 struct TensorRows {
   static constexpr unsigned kChunk = 4 * Stored::kPer16;  // columns
-  using Sums = float[kRowTiles][kTokenTiles][4];          // as gpu::multiply_tile has them
+  using Sums = float[kRowTiles][kTokenTiles][4];          // as in gpu::multiply_tile
   using Of = RowsOfTiles<kMatrices>;
 
-  // What a lane multiplies: of each row tile its upper and its lower row.
+  // The lane's rows: the upper and the lower row of each row tile.
   const uint8_t* data[kRowTiles][2];
   ScalesOf<Stored> scales[kRowTiles][2];
 
-  /// The staged row of a token. Tokens beyond the last of a single tile are computed as the last, and not to be stored.
+  /// The staged row of a token. Tokens beyond the last of a single tile repeat it; they are computed but not stored.
   static __device__ __forceinline__ uint32_t staged_row(const StagedInputs& inputs, uint32_t token) {
     return kTokenTiles > 1 || token < inputs.rows ? token : inputs.rows - 1;
   }
 
-  /// The tiles' rows from `first` on. Rows beyond the last are computed as the last, and not to be stored.
+  /// Finds the tiles' rows from `first` on. Rows beyond the last repeat it; they are computed but not stored.
   __device__ __forceinline__ void find(const Matrix (&matrices)[kMatrices], uint32_t first) {
 #pragma unroll
     for (unsigned tile = 0; tile < kRowTiles; ++tile) {
@@ -180,7 +180,7 @@ struct TensorRows {
     }
   }
 
-  /// Scales of the rows' weights of one block.
+  /// Scales of the rows' weights in one block.
   __device__ __forceinline__ void take_scales(const Matrix (&matrices)[kMatrices], uint32_t block,
                                               float (&scale)[kRowTiles][2]) const {
 #pragma unroll
@@ -191,7 +191,7 @@ struct TensorRows {
     }
   }
 
-  /// totals += a chunk, whose weights have a scale for each row, times the staged `column`.
+  /// totals += a chunk, whose weights have one scale per row, times the staged `column`.
   __device__ __forceinline__ static void add_chunk(const uint4 (&bytes)[kRowTiles][2],
                                                    const float (&scale)[kRowTiles][2], const StagedInputs& inputs,
                                                    uint32_t column, Sums& totals) {
@@ -225,8 +225,8 @@ struct TensorRows {
     }
   }
 
-  /// totals += a chunk of packed codes, that begins with the matrix's `first`, times the staged `column`: one run of 32
-  /// columns after the other, which takes its scales where a whole chunk does elsewhere.
+  /// totals += a chunk of packed codes that begins with the matrix's column `first`, times the staged `column`: one run
+  /// of 32 columns after another, each with its own scales.
   __device__ __forceinline__ void add_packed_chunk(const Matrix (&matrices)[kMatrices],
                                                    const uint4 (&bytes)[kRowTiles][2],
                                                    const BlockOfRun<Stored>& block_of, uint32_t first,
@@ -236,7 +236,7 @@ struct TensorRows {
     const unsigned quad = gpu::lane_index() % 4;
     const bool is_halved = matrices[0].block_in % kRunColumns != 0 && matrices[0].block_in < matrices[0].in;
     uint4 words[kRowTiles][2];
-    RunScales mine[kRowTiles][2];  // of the columns that this lane has read
+    RunScales mine[kRowTiles][2];  // scales of the columns that this lane has read
 #pragma unroll
     for (unsigned tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
@@ -251,8 +251,8 @@ struct TensorRows {
 #pragma unroll kRunsAtOnce
     for (unsigned run = 0; run < 4; ++run) {
       const unsigned holder = gpu::lane_index() / 4 * 4 + run;
-      uint32_t weights[kRowTiles][2][4];  // of each product
-      float scale[kRowTiles][2][2];       // of each half of the rows, and of the columns
+      uint32_t weights[kRowTiles][2][4];  // for each product
+      float scale[kRowTiles][2][2];       // for each half of the rows, and of the columns
 #pragma unroll
       for (unsigned tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
@@ -282,7 +282,7 @@ struct TensorRows {
     }
   }
 
-  /// total += 32 columns. Where halves of them have scales of their own, each half is multiplied beside zeros.
+  /// total += 32 columns. If their halves have different scales, each half is multiplied with the other set to zero.
   __device__ __forceinline__ static void add_run(const uint32_t (&weights)[2][4], const float (&scale)[2][2],
                                                  bool is_halved, const uint4& inputs, float (&total)[4]) {
     const unsigned quad = gpu::lane_index() % 4;
@@ -304,19 +304,19 @@ struct TensorRows {
     }
   }
 
-  /// Codes of four bits have more scales, taken when used.
+  /// Four-bit codes have more scales, which are loaded when used.
   static constexpr bool kAsksAhead = kMayHaveScales<Stored> && !kIsPacked<Stored>;
-  /// Scales of four steps' chunks, of which each of the four lanes of a row has asked for a step's; those of the next
-  /// four are on their way, since one that memory has alone takes longer to come than a step to be multiplied.
+  /// Scales of the chunks of four steps: each of the four lanes of a row has loaded one step's. Those of the next four
+  /// steps are in flight, since an uncached scale takes longer to arrive than a step to be multiplied.
   struct StepScales {
     struct Values {
-      float of[2][kRowTiles][2];  // of each chunk: of each row tile the upper and the lower row
+      float of[2][kRowTiles][2];  // by chunk, row tile, upper and lower row
     };
     Values now;
     Values next;
-    unsigned step = 0;  // of the four
+    unsigned step = 0;  // index within the four
   };
-  /// Asks for those of the warp's first steps: the first begins at `column`.
+  /// Requests the scales of the warp's first steps, the first of which begins at `column`.
   __device__ __forceinline__ StepScales first_scales(const Matrix (&matrices)[kMatrices],
                                                      const BlockOfRun<Stored>& block_of, uint32_t column,
                                                      uint32_t turn) const {
@@ -325,23 +325,23 @@ struct TensorRows {
     ask_scales(matrices, block_of, column + 4 * turn, turn, scales_ahead.next.of);
     return scales_ahead;
   }
-  /// Those of four steps, from the one at `column` on.
+  /// Requests the scales of four steps, from the one at `column` on.
   __device__ __forceinline__ void ask_scales(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
                                              uint32_t column, uint32_t turn, float (&values)[2][kRowTiles][2]) const {
     if constexpr (kAsksAhead) {
 #pragma unroll
       for (unsigned chunk = 0; chunk < 2; ++chunk) {
         const uint32_t first = column + gpu::lane_index() % 4 * turn + chunk * kChunk;
-        const uint32_t last = matrices[0].in - 1;  // after it: any scale, for zeros
+        const uint32_t last = matrices[0].in - 1;  // after it: any scale, times zeros
         take_scales(matrices, block_of((first < last ? first : last) / Stored::kPer16), values[chunk]);
       }
     }
   }
-  /// Those of the step at `column`, the next.
+  /// Returns the scales of the next step, which is at `column`.
   __device__ __forceinline__ void next_scales(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
                                               uint32_t column, uint32_t turn, StepScales& ahead,
                                               float (&values)[2][kRowTiles][2]) const {
-    if constexpr (!kMayHaveScales<Stored>) {  // all are 1: there is nothing to exchange
+    if constexpr (!kMayHaveScales<Stored>) {  // all scales are 1, nothing to exchange
 #pragma unroll
       for (unsigned chunk = 0; chunk < 2; ++chunk)
         take_scales(matrices, 0, values[chunk]);
@@ -363,7 +363,7 @@ struct TensorRows {
     }
   }
 
-  /// The warp's steps, by turns to each of the first kSums of `totals`. `ahead`: from the first step of the row on.
+  /// Adds the warp's steps, in turn to each of the first kSums of `totals`. `ahead`: from the first step of the row on.
   template <unsigned kSums, class Stream, unsigned kTotals>
   __device__ __forceinline__ void add_steps(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
                                             const ColumnRange& range, const StagedInputs& inputs, Stream& stream,
@@ -385,8 +385,8 @@ struct TensorRows {
             if (column < range.end)
               add_packed_chunk(matrices, bytes[chunk], block_of, column, inputs, staged, totals[i]);
           } else {
-            // No branch, so that the chunks' products are under way together: after the row's end both weights and
-            // inputs are zeros, since rounded rows are whole steps.
+            // Without a branch, so that the products of both chunks are in flight together: after the row's end both
+            // weights and inputs are zeros, since rounded rows are whole steps.
             static_assert(kRoundedBlock % kStepColumns<Stored> == 0);
             add_chunk(bytes[chunk], scale[chunk], inputs, staged, totals[i]);
           }
@@ -395,8 +395,8 @@ struct TensorRows {
     }
   }
 
-  /// totals += this warp's steps, without a ring. kAhead: chunks whose weights are under way before the first is used;
-  /// one only where the warp takes all steps.
+  /// totals += this warp's steps, without a ring. kAhead: chunks whose weights are in flight before the first is used;
+  /// 1 only if the warp takes all steps.
   template <unsigned kAhead>
   __device__ __forceinline__ void add_columns(const Matrix (&matrices)[kMatrices], const ColumnRange& range,
                                               const StagedInputs& inputs, Sums& totals) const {
@@ -408,7 +408,7 @@ struct TensorRows {
       uint4 bytes[kAhead][kRowTiles][2];
 #pragma unroll
       for (unsigned ahead = 0; ahead < kAhead; ++ahead) {
-        // The last chunk of a row may be shorter: its pieces of 16 bytes are whole.
+        // The last chunk of a row may be shorter; its 16-byte pieces are whole.
         const uint32_t first = at + ahead / 2 * range.turn + ahead % 2 * kChunk;
         const uint32_t column = first + quad * Stored::kPer16;
         const bool is_there = first < range.end && column < matrix.in;

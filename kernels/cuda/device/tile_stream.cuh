@@ -1,14 +1,14 @@
-// Weights of 16 matrix rows on their way to the tensor cores, through a ring in shared memory that is a warp's own.
+// Streams weights of 16 matrix rows to the tensor cores, through a warp's own ring in shared memory.
 //
-// A step is a line of memory, 128 bytes, of each of 16 rows (for each row tile). The lanes copy it as memory wants it:
-// eight of them a whole line, four rows an instruction. They read it as the tensor cores want it: lane 4 g + q the
-// pieces of 16 bytes q and 4 + q of rows g and g + 8. (Asked for as it is multiplied, without shared memory between, an
-// instruction brings half a line of each of eight rows, and twice as many requests leave the multiprocessor.)
+// A step is a 128-byte line of each of 16 rows (per row tile). The lanes copy it as memory prefers: eight lanes per
+// line, four rows per instruction. They read it as the tensor cores require: lane 4 g + q reads the 16-byte pieces q
+// and 4 + q of rows g and g + 8. (Loading directly in that order, without shared memory, an instruction fetches half a
+// line of each of eight rows, and twice the number of requests leave the multiprocessor.)
 //
-//   row      0        1        2 ..         of odd rows the two halves of a line are exchanged, so that the eight lanes
-//   pieces   01234567 45670123 01234567     that read at the same time, of two rows, read from all banks
+//   row      0        1        2 ..         in odd rows the two halves of a line are exchanged, so that eight lanes
+//   pieces   01234567 45670123 01234567     that read at the same time, from two rows, touch all banks
 //
-// kDepth - 1 steps of a warp are under way while it multiplies one. Only the warp's lanes wait for each other.
+// kDepth - 1 steps of a warp are in flight while it multiplies one. Only the warp's lanes wait for each other.
 #pragma once
 
 #include <dspack_gpu.h>
@@ -18,30 +18,30 @@
 
 namespace dspack::kernels::cuda::device {
 
-inline constexpr unsigned kTileRows = 16;    // of a matrix
-inline constexpr unsigned kStepBytes = 128;  // of a row
+inline constexpr unsigned kTileRows = 16;    // matrix rows per tile
+inline constexpr unsigned kStepBytes = 128;  // bytes per row
 
-/// Shared memory of a warp's ring.
+/// Bytes of shared memory for a warp's ring.
 template <unsigned kRowTiles, unsigned kDepth>
 inline constexpr unsigned kTileStreamBytes = kDepth* kRowTiles* kTileRows* kStepBytes;
 
-/// Columns of a step, of which a lane multiplies two pieces of 16 bytes of each row.
+/// Columns per step; a lane multiplies two 16-byte pieces of each row.
 template <class Stored>
 inline constexpr uint32_t kStepColumns = kStepBytes / 16 * Stored::kPer16;
 
-/// What a warp takes of its matrices: sets of rows, one after the other, and of each row some of the steps. Rows after
-/// the last one, and columns, are zeros.
+/// The parts of its matrices that a warp takes: sets of rows, one after the other, and some of the steps of each row.
+/// Rows after the last, and columns, are zeros.
 struct StreamedRows {
-  uint32_t first;         // row of the first set
-  uint32_t rows_of_turn;  // from a set to the next
+  uint32_t first;         // first row of the first set
+  uint32_t rows_of_turn;  // rows between sets
   uint32_t sets;
-  uint32_t first_column;     // of its first step, a multiple of kStepColumns
-  uint32_t columns_of_turn;  // from a step to the next
+  uint32_t first_column;     // first column of its first step, a multiple of kStepColumns
+  uint32_t columns_of_turn;  // columns between its steps
 };
 
-/// Of the rows that a warp takes at once, eight after eight are of one matrix after the other: eight number h (of row
-/// tile h / 2) are of matrix h % kMatrices, from row h / kMatrices * 8 after the set's first on. So a tile of two
-/// matrices gives a lane the sums of the same row of both.
+/// The rows that a warp takes at once, in groups of eight that alternate between the matrices: group h (half h % 2 of
+/// row tile h / 2) belongs to matrix h % kMatrices, and begins h / kMatrices * 8 rows after the set's first row. So a
+/// tile of two matrices gives a lane the sums of the same row of both.
 template <unsigned kMatrices>
 struct RowsOfTiles {
   static __device__ __forceinline__ constexpr unsigned matrix(unsigned tile, unsigned half) {
@@ -55,8 +55,8 @@ struct RowsOfTiles {
 template <class Stored, unsigned kMatrices, unsigned kRowTiles, unsigned kDepth>
 class TileStream {
  public:
-  /// Asks for the first steps. `shared`: the warp's ring, at a multiple of 128 bytes. The warp's lanes are done with
-  /// what was there.
+  /// Requests the first steps. `shared`: the warp's ring, 128-byte aligned. Precondition: the warp's lanes have
+  /// finished with its earlier contents.
   __device__ __forceinline__ TileStream(unsigned char* shared, const Matrix (&matrices)[kMatrices],
                                         const StreamedRows& rows)
       : row_(rows.first + gpu::lane_index() / kLanesOfLine),
@@ -67,7 +67,7 @@ class TileStream {
         rows_of_turn_(rows.rows_of_turn) {
     const unsigned lane = gpu::lane_index();
     const unsigned piece = lane % kLanesOfLine;
-    const unsigned row = lane / kLanesOfLine;  // an instruction's four rows begin at an even one
+    const unsigned row = lane / kLanesOfLine;  // the four rows of an instruction begin at an even row
     to_ = shared + row * kStepBytes + place_of(row, piece);
     from_ = shared + lane / 4 * kStepBytes + place_of(lane / 4, lane % 4);
     sets_ = first_byte_ < row_bytes_ ? rows.sets : 0;
@@ -80,10 +80,10 @@ class TileStream {
       ask();
   }
 
-  /// The next step: of each row tile two chunks of the lane's upper and lower row.
+  /// Returns the next step: for each row tile two chunks of the lane's upper and lower row.
   __device__ __forceinline__ void take(uint4 (&chunks)[2][kRowTiles][2]) {
     gpu::copy_wait<static_cast<int>(kDepth) - 2>();
-    gpu::warp_barrier();  // the other lanes' copies are there, and they have read the step before
+    gpu::warp_barrier();  // the other lanes' copies have arrived, and they have read the previous step
 #pragma unroll
     for (unsigned chunk = 0; chunk < 2; ++chunk) {
 #pragma unroll
@@ -108,7 +108,7 @@ class TileStream {
   static __device__ __forceinline__ unsigned place_of(unsigned row, unsigned piece) {
     return (piece ^ row % 2 * (kLanesOfLine / 2)) * 16;
   }
-  /// Where the same piece of the line's other half lies: rings begin at multiples of a line.
+  /// Address of the same piece in the line's other half: rings begin at multiples of a line.
   static __device__ __forceinline__ const unsigned char* other_half(const unsigned char* place, unsigned half) {
     const bool is_upper = (gpu::lane_index() / 4) % 2 != 0;
     return half == 0 ? place : is_upper ? place - kStepBytes / 2 : place + kStepBytes / 2;
@@ -144,18 +144,18 @@ class TileStream {
   }
 
   const uint8_t* data_[kMatrices];  // the lane's first row of the set, and piece
-  unsigned char* to_;               // where this lane's copies go in the first slot
-  const unsigned char* from_;       // where its chunks are read
+  unsigned char* to_;               // target of this lane's copies in the first slot
+  const unsigned char* from_;       // source of its chunks
   uint32_t row_;
   uint32_t out_;
   uint32_t row_bytes_;
   uint32_t first_byte_;
   uint32_t bytes_of_turn_;
   uint32_t rows_of_turn_;
-  uint32_t sets_;       // that are still to be asked for
+  uint32_t sets_;       // sets left to request
   uint32_t at_;         // byte of the rows at which the next step begins
-  uint32_t asked_ = 0;  // slot of the next step that is asked for
-  uint32_t taken_ = 0;  // and taken
+  uint32_t asked_ = 0;  // slot of the next step to request
+  uint32_t taken_ = 0;  // slot of the next step to take
 };
 
 }  // namespace dspack::kernels::cuda::device
