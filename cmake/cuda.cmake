@@ -98,7 +98,7 @@ endfunction()
 function(dspack_kernels_interface number)
   set(shared "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
   foreach(header format/base/check.h format/base/result.h format/dtype.h kernels/arguments.h kernels/latent_rows.h kernels/ops.h
-                 kernels/precision.h kernels/cuda/cuda_library.h)
+                 kernels/precision.h kernels/cuda/host/cuda_library.h)
     file(SHA256 ${PROJECT_SOURCE_DIR}/${header} digest)
     string(APPEND shared " ${digest}")
     set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})

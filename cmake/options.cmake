@@ -7,6 +7,8 @@ option(DSPACK_WERROR "Warnings are errors, as in the presets; a package need not
 option(DSPACK_PORTABLE "Programs that need the C library alone: scripts/package builds what Debian has no archives of" OFF)
 set(DSPACK_GLIBC "" CACHE PATH "Of DSPACK_PORTABLE: the older C library to link with (scripts/package-libraries)")
 set(DSPACK_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
+option(DSPACK_SANITIZE_KERNELS "OFF: not the CPU's kernels for each instruction set, whose vector loads are checked by a call each" ON)
+option(DSPACK_CUDA_OPTIMISE "OFF: the CUDA library compiles in half the time and is slow, where only its compiling is tested" ON)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "dspack_cuda_build.h"
-#include "kernels/cuda/cuda_library.h"
+#include "kernels/cuda/host/cuda_library.h"
 
 namespace dspack::kernels {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/cuda/cuda_library.h"
+#include "kernels/cuda/host/cuda_library.h"
 #include "kernels/ops.h"
 
 namespace dspack::kernels {

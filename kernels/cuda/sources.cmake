@@ -1,41 +1,41 @@
 # What the CUDA device is made of: compiled by nvcc for hardware, and by the C++ compiler for the GPU that the test suite
 # plays.
 set(dspack_cuda_kernels
-  argmax.cu
-  attend.cu
-  attend_exact.cu
-  attend_expanded.cu
-  attend_split.cu
-  attend_tensor.cu
-  choose.cu
-  choose_scores.cu
-  choose_tensor.cu
-  elementwise.cu
-  expanded_keys.cu
-  expert_tiles.cu
-  experts.cu
-  experts_tensor.cu
-  head_linear.cu
-  head_linear_transposed.cu
-  latent_rows.cu
-  latents.cu
-  linear.cu
-  linear_blas.cu
-  linear_tensor.cu
-  rounded_rows.cu
-  route.cu
-  sample.cu)
+  attention/attend.cu
+  attention/attend_exact.cu
+  attention/attend_expanded.cu
+  attention/attend_split.cu
+  attention/attend_tensor.cu
+  attention/expanded_keys.cu
+  attention/latent_rows.cu
+  attention/latents.cu
+  experts/expert_tiles.cu
+  experts/experts.cu
+  experts/experts_tensor.cu
+  linear/head_linear.cu
+  linear/head_linear_transposed.cu
+  linear/linear.cu
+  linear/linear_blas.cu
+  linear/linear_tensor.cu
+  sparse/choose.cu
+  sparse/choose_scores.cu
+  sparse/choose_tensor.cu
+  tokens/argmax.cu
+  tokens/elementwise.cu
+  tokens/rounded_rows.cu
+  tokens/route.cu
+  tokens/sample.cu)
 set(dspack_cuda_host
-  cublaslt.cpp
-  cuda_device.cpp
-  cuda_memory.cpp
-  cuda_queue.cpp
-  experts_blas.cpp
-  index_space.cpp
-  linear_blas.cpp
-  queue_attention.cpp
-  queue_experts.cpp
-  runtime.cpp)
+  experts/experts_blas.cpp
+  hardware/runtime.cpp
+  host/cuda_device.cpp
+  host/cuda_memory.cpp
+  host/cuda_queue.cpp
+  host/index_space.cpp
+  host/queue_attention.cpp
+  host/queue_experts.cpp
+  linear/cublaslt.cpp
+  linear/linear_blas.cpp)
 # Of the program's own libraries; compiled once more, since those are not made for a shared object.
 set(dspack_cuda_shared
   kernels/checks.cpp

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cuda/cuda_library.h"
+#include "kernels/cuda/host/cuda_library.h"
 #include "kernels/load_cuda.h"
 #include "runtime/budget/memory_options.h"
 #include "runtime/budget/vram_plan.h"

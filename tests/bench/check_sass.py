@@ -2,7 +2,7 @@
 """Whether the machine code of the decode kernels keeps what their sources promise.
 
     tests/bench/check_sass.py build/kernels/cuda/libdspack_cuda.so           every architecture in a library or cubin
-    tests/bench/check_sass.py --compile kernels/cuda/linear.cu -- nvcc ...   what this compiler makes of some sources
+    tests/bench/check_sass.py --compile kernels/cuda/linear/linear.cu -- nvcc ...   what this compiler makes of some sources
     tests/bench/check_sass.py --table FILE...                                the figures, as rows of a table
 
 For each kernel below, of FP8 and BF16 weights:

@@ -24,7 +24,7 @@ H200 has 0.5 to 0.93 us, and 0.76 to 1.04 where they do not) an edge is taken to
 own each (review of November).
 
 Attention of one row over a long latent cache in BF16, the second table: a block takes some queries and positions at a
-time through 2 x (576 + 512) operations each, on the tensor cores once for each term of a query (kernels/cuda/attend.h).
+time through 2 x (576 + 512) operations each, on the tensor cores once for each term of a query (kernels/cuda/attention/attend.h).
 
     tile     what is longest of: operations / what tensor cores do with mma.sync; bytes to and from shared memory / 128 a
              clock; its keys / what the second-level cache gives a multiprocessor. Where a block has one tile of keys in
@@ -293,7 +293,7 @@ class Tile:
     stages: int
 
     def shared_bytes(self):
-        """Read and written for a tile of keys (device/tensor_products.cuh)."""
+        """Read and written for a tile of keys (attention/tensor_products.cuh)."""
         parts = self.warps * 16 // self.queries
         if self.terms == 1:  # a warp: 16 queries, a part of the positions
             scores = self.warps * (16 + self.positions // parts) * KEY_BYTES

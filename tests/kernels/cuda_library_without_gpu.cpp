@@ -1,6 +1,6 @@
 // A CUDA library of this build on a machine without a GPU, as far as a program can tell.
 #include "dspack_cuda_build.h"
-#include "kernels/cuda/cuda_library.h"
+#include "kernels/cuda/host/cuda_library.h"
 
 uint64_t dspack_make_cuda_device(uint64_t interface_number, const dspack::kernels::CudaOptions* options,
                                  dspack::kernels::CudaOutcome* outcome) {

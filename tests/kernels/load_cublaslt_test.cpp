@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/linear/cublaslt.h"
 
 namespace dspack::test::load_cublaslt_test {
 namespace {

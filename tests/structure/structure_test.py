@@ -32,8 +32,8 @@ SYSTEM_FILES = {
     "format/cli/process_posix.cpp",
     "kernels/cpu/x86_64/instruction_sets.cpp",  # asks for the registers of tiles
     "kernels/cpu/cpu_device.cpp",  # memory, not files: huge pages
-    "kernels/cuda/cublaslt_library.cpp",  # as load_cuda.cpp
-    "kernels/cuda/cuda_runtime.cpp",  # memory: huge pages
+    "kernels/cuda/linear/cublaslt_library.cpp",  # as load_cuda.cpp
+    "kernels/cuda/hardware/cuda_runtime.cpp",  # memory: huge pages
     "kernels/load_cuda.cpp",  # a library that is loaded while the program runs
     "runtime/cli/terminal_posix.cpp",
 }
@@ -48,13 +48,13 @@ PRINTING_FILES = {
 # The CUDA library is a room of its own: what others may include of it, and who may include what CUDA brings.
 CUDA_ROOM = "kernels/cuda/"
 CUDA_FOR_OTHERS = {
-    "kernels/cuda/cuda_library.h": ("kernels/", "runtime/"),
+    "kernels/cuda/host/cuda_library.h": ("kernels/", "runtime/"),
 }
 CUDA_HEADERS = re.compile(r"^(cuda|cublas|cub/|cooperative_groups|device_launch|nvtx|mma\.h|crt/)")
 CUDA_FILES = {
-    "kernels/cuda/cublaslt_library.cpp",
-    "kernels/cuda/cuda_check.h",
-    "kernels/cuda/cuda_runtime.cpp",
+    "kernels/cuda/linear/cublaslt_library.cpp",
+    "kernels/cuda/hardware/cuda_check.h",
+    "kernels/cuda/hardware/cuda_runtime.cpp",
     "kernels/cuda/hardware/dspack_gpu.h",
 }
 
@@ -72,14 +72,14 @@ WITHOUT_HEADER = {
     "kernels/cpu/vbmi": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/scalar": "the same",
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
-    "kernels/cuda/attend_*": "one kernel of attend.h",
-    "kernels/cuda/choose_*": "one kernel of choose.h",
-    "kernels/cuda/cublaslt_library": "one way of cublaslt.h to find the library; an emulator has another",
-    "kernels/cuda/cuda_runtime": "runtime.h on a GPU; an emulator is another",
-    "kernels/cuda/experts_tensor": "one kernel of experts.h",
-    "kernels/cuda/head_linear_transposed": "one kernel of head_linear.h",
-    "kernels/cuda/linear_tensor": "one kernel of linear.h",
-    "kernels/cuda/queue_*": "some operations of queue.h's class",
+    "kernels/cuda/attention/attend_*": "one kernel of attend.h",
+    "kernels/cuda/sparse/choose_*": "one kernel of choose.h",
+    "kernels/cuda/linear/cublaslt_library": "one way of cublaslt.h to find the library; an emulator has another",
+    "kernels/cuda/hardware/cuda_runtime": "runtime.h on a GPU; an emulator is another",
+    "kernels/cuda/experts/experts_tensor": "one kernel of experts.h",
+    "kernels/cuda/linear/head_linear_transposed": "one kernel of head_linear.h",
+    "kernels/cuda/linear/linear_tensor": "one kernel of linear.h",
+    "kernels/cuda/host/queue_*": "some operations of queue.h's class",
     "format/weights/*_format": "one way of storing weights, listed in weight_format.h",
     "runtime/cli/serve_verb_absent": "serve_verb of a build without the server",
     "runtime/generate/constraint_compiler_*": "constraint_compiler.h with a library, and without it",
@@ -95,10 +95,19 @@ OF_FEW_LINES = {
     "format/cli/build_facts": "every commit changes it, so that it is compiled alone",
     "format/base/string_hash": "what the catalogue and the tokenizers share",
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
-    "kernels/cuda/cuda_check": "the one use of CUDA's types that cuda_runtime and dspack_gpu.h share",
+    "kernels/cuda/hardware/cuda_check": "the one use of CUDA's types that cuda_runtime and dspack_gpu.h share",
     "kernels/cuda/device/order": "device functions that several kernels use",
 }
 
+
+# Marks of inverted or vague comments, and how many there may be: a ceiling may only fall.
+MARKS = {
+    'begins with "Of"': (re.compile(r"^\s*//+\s*Of [a-z]"), 0),
+    'begins with "What"': (re.compile(r"^\s*//+\s*What [a-z]"), 0),
+    'describes a field by "of ..."': (re.compile(r"[;,]\s*// of "), 0),
+    'says "so many" or "so much" for a number': (re.compile(r"//.*\b[Ss]o (many|much)\b"), 0),
+    'says "behind" for "after"': (re.compile(r"//.*\bbehind\b"), 1),
+}
 
 DEAR_SECONDS = 5
 CALL = re.compile(r"^\s*(dspack_e2e_test|dspack_test|dspack_add_test)\(((?:[^()\"]|\"[^\"]*\"|\([^()]*\))*)\)", re.MULTILINE)
@@ -141,12 +150,13 @@ def nouns(*rooms):
 def folders_included(room):
     """By folder of the room: the folders of the room that its files include, each with an example."""
     arrows = {}
+    depth = len(room.split("/"))
     for name, text in sources(room):
-        own = name.split("/")[1]
+        own = name.split("/")[depth]
         for target in INCLUDE.findall(text):
             parts = target.split("/")
-            if parts[0] == room and len(parts) > 2 and parts[1] != own:
-                arrows.setdefault(own, {}).setdefault(parts[1], f"{name} includes {target}")
+            if target.startswith(room + "/") and len(parts) > depth + 1 and parts[depth] != own:
+                arrows.setdefault(own, {}).setdefault(parts[depth], f"{name} includes {target}")
     return arrows
 
 
@@ -247,6 +257,14 @@ class Structure(unittest.TestCase):
                 self.assertTrue(text.startswith("//"), f"{name} does not begin with a comment that says what it is")
                 self.assertIn("#pragma once", text, name)
 
+    def test_comments_are_plain(self):
+        lines = [(name, line) for name, text in sources(*ROOMS) for line in text.splitlines()]
+        self.assertGreater(len(lines), 50000, "hardly any lines were found: is the check looking at the right folders?")
+        for mark, (pattern, most) in MARKS.items():
+            found = [f"{name}: {line.strip()}" for name, line in lines if pattern.search(line)]
+            self.assertLessEqual(len(found), most, "a comment %s; say it with its subject first:\n%s" % (mark, "\n".join(found)))
+            self.assertGreaterEqual(len(found), most, f"fewer comments than {most} are left that {mark}: lower the ceiling")
+
     def test_files_stay_short(self):
         for name, text in sources(*ROOMS, "tests"):
             lines = text.count("\n")
@@ -267,11 +285,12 @@ class Structure(unittest.TestCase):
         found = [stem for stem, (_, lines) in nouns(*ROOMS).items() if lines < FEW_LINES]
         self.check_exceptions(OF_FEW_LINES, found, "has only a few lines: who uses it, and could it be there?")
 
-    def test_the_rooms_of_runtime_have_no_cycle(self):
+    def test_rooms_have_no_cycle(self):
         self.assertEqual(first_cycle({"a": {"b": "a-b"}, "b": {"c": "b-c"}, "c": {"b": "c-b"}}), ["b-c", "c-b"])
-        arrows = folders_included("runtime")
-        self.assertGreater(len(arrows), 5, "the check has found hardly any rooms: is it looking at the right folder?")
-        self.assertEqual(first_cycle(arrows), [], "these includes form a cycle: which noun is in the wrong room?")
+        for room in ("runtime", "kernels/cuda"):
+            arrows = folders_included(room)
+            self.assertGreater(len(arrows), 4, f"{room}: hardly any rooms were found: is this the right folder?")
+            self.assertEqual(first_cycle(arrows), [], "these includes form a cycle: which noun is in the wrong room?")
 
     def test_documents_point_at_files_that_exist(self):
         documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -13,7 +13,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/device/matrix.h"
 #include "kernels/weight.h"
 
 namespace dspack::kernels::cuda::device {

@@ -15,10 +15,10 @@
 #include <dspack_gpu.h>
 
 #include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/device/matrix.h"
 #include "kernels/cuda/device/scales.cuh"
 #include "kernels/cuda/device/stage.cuh"
 #include "kernels/cuda/device/weight_stream.cuh"
-#include "kernels/cuda/matrix.h"
 
 namespace dspack::kernels::cuda::device {
 

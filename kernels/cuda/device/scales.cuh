@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/device/decode.cuh"
-#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/device/matrix.h"
 
 namespace dspack::kernels::cuda::device {
 

@@ -18,7 +18,7 @@
 
 #include <dspack_gpu.h>
 
-#include "kernels/cuda/matrix.h"
+#include "kernels/cuda/device/matrix.h"
 
 namespace dspack::kernels::cuda::device {
 

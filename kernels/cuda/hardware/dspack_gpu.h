@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/hardware/cuda_check.h"
+#include "kernels/cuda/hardware/runtime.h"
 
 namespace dspack::gpu {
 

@@ -4,8 +4,8 @@
 #include <set>
 #include <vector>
 
-#include "kernels/cuda/attend.h"
-#include "kernels/cuda/latent_rows.h"
+#include "kernels/cuda/attention/attend.h"
+#include "kernels/cuda/attention/latent_rows.h"
 
 namespace dspack::kernels::cuda::attend_choice_test {
 namespace {

@@ -1,8 +1,8 @@
-#include "kernels/cuda/attend_expanded.h"
+#include "kernels/cuda/attention/attend_expanded.h"
 
 #include <doctest/doctest.h>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host/cuda_device.h"
 #include "tests/kernels/cuda/attend_lab.h"
 
 namespace dspack::test::attend_expanded_test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/rows.h"
-#include "kernels/cuda/attend.h"
+#include "kernels/cuda/attention/attend.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/reference.h"
 #include "tests/support/cache_rows.h"

@@ -1,7 +1,7 @@
 // Attention by products split into BF16 terms: how far it is from double precision, and that its bits depend on nothing
 // but the row.
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/device/tensor_keys.cuh"
+#include "kernels/cuda/attention/tensor_keys.cuh"
+#include "kernels/cuda/host/cuda_device.h"
 #include "tests/kernels/cuda/attend_lab.h"
 
 namespace dspack::test::attend_split_test {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/linear_blas.h"
+#include "kernels/cuda/linear/linear_blas.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/cuda/rounded_inputs.h"
 #include "tests/kernels/weights.h"

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/choose.h"
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host/cuda_device.h"
+#include "kernels/cuda/sparse/choose.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 
 namespace dspack::test::choose_tensor_test {

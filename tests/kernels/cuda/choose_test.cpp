@@ -1,13 +1,13 @@
 // The indexer's choice on CUDA beyond what ../choose_test.cpp sees of it: long contexts, runs of rows, recorded steps,
 // the order of threads, launches.
-#include "kernels/cuda/choose.h"
+#include "kernels/cuda/sparse/choose.h"
 
 #include <algorithm>
 #include <numeric>
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host/cuda_device.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 
 namespace dspack::test::choose_test {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/tokens/elementwise.h"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host/cuda_device.h"
 #include "tests/kernels/cuda/emulator_lab.h"
 #include "tests/support/emulated_gpu/emulator.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/experts_blas.h"
+#include "kernels/cuda/experts/experts_blas.h"
 
 #include <algorithm>
 #include <numeric>

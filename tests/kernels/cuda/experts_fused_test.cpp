@@ -1,5 +1,5 @@
 // Routed experts in one launch have the bits of separate launches.
-#include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts/experts.h"
 
 #include <algorithm>
 

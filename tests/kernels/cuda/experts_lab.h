@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/expert_tiles.h"
-#include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts/expert_tiles.h"
+#include "kernels/cuda/experts/experts.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/weights.h"
 #include "tests/support/numeric.h"

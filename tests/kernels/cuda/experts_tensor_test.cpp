@@ -1,4 +1,4 @@
-#include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts/experts.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
-#include "kernels/cuda/experts.h"
+#include "kernels/cuda/experts/experts.h"
 
 #include <algorithm>
 
-#include "kernels/cuda/expert_tiles.h"
+#include "kernels/cuda/experts/expert_tiles.h"
 #include "tests/kernels/cuda/experts_lab.h"
 
 namespace dspack::test::experts_test {

@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/host/cuda_device.h"
+#include "kernels/cuda/tokens/elementwise.h"
 #include "tests/support/emulated_gpu/emulated_cublaslt.h"
 #include "tests/support/emulated_gpu/emulator.h"
 

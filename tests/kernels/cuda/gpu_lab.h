@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/hardware/runtime.h"
 #include "tests/kernels/lab.h"
 #include "tests/support/emulated_gpu/emulator.h"
 

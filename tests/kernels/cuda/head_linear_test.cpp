@@ -1,4 +1,4 @@
-#include "kernels/cuda/head_linear.h"
+#include "kernels/cuda/linear/head_linear.h"
 
 #include <span>
 #include <vector>

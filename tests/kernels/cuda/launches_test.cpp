@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host/cuda_device.h"
 #include "runtime/generate/session.h"
 #include "runtime/model/expected_tensors.h"
 #include "tests/runtime/support/family.h"

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "kernels/cuda/linear_blas.h"
+#include "kernels/cuda/linear/linear_blas.h"
 
 namespace dspack::linear_blas_choice_test {
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/linear_blas.h"
+#include "kernels/cuda/linear/linear_blas.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear/linear.h"
 
 namespace dspack::linear_choice_test {
 

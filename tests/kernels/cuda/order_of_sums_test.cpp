@@ -2,8 +2,8 @@
 // other: the kernels' bits are those of this order, however their weights come and inputs lie.
 #include <cmath>
 
-#include "kernels/cuda/head_linear.h"
-#include "kernels/cuda/linear.h"
+#include "kernels/cuda/linear/head_linear.h"
+#include "kernels/cuda/linear/linear.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/weights.h"
 

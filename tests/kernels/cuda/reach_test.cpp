@@ -6,10 +6,10 @@
 #include <set>
 #include <string>
 
-#include "kernels/cuda/expert_tiles.h"
-#include "kernels/cuda/experts.h"
-#include "kernels/cuda/linear.h"
-#include "kernels/cuda/linear_blas.h"
+#include "kernels/cuda/experts/expert_tiles.h"
+#include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/linear/linear.h"
+#include "kernels/cuda/linear/linear_blas.h"
 #include "runtime/budget/model_needs.h"
 #include "runtime/budget/supposed_gpu.h"
 #include "runtime/model/model.h"

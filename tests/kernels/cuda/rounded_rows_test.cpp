@@ -1,5 +1,5 @@
 // Rounded inputs have exactly the values that precision modes say, and a queue never multiplies old ones.
-#include "kernels/cuda/rounded_rows.h"
+#include "kernels/cuda/tokens/rounded_rows.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host/cuda_device.h"
 #include "tests/kernels/cuda/gpu_lab.h"
 #include "tests/kernels/cuda/rounded_inputs.h"
 #include "tests/kernels/weights.h"

@@ -1,4 +1,4 @@
-#include "kernels/cuda/route.h"
+#include "kernels/cuda/tokens/route.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 // What is made of the answers of CUDA's runtime, which a stand-in gives: drivers that are missing or too old, cards
 // that are full or lost, and threads that have not been told which device is meant.
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/hardware/runtime.h"
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
-#include "kernels/cuda/sample.h"
+#include "kernels/cuda/tokens/sample.h"
 
 #include <dspack_gpu.h>
 
-#include "kernels/cuda/argmax.h"
+#include "kernels/cuda/tokens/argmax.h"
 #include "kernels/sample_weights.h"
 #include "kernels/sampling.h"
 #include "tests/kernels/cuda/gpu_lab.h"

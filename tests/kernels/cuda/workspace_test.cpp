@@ -1,11 +1,11 @@
 // What a queue takes of the GPU's memory for itself is what was planned.
-#include "kernels/cuda/cuda_queue.h"
+#include "kernels/cuda/host/cuda_queue.h"
 
 #include <doctest/doctest.h>
 
 #include <array>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host/cuda_device.h"
 #include "tests/support/emulated_gpu/emulator.h"
 
 namespace dspack::test::workspace_test {

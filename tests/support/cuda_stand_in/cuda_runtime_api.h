@@ -1,6 +1,6 @@
-// In the place of CUDA's header of this name: what kernels/cuda/cuda_runtime.cpp uses of it, so that what it makes of a
-// driver's answers is tested where there is neither toolkit nor GPU. Functions and numbers are those of CUDA 13.0;
-// where the CUDA library is built, the same source compiles against NVIDIA's header.
+// In the place of CUDA's header of this name: what kernels/cuda/hardware/cuda_runtime.cpp uses of it, so that what it
+// makes of a driver's answers is tested where there is neither toolkit nor GPU. Functions and numbers are those of
+// CUDA 13.0; where the CUDA library is built, the same source compiles against NVIDIA's header.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// A machine with GPUs as CUDA's runtime shows it, for tests of kernels/cuda/cuda_runtime.cpp: devices without memory or
-// work, a device for each thread, and the answer that a test wants of a call. Threads: a test changes the machine while
-// no other thread calls. Errors: statuses, as CUDA's.
+// A machine with GPUs as CUDA's runtime shows it, for tests of kernels/cuda/hardware/cuda_runtime.cpp: devices without
+// memory or work, a device for each thread, and the answer that a test wants of a call. Threads: a test changes the
+// machine while no other thread calls. Errors: statuses, as CUDA's.
 #pragma once
 
 #include <map>

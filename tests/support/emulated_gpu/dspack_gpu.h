@@ -14,7 +14,7 @@
 
 #include "format/base/check.h"
 #include "format/dtype.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/hardware/runtime.h"
 #include "tests/support/emulated_gpu/emulator.h"
 
 // NOLINTBEGIN(bugprone-reserved-identifier, cert-dcl37-c, cert-dcl51-cpp): CUDA's names.

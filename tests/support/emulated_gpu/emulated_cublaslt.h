@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/linear/cublaslt.h"
 
 namespace dspack::gpu {
 

@@ -21,7 +21,7 @@
 #include <functional>
 #include <source_location>
 
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/hardware/runtime.h"
 
 namespace dspack::gpu {
 

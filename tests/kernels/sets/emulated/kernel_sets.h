@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host/cuda_device.h"
 #include "tests/kernels/sets/cuda_sets.h"
 #include "tests/support/emulated_gpu/emulator.h"
 
