@@ -81,7 +81,7 @@ struct SplitWeights {
 #pragma unroll
     for (unsigned i = 0; i < kSplitsOfLane; ++i) {
       weights[i] = device::factor_of(maxima[i], maximum);
-      sum = gpu::fused_multiply_add(weights[i], sums[i], sum);
+      sum = gpu::fma_rn(weights[i], sums[i], sum);
     }
 #pragma unroll
     for (unsigned apart = gpu::kWarpThreads / 2; apart > 0; apart /= 2)
@@ -99,16 +99,16 @@ struct ValuesAhead {
       fours[i] = first + i < splits ? gpu::load_four(values + (first + i) * stride) : make_float4(0, 0, 0, 0);
   }
   __device__ __forceinline__ void add(float weight, unsigned i, float4& total) const {
-    total.x = gpu::fused_multiply_add(weight, fours[i].x, total.x);
-    total.y = gpu::fused_multiply_add(weight, fours[i].y, total.y);
-    total.z = gpu::fused_multiply_add(weight, fours[i].z, total.z);
-    total.w = gpu::fused_multiply_add(weight, fours[i].w, total.w);
+    total.x = gpu::fma_rn(weight, fours[i].x, total.x);
+    total.y = gpu::fma_rn(weight, fours[i].y, total.y);
+    total.z = gpu::fma_rn(weight, fours[i].z, total.z);
+    total.w = gpu::fma_rn(weight, fours[i].w, total.w);
   }
 };
 
 __global__ void __launch_bounds__(kThreads) merge_kernel(device::AttendRun run) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint32_t query = gpu::block_index().x;
   const uint32_t positions = device::positions_of(run, device::row_of(run, query));
   const uint32_t splits = device::splits_of(run, positions);

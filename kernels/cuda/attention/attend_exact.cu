@@ -122,10 +122,10 @@ __device__ __forceinline__ void add_scores(const Shared& shared, uint32_t fours,
 #pragma unroll
       for (unsigned j = 0; j < kSide; ++j) {
         float& score = scores[i][j];
-        score = gpu::fused_multiply_add(query.x, key[j].x, score);
-        score = gpu::fused_multiply_add(query.y, key[j].y, score);
-        score = gpu::fused_multiply_add(query.z, key[j].z, score);
-        score = gpu::fused_multiply_add(query.w, key[j].w, score);
+        score = gpu::fma_rn(query.x, key[j].x, score);
+        score = gpu::fma_rn(query.y, key[j].y, score);
+        score = gpu::fma_rn(query.z, key[j].z, score);
+        score = gpu::fma_rn(query.w, key[j].w, score);
       }
     }
   }
@@ -179,7 +179,7 @@ __device__ __forceinline__ void weigh(const Shared& shared, bool is_seen, float 
   for (unsigned apart = kPositions / 2; apart > 0; apart /= 2)
     sum += gpu::shuffle_xor(sum, apart);
   const float factor = gpu::exponential(softmax.maximum - base);
-  softmax.sum = gpu::fused_multiply_add(softmax.sum, factor, sum);
+  softmax.sum = gpu::fma_rn(softmax.sum, factor, sum);
   softmax.maximum = maximum;
   shared.scores[thread] = weight;  // no other thread reads this place of any part
   if (thread % kPositions == 0) shared.factors[thread / kPositions] = factor;
@@ -205,10 +205,10 @@ __device__ __forceinline__ void add_values(const Shared& shared, uint32_t at, fl
       const float weights[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (unsigned j = 0; j < 4; ++j) {
-        values[i].x = gpu::fused_multiply_add(weights[j], keys[j].x, values[i].x);
-        values[i].y = gpu::fused_multiply_add(weights[j], keys[j].y, values[i].y);
-        values[i].z = gpu::fused_multiply_add(weights[j], keys[j].z, values[i].z);
-        values[i].w = gpu::fused_multiply_add(weights[j], keys[j].w, values[i].w);
+        values[i].x = gpu::fma_rn(weights[j], keys[j].x, values[i].x);
+        values[i].y = gpu::fma_rn(weights[j], keys[j].y, values[i].y);
+        values[i].z = gpu::fma_rn(weights[j], keys[j].z, values[i].z);
+        values[i].w = gpu::fma_rn(weights[j], keys[j].w, values[i].w);
       }
     }
   }
@@ -231,8 +231,8 @@ __device__ __forceinline__ void store_split(const device::AttendRun& run, const 
 
 template <class Keys>
 __global__ void __launch_bounds__(kExactTile.threads, 2) exact_kernel(device::AttendRun run) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const device::BlockQueries queries = device::queries_of_block(run, gpu::block_index().x, kQueries);
   const uint32_t split = gpu::block_index().y;
   const uint32_t first_column = gpu::block_index().z * kColumns;

@@ -64,10 +64,10 @@ __device__ __forceinline__ void fetch_tile(const ExpandedRun& run, uint32_t head
     for (uint32_t piece = gpu::lane_index(); piece < pieces; piece += gpu::kWarpThreads) {
       const uint16_t* from = piece < head_pieces ? key + piece * device::kPieceValues
                                                  : rope + (piece - head_pieces) * device::kPieceValues;
-      gpu::copy_async(tile.at(row, piece), from, is_there);
+      gpu::cp_async(tile.at(row, piece), from, is_there);
     }
   }
-  gpu::copy_commit();
+  gpu::cp_async_commit_group();
 }
 
 /// Rounds the queries of a block into shared memory, zero-padded after the last row. Call with every thread of the
@@ -101,7 +101,7 @@ struct WarpAttention {
 #pragma unroll
     for (unsigned step = 0; step < kMostKeyDim / 16; ++step) {
       if (step * 16 >= run.nope_dim + run.rope_dim) break;
-      gpu::load_tiles(queries[step], tile.at(gpu::warp_index() * 16 + lane % 16, step * 2 + lane / 16));
+      gpu::ldmatrix_x4(queries[step], tile.at(gpu::warp_index() * 16 + lane % 16, step * 2 + lane / 16));
     }
   }
 
@@ -118,11 +118,11 @@ struct WarpAttention {
 #pragma unroll
       for (unsigned positions = 0; positions < kTilePositions / 8; positions += 2) {
         uint32_t b[4];
-        gpu::load_tiles(b, tile.at(row + positions * 8, piece));
+        gpu::ldmatrix_x4(b, tile.at(row + positions * 8, piece));
         const uint32_t first[2] = {b[0], b[1]};
         const uint32_t second[2] = {b[2], b[3]};
-        gpu::multiply_tile(scores[positions], queries[step], first);
-        gpu::multiply_tile(scores[positions + 1], queries[step], second);
+        gpu::mma_m16n8k16(scores[positions], queries[step], first);
+        gpu::mma_m16n8k16(scores[positions + 1], queries[step], second);
       }
     }
   }
@@ -152,7 +152,7 @@ struct WarpAttention {
         score = score == device::minus_infinity() ? 0.0F : gpu::exponential(score - highest);
         added += score;
       }
-      sum[half] = gpu::fused_multiply_add(sum[half], factor, added);
+      sum[half] = gpu::fma_rn(sum[half], factor, added);
 #pragma unroll
       for (auto& value : values) {
         value[half * 2] *= factor;
@@ -174,12 +174,12 @@ struct WarpAttention {
       for (unsigned pair = 0; pair < kMostValueDim / 16; ++pair) {
         if (pair * 16 >= run.value_dim) break;
         uint32_t b[4];
-        gpu::load_tiles_transposed(
+        gpu::ldmatrix_x4_trans(
             b, tile.at(step * 16 + lane % 16, (run.nope_dim + pair * 16) / device::kPieceValues + lane / 16));
         const uint32_t first[2] = {b[0], b[1]};
         const uint32_t second[2] = {b[2], b[3]};
-        gpu::multiply_tile(values[pair * 2], a, first);
-        gpu::multiply_tile(values[pair * 2 + 1], a, second);
+        gpu::mma_m16n8k16(values[pair * 2], a, first);
+        gpu::mma_m16n8k16(values[pair * 2 + 1], a, second);
       }
     }
   }
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads) expanded_kernel(ExpandedRun run) {
   attention.take_queries(run, tile);
   const uint32_t my_row = first_row + gpu::warp_index() * 16 + gpu::lane_index() / 4;
   for (uint32_t position = 0; position < end; position += kTilePositions) {
-    gpu::copy_wait<0>();
+    gpu::cp_async_wait_group<0>();
     gpu::block_barrier();  // the tile has arrived, and the other one's contents have been used
     const Tile used = tile;
     tile = other;

@@ -15,8 +15,8 @@ using SplitLayout = device::TensorLayout<tensor_tile(kChoice)>;
 
 template <AttendChoice kChoice>
 __global__ void __launch_bounds__(SplitLayout<kChoice>::kThreads) split_kernel(device::AttendRun run) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint3 block = gpu::block_index();
   device::attend_block<SplitLayout<kChoice>, device::CopyKeys<kSplitPositions>>(run, block.x, block.y);
 }

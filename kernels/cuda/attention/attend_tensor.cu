@@ -40,8 +40,8 @@ constexpr TensorTile kTileOf = tensor_tile(kChoice);
 
 template <AttendChoice kChoice, class Keys>
 __global__ void __launch_bounds__(kTileOf<kChoice>.warps* gpu::kWarpThreads) tensor_kernel(device::AttendRun run) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   constexpr TensorTile kTile = kTileOf<kChoice>;
   const uint3 block = gpu::block_index();
   if constexpr (kTile.is_halved) {

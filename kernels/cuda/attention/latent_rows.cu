@@ -11,8 +11,8 @@ namespace dspack::kernels::cuda {
 namespace {
 
 __global__ void store_latents_kernel(StoreLatentsTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   const uint32_t part = gpu::block_index().x * warps + gpu::warp_index();
   if (part > task.tiles) return;
@@ -26,8 +26,8 @@ __global__ void store_latents_kernel(StoreLatentsTask task) {
 
 /// One warp per row, 128 values at a time: four per lane, stored as one word if codes are aligned.
 __global__ void store_fp8_rows_kernel(StoreFp8RowsTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   const uint64_t first = task.live == nullptr ? 0 : *task.live;
   const bool has_words = task.cols % 4 == 0 && reinterpret_cast<uint64_t>(task.codes) % 4 == 0;

@@ -84,11 +84,11 @@ __device__ __forceinline__ void finish_row(const LatentsTask& task, unsigned thr
 
 template <bool kFours>
 __global__ void __launch_bounds__(kMostNormThreads) latents_kernel(LatentsTask task, NormThreads threads) {
-  gpu::let_next_begin();
+  gpu::launch_dependents();
   const bool is_query = gpu::block_index().x != 0;
   const device::NormGains gains = is_query ? device::load_gains<kFours>(task.query, threads.query)
                                            : device::load_gains<kFours>(task.latent, threads.latent);
-  gpu::wait_for_previous();
+  gpu::griddepcontrol_wait();
   for (uint64_t row = gpu::block_index().y; row < task.latent.rows; row += gpu::grid_blocks().y) {
     if (row != gpu::block_index().y) gpu::block_barrier();  // the previous row's sums have been read
     if (is_query) {

@@ -80,7 +80,7 @@ __device__ __forceinline__ void weigh(const float (&scores)[L::kScoreTiles][4], 
     }
 #pragma unroll
     for (unsigned i = 0; i < L::kSums; ++i)
-      softmax.sums[half][i] = gpu::fused_multiply_add(softmax.sums[half][i], factors[half], sums[i]);
+      softmax.sums[half][i] = gpu::fma_rn(softmax.sums[half][i], factors[half], sums[i]);
   }
 }
 

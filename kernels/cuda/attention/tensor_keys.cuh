@@ -2,7 +2,7 @@
 // rounded or split into terms, and keys from each storage form of a cache.
 //
 // A row begins at a multiple of 128 bytes; its 16-byte pieces are swizzled within each 128: piece p of row r is at p ^
-// (r % 8). So eight rows at one column (load_tiles) touch all 32 banks once, and so do eight pieces of one row
+// (r % 8). So eight rows at one column (ldmatrix_x4) touch all 32 banks once, and so do eight pieces of one row
 // (stores).
 #pragma once
 
@@ -138,7 +138,7 @@ struct CopyKeys {
       uint4* to = tile.at(row, piece);
 #pragma unroll
       for (unsigned turn = 0; turn < kTurns; ++turn) {
-        if (turn * kLanes + piece < pieces) gpu::copy_async(to + turn * kLanes, from + turn * kLanes, is_there);
+        if (turn * kLanes + piece < pieces) gpu::cp_async(to + turn * kLanes, from + turn * kLanes, is_there);
       }
     }
   }
@@ -242,13 +242,13 @@ struct Fp8TensorKeys {
       const uint8_t* from = static_cast<const uint8_t*>(run.cache) + uint64_t{first} * bytes;
 #pragma unroll 4
       for (uint32_t at = gpu::thread_index() * 16; at < rows * bytes; at += gpu::block_threads() * 16)
-        gpu::copy_async(to + at, from + at, true);
+        gpu::cp_async(to + at, from + at, true);
       return;
     }
     for (uint32_t row = gpu::warp_index(); row < rows; row += warps) {
       const auto* from = static_cast<const uint8_t*>(run.cache) + uint64_t{map.at(first + row)} * bytes;
       for (uint32_t at = gpu::lane_index() * 16; at < bytes; at += gpu::kWarpThreads * 16)
-        gpu::copy_async(to + row * bytes + at, from + at, true);
+        gpu::cp_async(to + row * bytes + at, from + at, true);
     }
   }
   static __device__ __forceinline__ void decode(const AttendRun& run, uint32_t first, uint32_t end,
@@ -319,7 +319,7 @@ struct Fp8TensorKeys {
 /// Loads the tiles of a split to shared memory, one after the other. Call every function with every thread of the
 /// block.
 ///   one stage                 a tile is loaded when needed; the next one is prefetched to L2 while it is used
-///   two stages                the next tile is copied (copy_async) while one is used
+///   two stages                the next tile is copied (cp_async) while one is used
 ///   two stages, kStaged       the next tile's rows are copied in stored form, to the second stage
 template <class Keys, unsigned kStages>
 class KeyTiles {
@@ -337,18 +337,18 @@ class KeyTiles {
     if constexpr (kStages == 1) {
       gpu::block_barrier();  // the previous keys have been used
       Keys::load(run_, map_, first, end_, tile_);
-      gpu::copy_commit();
-      gpu::copy_wait<0>();
+      gpu::cp_async_commit_group();
+      gpu::cp_async_wait_group<0>();
       gpu::block_barrier();  // the keys are loaded
       if (next < end_) prefetch(next);
     } else if constexpr (kStaged) {
-      gpu::copy_wait<0>();
+      gpu::cp_async_wait_group<0>();
       gpu::block_barrier();  // the rows have arrived, and the previous keys have been used
       Keys::decode(run_, first, end_, other_, tile_);
       gpu::block_barrier();  // the keys are decoded, and the rows have been used
       if (next < end_) fetch(next, other_);
     } else {
-      gpu::copy_wait<0>();
+      gpu::cp_async_wait_group<0>();
       gpu::block_barrier();  // the keys have arrived, and the previous ones have been used
       turn();
       if (next < end_) fetch(next, other_);
@@ -377,7 +377,7 @@ class KeyTiles {
     } else {
       Keys::load(run_, map_, first, end_, {to});
     }
-    gpu::copy_commit();
+    gpu::cp_async_commit_group();
   }
   __device__ __forceinline__ void turn() {
     unsigned char* used = tile_.rows;

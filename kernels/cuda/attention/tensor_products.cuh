@@ -61,15 +61,15 @@ __device__ __forceinline__ void compute_scores(const unsigned char* queries, con
   const unsigned char* key = keys + my_key * kTensorRowBytes;
   const auto add_step = [&](unsigned step) {
     uint32_t a[4];
-    gpu::load_tiles(a, query + of_query.at[step]);
+    gpu::ldmatrix_x4(a, query + of_query.at[step]);
 #pragma unroll
     for (unsigned tile = 0; tile < kTiles; tile += 2) {
       uint32_t b[4];
-      gpu::load_tiles(b, key + tile * 8 * kTensorRowBytes + of_key.at[step]);
+      gpu::ldmatrix_x4(b, key + tile * 8 * kTensorRowBytes + of_key.at[step]);
       const uint32_t first[2] = {b[0], b[1]};
       const uint32_t second[2] = {b[2], b[3]};
-      gpu::multiply_tile(scores[tile], a, first);
-      gpu::multiply_tile(scores[tile + 1], a, second);
+      gpu::mma_m16n8k16(scores[tile], a, first);
+      gpu::mma_m16n8k16(scores[tile + 1], a, second);
     }
   };
 #pragma unroll 3  // nine groups for V3
@@ -113,17 +113,17 @@ __device__ __forceinline__ void add_values(const TensorShared& shared, const uns
     uint32_t a[kQueryTiles][4];
 #pragma unroll
     for (unsigned tile = 0; tile < kQueryTiles; ++tile)
-      gpu::load_tiles(a[tile], weights + tile * 16 * L::kWeightBytes + of_row.at[step]);
+      gpu::ldmatrix_x4(a[tile], weights + tile * 16 * L::kWeightBytes + of_row.at[step]);
 #pragma unroll
     for (unsigned pair = 0; pair < kColumnsOfWarp / 16; ++pair) {
       uint32_t b[4];
-      gpu::load_tiles_transposed(b, key + step * 16 * kTensorRowBytes + pair / 4 * 128 + of_row.at[pair % 4]);
+      gpu::ldmatrix_x4_trans(b, key + step * 16 * kTensorRowBytes + pair / 4 * 128 + of_row.at[pair % 4]);
       const uint32_t first[2] = {b[0], b[1]};
       const uint32_t second[2] = {b[2], b[3]};
 #pragma unroll
       for (unsigned tile = 0; tile < kQueryTiles; ++tile) {
-        gpu::multiply_tile(values[tile][pair * 2], a[tile], first);
-        gpu::multiply_tile(values[tile][pair * 2 + 1], a[tile], second);
+        gpu::mma_m16n8k16(values[tile][pair * 2], a[tile], first);
+        gpu::mma_m16n8k16(values[tile][pair * 2 + 1], a[tile], second);
       }
     }
   }
@@ -154,20 +154,20 @@ __device__ __forceinline__ void compute_split_scores(const TensorShared& shared,
     uint32_t a[kTerms][4];
 #pragma unroll
     for (unsigned term = 0; term < kTerms; ++term)
-      gpu::load_tiles(a[term], query + term * L::kTermBytes);
+      gpu::ldmatrix_x4(a[term], query + term * L::kTermBytes);
 #pragma unroll
     for (unsigned tile = 0; tile < kTiles; tile += 2) {
       uint32_t b[4];
-      gpu::load_tiles(b, key + tile * 8 * kTensorRowBytes);
+      gpu::ldmatrix_x4(b, key + tile * 8 * kTensorRowBytes);
       const uint32_t halves[2][2] = {{b[0], b[1]}, {b[2], b[3]}};
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half)
-        gpu::multiply_tile(first_sums[tile + half], a[0], halves[half]);
+        gpu::mma_m16n8k16(first_sums[tile + half], a[0], halves[half]);
 #pragma unroll
       for (unsigned term = 1; term < kTerms; ++term) {
 #pragma unroll
         for (unsigned half = 0; half < 2; ++half)
-          gpu::multiply_tile(other_sums[tile + half], a[term], halves[half]);
+          gpu::mma_m16n8k16(other_sums[tile + half], a[term], halves[half]);
       }
     }
     query += 128;
@@ -214,7 +214,7 @@ __device__ __forceinline__ void add_split_values(const TensorShared& shared, con
   uint32_t a[kTerms * kSteps][4];
 #pragma unroll
   for (unsigned i = 0; i < kTerms * kSteps; ++i)
-    gpu::load_tiles(a[i], weights + i / 4 * 128 + of_row.at[i % 4]);
+    gpu::ldmatrix_x4(a[i], weights + i / 4 * 128 + of_row.at[i % 4]);
 #pragma unroll
   for (unsigned first = 0; first < kColumnsOfWarp / 16; first += kPairs) {
     uint32_t b[kSteps][kPairs][4];
@@ -223,8 +223,7 @@ __device__ __forceinline__ void add_split_values(const TensorShared& shared, con
 #pragma unroll
       for (unsigned i = 0; i < kPairs; ++i) {
         const unsigned pair = first + i;
-        gpu::load_tiles_transposed(b[step][i],
-                                   key + step * 16 * kTensorRowBytes + pair / 4 * 128 + of_row.at[pair % 4]);
+        gpu::ldmatrix_x4_trans(b[step][i], key + step * 16 * kTensorRowBytes + pair / 4 * 128 + of_row.at[pair % 4]);
       }
     }
     float sums[kPairs * 2][4] = {};
@@ -236,18 +235,18 @@ __device__ __forceinline__ void add_split_values(const TensorShared& shared, con
         for (unsigned i = 0; i < kPairs; ++i) {
           const uint32_t left[2] = {b[step][i][0], b[step][i][1]};
           const uint32_t right[2] = {b[step][i][2], b[step][i][3]};
-          gpu::multiply_tile(sums[i * 2], a[term * kSteps + step], left);
-          gpu::multiply_tile(sums[i * 2 + 1], a[term * kSteps + step], right);
+          gpu::mma_m16n8k16(sums[i * 2], a[term * kSteps + step], left);
+          gpu::mma_m16n8k16(sums[i * 2 + 1], a[term * kSteps + step], right);
         }
       }
     }
 #pragma unroll
     for (unsigned i = 0; i < kPairs * 2; ++i) {
       float(&value)[4] = values[0][first * 2 + i];
-      value[0] = gpu::fused_multiply_add(value[0], low, sums[i][0]);
-      value[1] = gpu::fused_multiply_add(value[1], low, sums[i][1]);
-      value[2] = gpu::fused_multiply_add(value[2], high, sums[i][2]);
-      value[3] = gpu::fused_multiply_add(value[3], high, sums[i][3]);
+      value[0] = gpu::fma_rn(value[0], low, sums[i][0]);
+      value[1] = gpu::fma_rn(value[1], low, sums[i][1]);
+      value[2] = gpu::fma_rn(value[2], high, sums[i][2]);
+      value[3] = gpu::fma_rn(value[3], high, sums[i][3]);
     }
   }
 }

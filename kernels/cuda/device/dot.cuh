@@ -108,10 +108,10 @@ __device__ __forceinline__ void add_run(const uint4 (&chunk)[kRows], unsigned ru
 #pragma unroll
       for (unsigned row = 0; row < kRows; ++row) {
         float& sum = sums[row][token];
-        sum = gpu::fused_multiply_add(weights[row][0], x.x, sum);
-        sum = gpu::fused_multiply_add(weights[row][1], x.y, sum);
-        sum = gpu::fused_multiply_add(weights[row][2], x.z, sum);
-        sum = gpu::fused_multiply_add(weights[row][3], x.w, sum);
+        sum = gpu::fma_rn(weights[row][0], x.x, sum);
+        sum = gpu::fma_rn(weights[row][1], x.y, sum);
+        sum = gpu::fma_rn(weights[row][2], x.z, sum);
+        sum = gpu::fma_rn(weights[row][3], x.w, sum);
       }
     }
   }
@@ -119,7 +119,7 @@ __device__ __forceinline__ void add_run(const uint4 (&chunk)[kRows], unsigned ru
   for (unsigned row = 0; row < kRows; ++row) {
 #pragma unroll
     for (unsigned token = 0; token < kTokens; ++token)
-      totals[row][token] = gpu::fused_multiply_add(sums[row][token], scale[row], totals[row][token]);
+      totals[row][token] = gpu::fma_rn(sums[row][token], scale[row], totals[row][token]);
   }
 }
 
@@ -145,7 +145,7 @@ __device__ __forceinline__ void add_odd_chunk(const Matrix& matrix, const uint32
       for (unsigned token = 0; token < kTokens; ++token) {
         const float4 x = input_piece(inputs + token * stride, place, i / 4);
         const float value = i % 4 == 0 ? x.x : i % 4 == 1 ? x.y : i % 4 == 2 ? x.z : x.w;
-        totals[row][token] = gpu::fused_multiply_add(weight * value, scale, totals[row][token]);
+        totals[row][token] = gpu::fma_rn(weight * value, scale, totals[row][token]);
       }
     }
   }

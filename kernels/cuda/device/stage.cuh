@@ -80,13 +80,13 @@ __device__ __forceinline__ void stage_inputs(const RowsAt<const float>& x, uint3
     float4* to = shared + row * items * gpu::kWarpThreads + (piece ^ input_swizzle<Stored>(piece / Stored::kQuarters));
     const float* from = x.data + row_at(row) * x.stride;
     if (are_whole) {
-      gpu::copy_async(to, from + at, at < in);
+      gpu::cp_async(to, from + at, at < in);
     } else {
       *to = load_any_four(from, at, in);
     }
   }
-  gpu::copy_commit();
-  gpu::copy_wait<0>();
+  gpu::cp_async_commit_group();
+  gpu::cp_async_wait_group<0>();
   gpu::block_barrier();  // the inputs are staged
 }
 

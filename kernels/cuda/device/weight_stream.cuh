@@ -53,7 +53,7 @@ class WeightStream {
   /// Returns the next step of matrix `matrix`; steps of all matrices are taken in turn. Pieces after the end of a row
   /// are zeros.
   __device__ __forceinline__ void take(unsigned matrix, uint4 (&pieces)[kRows]) {
-    gpu::copy_wait<static_cast<int>(kMatrices * kDepth - 1)>();
+    gpu::cp_async_wait_group<static_cast<int>(kMatrices * kDepth - 1)>();
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row)
       pieces[row] = slot_[(matrix * kRows + row) * gpu::kWarpThreads];
@@ -68,10 +68,10 @@ class WeightStream {
     const uint32_t chunk = first_ + lane_;
 #pragma unroll
     for (unsigned row = 0; row < kRows; ++row) {
-      gpu::copy_async(slot_ + (matrix * kRows + row) * gpu::kWarpThreads, data_[matrix][row] + uint64_t{chunk} * 16,
-                      chunk < end_);
+      gpu::cp_async(slot_ + (matrix * kRows + row) * gpu::kWarpThreads, data_[matrix][row] + uint64_t{chunk} * 16,
+                    chunk < end_);
     }
-    gpu::copy_commit();
+    gpu::cp_async_commit_group();
   }
   /// Moves on to the next chunk of every matrix.
   __device__ __forceinline__ void go_on() {

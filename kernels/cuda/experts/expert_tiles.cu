@@ -43,8 +43,8 @@ __device__ __forceinline__ void for_each_word(const uint32_t* words, uint32_t co
 }
 
 __global__ void __launch_bounds__(kFewAssignments) few_tiles_kernel(TilesTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint32_t mine = gpu::thread_index();
   uint32_t expert = mine < task.assignments ? task.ids[mine] : kNoEntry;
   if (task.entries != nullptr && expert != kNoEntry) expert = task.entries[expert];
@@ -109,9 +109,9 @@ __device__ void write_expert(const TilesTask& task, uint32_t expert, uint32_t pl
   for (uint32_t first = 0, found = 0; found < count; first += gpu::kWarpThreads) {
     const unsigned matches = match_assignments(task, first, expert);
     if ((matches >> lane & 1U) != 0) {
-      task.order[place + found + gpu::count_bits(matches & ((1U << lane) - 1))] = first + lane;
+      task.order[place + found + gpu::popc(matches & ((1U << lane) - 1))] = first + lane;
     }
-    found += gpu::count_bits(matches);
+    found += gpu::popc(matches);
   }
   for (uint32_t n = lane; n * task.tile < count; n += gpu::kWarpThreads) {
     const uint32_t left = count - n * task.tile;
@@ -132,13 +132,13 @@ __device__ __forceinline__ void for_each_expert(const TilesTask& task, const Vis
 __device__ __forceinline__ uint32_t count_assignments(const TilesTask& task, uint32_t expert) {
   uint32_t count = 0;
   for (uint32_t first = 0; first < task.assignments; first += gpu::kWarpThreads)
-    count += gpu::count_bits(match_assignments(task, first, expert));
+    count += gpu::popc(match_assignments(task, first, expert));
   return count;
 }
 
 __global__ void counts_kernel(TilesTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   for_each_expert(task, [&](uint32_t expert) {
     const uint32_t count = count_assignments(task, expert);
     if (gpu::lane_index() == 0) task.counts[expert] = count;
@@ -146,8 +146,8 @@ __global__ void counts_kernel(TilesTask task) {
 }
 
 __global__ void tiles_kernel(TilesTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   auto* places = gpu::shared_memory<uint32_t>();
   uint32_t* tile_places = places + task.experts + 1;
   for (uint32_t expert = gpu::thread_index(); expert < task.experts; expert += gpu::block_threads()) {

@@ -58,9 +58,8 @@ __device__ __forceinline__ void store_outputs(const device::ExpertProduct& task,
 /// before_inputs: called before inputs are read, after the first weights have been requested. Must end with a block
 /// barrier unless it does nothing.
 template <class Product, class Stored, bool kAligned, unsigned kMost, unsigned kTokens, class BeforeInputs>
-__device__ void multiply_tile(const device::ExpertProduct& task, const device::TileAt& tile,
-                              const device::RowTurns& turns, uint32_t staged_groups,
-                              const BeforeInputs& before_inputs) {
+__device__ void mma_m16n8k16(const device::ExpertProduct& task, const device::TileAt& tile,
+                             const device::RowTurns& turns, uint32_t staged_groups, const BeforeInputs& before_inputs) {
   constexpr unsigned kDepth = kPieces<kMost> / (Product::kMatrices * kRowsOfWarp);
   Matrix matrices[Product::kMatrices];
   for (Matrix& matrix : matrices)
@@ -126,7 +125,7 @@ struct ExactTiles {
                                                   const device::RowTurns& turns, uint32_t staged_groups,
                                                   const BeforeInputs& before_inputs) {
     const auto run = [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
-      multiply_tile<Product, Stored, kAligned, kMost, kTokens>(task, tile, turns, staged_groups, before_inputs);
+      mma_m16n8k16<Product, Stored, kAligned, kMost, kTokens>(task, tile, turns, staged_groups, before_inputs);
     };
     if constexpr (!kAligned) return run(std::integral_constant<unsigned, kMost>());
     if constexpr (kMost > 2) {

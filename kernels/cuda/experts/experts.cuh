@@ -297,13 +297,13 @@ __device__ __forceinline__ void run_shared_down(const FusedTask& task, uint32_t 
 template <class Tiles>
 __device__ void run_fused_block(const FusedTask& task) {
   auto* words = gpu::shared_memory<uint32_t>();
-  gpu::let_next_begin();
+  gpu::launch_dependents();
   if (gpu::block_index().x < task.shape.shared.gate_up_blocks) {  // may be used by any block
     const Matrix& gate = task.shared_gate_up.matrices[0];
     prefetch_rows<typename Tiles::Weights>(gate, gate.planes[kCodes], gpu::block_index().x * Tiles::rows_of_gate_up(),
                                            Tiles::rows_of_gate_up(), kEarlyBytes);
   }
-  gpu::wait_for_previous();  // also for the counters, which the previous launch may be about to zero
+  gpu::griddepcontrol_wait();  // also for the counters, which the previous launch may be about to zero
   if (gpu::thread_index() == 0) words[kTicketWord] = gpu::take_ticket(task.counters.ticket);
   gpu::block_barrier();  // the ticket is stored
   const uint32_t ticket = words[kTicketWord];

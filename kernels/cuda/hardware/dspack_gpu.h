@@ -72,7 +72,7 @@ __device__ inline void prefetch(const void* from) {
 }
 
 /// Starts a cp.async of 16 bytes, both addresses aligned; if not `valid` it writes zeros and reads nothing.
-__device__ inline void copy_async(void* shared, const void* global, bool valid) {
+__device__ inline void cp_async(void* shared, const void* global, bool valid) {
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
@@ -80,7 +80,7 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
                : "memory");
 }
 /// Same, for data that is read sequentially: also prefetches the 256 bytes around it into the L2 cache.
-__device__ inline void copy_async_onward(void* shared, const void* global, bool valid) {
+__device__ inline void cp_async_l2_256b(void* shared, const void* global, bool valid) {
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;"
                :
@@ -88,12 +88,12 @@ __device__ inline void copy_async_onward(void* shared, const void* global, bool 
                : "memory");
 }
 /// Ends a group of this thread's asynchronous copies.
-__device__ inline void copy_commit() {
+__device__ inline void cp_async_commit_group() {
   asm volatile("cp.async.commit_group;" : : : "memory");
 }
 /// Waits until at most `kPending` groups of this thread are pending. Other threads' copies also need a block barrier.
 template <int kPending>
-__device__ inline void copy_wait() {
+__device__ inline void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");
 }
 
@@ -177,14 +177,14 @@ __device__ inline void wait_for_count(const uint32_t* counter, uint32_t count) {
 // ----------------------------------------------------------------------------------------------------------
 
 /// Allows the next launch to begin once all blocks have called this or ended. The next launch must wait for its inputs.
-__device__ inline void let_next_begin() {
+__device__ inline void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
 /// Waits until the previous launch has ended, and with it all launches before. Every thread of a kernel that may
 /// overlap calls this before it reads or writes memory that another launch writes or reads.
-__device__ inline void wait_for_previous() {
+__device__ inline void griddepcontrol_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif
@@ -208,14 +208,14 @@ __device__ inline void add_together(uint64_t* place, uint64_t value) {
 // Numbers
 // --------------------------------------------------------------------------------------------------------------
 
-__device__ inline float fused_multiply_add(float a, float b, float c) {
+__device__ inline float fma_rn(float a, float b, float c) {
   return __fmaf_rn(a, b, c);
 }
 /// Index of the lowest set bit. Precondition: bits != 0.
 __device__ inline unsigned lowest_bit(unsigned bits) {
   return static_cast<unsigned>(__ffs(static_cast<int>(bits))) - 1;
 }
-__device__ inline unsigned count_bits(unsigned bits) {
+__device__ inline unsigned popc(unsigned bits) {
   return static_cast<unsigned>(__popc(bits));
 }
 __device__ inline float bits_to_float(uint32_t bits) {
@@ -301,7 +301,7 @@ __device__ inline uint32_t subtract_bf16s(uint32_t a, uint32_t b) {
   return pair;
 }
 /// The bytes of {a, b} (a: 0 to 3) that the four nibbles of `selector` index.
-__device__ inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+__device__ inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
   return __byte_perm(a, b, selector);
 }
 
@@ -313,7 +313,7 @@ __device__ inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selecto
 ///   a[0] = a(g, 2q..)   a[1] = a(g+8, 2q..)   a[2] = a(g, 2q+8..)   a[3] = a(g+8, 2q+8..)
 ///   b[0] = b(2q.., g)   b[1] = b(2q+8.., g)
 ///   d[0] = d(g, 2q)     d[1] = d(g, 2q+1)     d[2] = d(g+8, 2q)     d[3] = d(g+8, 2q+1)
-__device__ inline void multiply_tile(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+__device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -323,7 +323,7 @@ __device__ inline void multiply_tile(float (&d)[4], const uint32_t (&a)[4], cons
 
 /// ldmatrix: loads four 8 x 8 matrices of 16-bit values from shared memory. Lanes 8i to 8i+7 pass the rows (16 bytes,
 /// aligned) of matrix i; tile[i] of a lane is the pair at row lane / 4, columns 2 (lane % 4).. of matrix i.
-__device__ inline void load_tiles(uint32_t (&tile)[4], const void* row) {
+__device__ inline void ldmatrix_x4(uint32_t (&tile)[4], const void* row) {
   const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
@@ -331,7 +331,7 @@ __device__ inline void load_tiles(uint32_t (&tile)[4], const void* row) {
                : "memory");
 }
 /// Same, each matrix transposed.
-__device__ inline void load_tiles_transposed(uint32_t (&tile)[4], const void* row) {
+__device__ inline void ldmatrix_x4_trans(uint32_t (&tile)[4], const void* row) {
   const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
@@ -406,7 +406,7 @@ template <class... Parameters, class... Arguments>
 void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
   launch_when(Overlap::none, stream, shape, kernel, arguments...);
 }
-/// The kernel itself waits for the previous launch (wait_for_previous).
+/// The kernel itself waits for the previous launch (griddepcontrol_wait).
 template <class... Parameters, class... Arguments>
 void launch_overlapping(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters...),
                         const Arguments&... arguments) {

@@ -25,7 +25,7 @@ struct LaunchShape {
 };
 
 /// When a launch may begin: after all earlier work in the stream; or, on a card that supports it, while the previous
-/// launch still runs, up to the point where its kernel waits for that launch (gpu::wait_for_previous).
+/// launch still runs, up to the point where its kernel waits for that launch (gpu::griddepcontrol_wait).
 enum class Overlap { none, with_previous };
 
 struct Properties {

@@ -20,9 +20,9 @@ constexpr unsigned kHeadDepth = 2;
 template <class Stored, unsigned kTokens, bool kAligned>
 __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
     plain_kernel(HeadLinearTask task, device::HeadBlocks blocks, uint32_t tile_groups) {
-  gpu::let_next_begin();
+  gpu::launch_dependents();
   const device::HeadPart part = device::part_of_block<kTokens>(task, blocks);
-  if (part.tokens == 0) return gpu::wait_for_previous();
+  if (part.tokens == 0) return gpu::griddepcontrol_wait();
   const unsigned lane = gpu::lane_index();
   const uint32_t chunks = (task.weight.in - 1) / Stored::kPer16 + 1;
   const uint32_t tile_chunks = tile_groups * gpu::kWarpThreads;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(device::kHeadThreads, kTokens <= 2 ? 4 : 2)
   auto stream = device::stream_of<kAligned, Stored, kHeadDepth>(inputs + kTokens * stride, matrices, all, first_row,
                                                                 chunks, lane, gpu::kWarpThreads);
   const device::ScalePlan<Stored> scales(task.weight);
-  gpu::wait_for_previous();
+  gpu::griddepcontrol_wait();
   bool is_staged = false;
   for (uint32_t block_row = part.block * kHeadRows; block_row < all.count;
        block_row += all.step, first_row += all.step) {

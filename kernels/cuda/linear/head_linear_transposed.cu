@@ -53,7 +53,7 @@ struct Place {
 
   static __device__ __forceinline__ Place of_thread(uint32_t block, uint32_t lanes) {
     const uint32_t lane = gpu::thread_index() & (lanes - 1);  // a power of two
-    const uint32_t share = gpu::thread_index() >> gpu::count_bits(lanes - 1);
+    const uint32_t share = gpu::thread_index() >> gpu::popc(lanes - 1);
     return {lanes, lane, share, (block * lanes + lane) * kColumns};
   }
 };
@@ -196,7 +196,7 @@ class ShareOfHead {
       const float scaled = inputs[token] * scale_.scale;
 #pragma unroll
       for (unsigned i = 0; i < kColumns; ++i)
-        sums_[token][i] = gpu::fused_multiply_add(scaled, weights[i], sums_[token][i]);
+        sums_[token][i] = gpu::fma_rn(scaled, weights[i], sums_[token][i]);
     }
   }
   /// Same for unaligned rows, where every value may have its own scale.
@@ -210,7 +210,7 @@ class ShareOfHead {
       if constexpr (device::kHasZeros<Stored>) weight -= zero_at<Stored>(matrix_, scale_row, column);
 #pragma unroll
       for (unsigned token = 0; token < kTokens; ++token)
-        sums_[token][i] = gpu::fused_multiply_add(inputs[token] * scale, weight, sums_[token][i]);
+        sums_[token][i] = gpu::fma_rn(inputs[token] * scale, weight, sums_[token][i]);
     }
   }
 
@@ -234,7 +234,7 @@ __device__ __forceinline__ void store_sums(const HeadLinearTask& task, const dev
   const uint32_t columns = place.lanes * kColumns;
   const uint32_t first_column = part.block * columns;
   for (uint32_t i = gpu::thread_index(); i < part.tokens * columns; i += gpu::block_threads()) {
-    const uint32_t token = i >> gpu::count_bits(columns - 1);  // a power of two
+    const uint32_t token = i >> gpu::popc(columns - 1);  // a power of two
     const uint32_t column = i & (columns - 1);
     const float* of_shares = reinterpret_cast<const float*>(shared) + token * kShares * columns + column;
     float total = 0;
@@ -249,9 +249,9 @@ __device__ __forceinline__ void store_sums(const HeadLinearTask& task, const dev
 template <class Stored, unsigned kTokens, bool kAligned>
 __device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, const device::HeadBlocks& blocks,
                                                     uint32_t lanes) {
-  gpu::let_next_begin();
+  gpu::launch_dependents();
   const device::HeadPart part = device::part_of_block<kTokens>(task, blocks);
-  if (part.tokens == 0) return gpu::wait_for_previous();
+  if (part.tokens == 0) return gpu::griddepcontrol_wait();
   const Place place = Place::of_thread(part.block, lanes);
   auto* shared_sums = gpu::shared_memory<float4>();
   RowTile tile;
@@ -259,7 +259,7 @@ __device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, 
   tile.scale_rows = reinterpret_cast<uint32_t*>(tile.inputs + kHeadRowTile * kTokens);
   const device::ScaleRows scale_rows(task.weight);
   ShareOfHead<Stored, kTokens, kAligned> share(task, part, place, scale_rows);
-  gpu::wait_for_previous();
+  gpu::griddepcontrol_wait();
   for (uint32_t first = 0; first < task.rows_used; first += kHeadRowTile) {
     tile.first_row = part.head * task.head_rows + task.first_row + first;
     tile.rows = task.rows_used - first < kHeadRowTile ? task.rows_used - first : kHeadRowTile;
@@ -283,8 +283,8 @@ __global__ void __launch_bounds__(device::kHeadThreads)
     absorb_kernel(HeadLinearTask task, device::HeadBlocks blocks, uint32_t lanes, RotateTask rotated) {
   const uint32_t of_heads = task.heads * blocks.count;
   if (gpu::block_index().x < of_heads) return multiply_transposed<Stored, kTokens, true>(task, blocks, lanes);
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint64_t pairs = uint64_t{rotated.heads} * (rotated.dim / 2);
   const uint64_t index = uint64_t{gpu::block_index().x - of_heads} * gpu::block_threads() + gpu::thread_index();
   if (index < rotated.rows * pairs)

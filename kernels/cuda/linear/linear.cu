@@ -71,9 +71,9 @@ constexpr unsigned kPieces = device::kPiecesUnderWay<1, kRowsOfWarp, kDepth<kTok
 template <class Stored, unsigned kTokens, bool kAligned>
 __device__ __forceinline__ void multiply_rows(const LinearTask& task, const LinearPlan& plan, uint32_t block,
                                               uint32_t blocks) {
-  gpu::let_next_begin();
+  gpu::launch_dependents();
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
-  if (token_group * kTokens >= task.rows) return gpu::wait_for_previous();
+  if (token_group * kTokens >= task.rows) return gpu::griddepcontrol_wait();
   const auto first_token = static_cast<uint32_t>(token_group * kTokens);
   const uint32_t tokens = task.rows - first_token < kTokens ? task.rows - first_token : kTokens;
   const unsigned lanes = plan.warps_a_row * gpu::kWarpThreads;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void multiply_rows(const LinearTask& task, const Line
   auto stream = device::stream_of<kAligned, Stored, kDepth<kTokens>>(sums + kWarpsOfBlock * kRowsOfWarp * kTokens,
                                                                      matrices, all, first_row, chunks, lane, lanes);
   const device::ScalePlan<Stored> scales(task.weight);
-  gpu::wait_for_previous();
+  gpu::griddepcontrol_wait();
   bool is_staged = false;
   for (uint32_t block_row = block * rows_of_block; block_row < task.weight.out;
        block_row += all.step, first_row += all.step) {
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTok
     linear_route_kernel(LinearTask task, LinearPlan plan, RouteEnd end) {
   device::prefetch_bias(end.task);
   multiply_rows<Stored, kTokens, true>(task, plan, gpu::block_index().x, gpu::grid_blocks().x);
-  gpu::copy_wait<0>();  // zero-fills that were issued after the last row
+  gpu::cp_async_wait_group<0>();  // zero-fills that were issued after the last row
   device::route_last(end.task, end.counter);
 }
 

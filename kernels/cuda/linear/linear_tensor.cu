@@ -99,9 +99,9 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
   using Block = TensorBlock<Stored, kTokenTiles, kRowTiles, kFp8>;
   constexpr bool kHasRing = kDepth != kNoRing;
   static_assert(kHasRing == (kTokenTiles == 1));
-  gpu::let_next_begin();
+  gpu::launch_dependents();
   const uint64_t token_group = gpu::block_index().y + uint64_t{gpu::block_index().z} * gpu::grid_blocks().y;
-  if (token_group * Block::kTokens >= task.rows) return gpu::wait_for_previous();
+  if (token_group * Block::kTokens >= task.rows) return gpu::griddepcontrol_wait();
   const auto first_token = static_cast<uint32_t>(token_group * Block::kTokens);
   const uint32_t count = task.rows - first_token < Block::kTokens ? task.rows - first_token : Block::kTokens;
   auto* shared = gpu::shared_memory<unsigned char>();
@@ -114,8 +114,7 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
                                .rows = device::staged_rows<kTokenTiles>(count)}};
   const unsigned part = gpu::warp_index() & (plan.warps_a_row - 1);  // a power of two
   const uint32_t first_row =
-      ((row_block * kWarpsOfBlock + gpu::warp_index()) >> gpu::count_bits(plan.warps_a_row - 1)) *
-      (kRowTiles * kTileRows);
+      ((row_block * kWarpsOfBlock + gpu::warp_index()) >> gpu::popc(plan.warps_a_row - 1)) * (kRowTiles * kTileRows);
   const Matrix matrices[1] = {task.weight};
   const uint32_t first_column = part * device::kStepColumns<Stored>;
   const uint32_t turn = plan.warps_a_row * device::kStepColumns<Stored>;
@@ -138,7 +137,7 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
     rows.find(matrices, first_row);
     const device::BlockOfRun<Stored> block_of(task.weight);
     auto ahead = rows.first_scales(matrices, block_of, first_column, turn);
-    gpu::wait_for_previous();
+    gpu::griddepcontrol_wait();
     multiply([&](const device::ColumnRange& range) {
       rows.template add_steps<1>(matrices, block_of, range, block.inputs, stream, ahead, totals);
     });
@@ -147,7 +146,7 @@ __device__ __forceinline__ void multiply_rows(const TensorTask& task, const Tens
     device::prefetch_rows<Stored>(task.weight, task.weight.planes[kCodes], row_block * rows_of_block, rows_of_block,
                                   device::kEarlyBytes);
     rows.find(matrices, first_row);
-    gpu::wait_for_previous();
+    gpu::griddepcontrol_wait();
     multiply([&](const device::ColumnRange& range) {
       rows.template add_columns<2>(matrices, range, block.inputs, totals[0]);
     });

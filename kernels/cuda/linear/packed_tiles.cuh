@@ -72,8 +72,8 @@ __device__ __forceinline__ RunWeights decode_run(uint32_t word, uint32_t offset)
     apart[i] = TwoCodes<Stored>::decode(word >> 4 * i & 0x000f000fU, offset);
   constexpr uint32_t kLow = 0x5410;
   constexpr uint32_t kHigh = 0x7632;
-  return {{make_uint2(gpu::select_bytes(apart[0], apart[1], kLow), gpu::select_bytes(apart[2], apart[3], kLow)),
-           make_uint2(gpu::select_bytes(apart[0], apart[1], kHigh), gpu::select_bytes(apart[2], apart[3], kHigh))}};
+  return {{make_uint2(gpu::prmt(apart[0], apart[1], kLow), gpu::prmt(apart[2], apart[3], kLow)),
+           make_uint2(gpu::prmt(apart[0], apart[1], kHigh), gpu::prmt(apart[2], apart[3], kHigh))}};
 }
 
 /// The scales (and zero points, as offsets) of a lane's 32 columns: one for each 16 if groups are that small.

@@ -72,14 +72,14 @@ __device__ __forceinline__ TileWeights<Stored> decode_rows(const uint4& upper, c
   return weights;
 }
 
-/// sums += weights . inputs, distributed as d in gpu::multiply_tile.
+/// sums += weights . inputs, distributed as d in gpu::mma_m16n8k16.
 template <class Stored>
 __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const TileWeights<Stored>& weights,
                                                const TileInputs<Stored>& inputs) {
 #pragma unroll
   for (unsigned step = 0; step < Stored::kPer16 / 4; ++step) {
     const uint32_t b[2] = {inputs.steps[step].x, inputs.steps[step].y};
-    gpu::multiply_tile(sums, weights.steps[step], b);
+    gpu::mma_m16n8k16(sums, weights.steps[step], b);
   }
 }
 
@@ -120,7 +120,7 @@ struct StagedInputs {
     const auto copy_row = [&](uint32_t row, uint32_t thread, uint32_t threads) {
       const uint16_t* values = from.values + uint64_t{row_at(row)} * from.columns + first;
       for (uint32_t value = thread * kPieceValues; value < there; value += threads * kPieceValues)
-        gpu::copy_async(at(row, value), values + value, true);
+        gpu::cp_async(at(row, value), values + value, true);
     };
     if constexpr (kHasMany) {  // one warp per row: a row of few columns would leave most of a block idle
       for (uint32_t row = gpu::warp_index(); row < count; row += gpu::block_threads() / gpu::kWarpThreads)
@@ -129,7 +129,7 @@ struct StagedInputs {
       for (uint32_t row = 0; row < count; ++row)
         copy_row(row, gpu::thread_index(), gpu::block_threads());
     }
-    gpu::copy_commit();
+    gpu::cp_async_commit_group();
     if constexpr (kFp8) {
       for (uint32_t row = gpu::warp_index(); row < count; row += gpu::block_threads() / gpu::kWarpThreads) {
         const float* scales =
@@ -138,7 +138,7 @@ struct StagedInputs {
           scale(row, block) = scales[block];
       }
     }
-    gpu::copy_wait<0>();
+    gpu::cp_async_wait_group<0>();
   }
 };
 
@@ -153,7 +153,7 @@ struct ColumnRange {
 template <class Stored, unsigned kTokenTiles, unsigned kRowTiles, unsigned kMatrices, bool kFp8>
 struct TensorRows {
   static constexpr unsigned kChunk = 4 * Stored::kPer16;  // columns
-  using Sums = float[kRowTiles][kTokenTiles][4];          // as in gpu::multiply_tile
+  using Sums = float[kRowTiles][kTokenTiles][4];          // as in gpu::mma_m16n8k16
   using Of = RowsOfTiles<kMatrices>;
 
   // The lane's rows: the upper and the lower row of each row tile.
@@ -219,7 +219,7 @@ struct TensorRows {
 #pragma unroll
         for (unsigned i = 0; i < 4; ++i) {
           float& total = totals[tile][tokens][i];
-          total = gpu::fused_multiply_add(sums[i], scale[tile][i / 2] * input_scale[i % 2], total);
+          total = gpu::fma_rn(sums[i], scale[tile][i / 2] * input_scale[i % 2], total);
         }
       }
     }
@@ -296,11 +296,11 @@ struct TensorRows {
 #pragma unroll
         for (unsigned i = 0; i < 4; ++i)
           a[i] = weights[product][i] & mask;
-        gpu::multiply_tile(sums, a, b[product]);
+        gpu::mma_m16n8k16(sums, a, b[product]);
       }
 #pragma unroll
       for (unsigned i = 0; i < 4; ++i)
-        total[i] = gpu::fused_multiply_add(sums[i], scale[i / 2][part], total[i]);
+        total[i] = gpu::fma_rn(sums[i], scale[i / 2][part], total[i]);
     }
   }
 

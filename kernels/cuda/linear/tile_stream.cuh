@@ -82,7 +82,7 @@ class TileStream {
 
   /// Returns the next step: for each row tile two chunks of the lane's upper and lower row.
   __device__ __forceinline__ void take(uint4 (&chunks)[2][kRowTiles][2]) {
-    gpu::copy_wait<static_cast<int>(kDepth) - 2>();
+    gpu::cp_async_wait_group<static_cast<int>(kDepth) - 2>();
     gpu::warp_barrier();  // the other lanes' copies have arrived, and they have read the previous step
 #pragma unroll
     for (unsigned chunk = 0; chunk < 2; ++chunk) {
@@ -124,14 +124,14 @@ class TileStream {
           const unsigned half = i * kRowsAtOnce / 8;
           const unsigned matrix = RowsOfTiles<kMatrices>::matrix(tile, half);
           const uint32_t row = RowsOfTiles<kMatrices>::first(tile, half) + i * kRowsAtOnce % 8;
-          gpu::copy_async_onward(to_ + asked_ + tile * kTileBytes + i * kRowsAtOnce * kStepBytes,
-                                 data_[matrix] + at_ + uint64_t{row_bytes_} * row, is_column && row_ + row < out_);
+          gpu::cp_async_l2_256b(to_ + asked_ + tile * kTileBytes + i * kRowsAtOnce * kStepBytes,
+                                data_[matrix] + at_ + uint64_t{row_bytes_} * row, is_column && row_ + row < out_);
         }
       }
       at_ += bytes_of_turn_;
       if (at_ >= row_bytes_) next_set();
     }
-    gpu::copy_commit();
+    gpu::cp_async_commit_group();
     asked_ = asked_ == (kDepth - 1) * kSlotBytes ? 0 : asked_ + kSlotBytes;
   }
   __device__ __forceinline__ void next_set() {

@@ -234,7 +234,7 @@ __device__ __forceinline__ void flag_chosen(const SelectRow& row, const SelectSp
 }
 
 __device__ __forceinline__ uint32_t count_flags(const uint4& flags) {
-  return gpu::count_bits(flags.x) + gpu::count_bits(flags.y) + gpu::count_bits(flags.z) + gpu::count_bits(flags.w);
+  return gpu::popc(flags.x) + gpu::popc(flags.y) + gpu::popc(flags.z) + gpu::popc(flags.w);
 }
 
 /// Lists the flagged positions, ascending.
@@ -261,7 +261,7 @@ __device__ __forceinline__ void list_ids(const SelectRow& row, SelectSpace& spac
     uint32_t to = at;
 #pragma unroll
     for (unsigned j = 0; j < 4; ++j)
-      to += gpu::count_bits(words[j] & lower_lanes);
+      to += gpu::popc(words[j] & lower_lanes);
 #pragma unroll
     for (unsigned j = 0; j < 4; ++j) {
       if ((words[j] >> gpu::lane_index() & 1U) != 0) ids[to++] = chunk * kSelectChunk + gpu::lane_index() * 4 + j;

@@ -85,7 +85,7 @@ __device__ __forceinline__ void add_heads(const ChooseRun& run, uint32_t row, ui
 #pragma unroll
     for (unsigned j = 0; j < kKeysOfThread; ++j) {
       const float product = products[i][j] * scales[j];
-      scores[j] = gpu::fused_multiply_add(weight, product < 0 ? 0.0F : product, scores[j]);  // keeps a NaN
+      scores[j] = gpu::fma_rn(weight, product < 0 ? 0.0F : product, scores[j]);  // keeps a NaN
     }
   }
 }

@@ -121,7 +121,7 @@ __device__ __forceinline__ void fetch_queries(const device::ChooseRun& run, cons
 #pragma unroll
     for (unsigned i = 0; i < kHeads; i += kHeadsAtOnce) {
       const bool is_there = my_head + i < left && column < dim;
-      gpu::copy_async(quad + i * kScoreQueryStride, is_there ? from + uint64_t{i} * dim : run.queries, is_there);
+      gpu::cp_async(quad + i * kScoreQueryStride, is_there ? from + uint64_t{i} * dim : run.queries, is_there);
     }
   } else {
     for (unsigned i = 0; i < kHeads; i += kHeadsAtOnce) {
@@ -132,7 +132,7 @@ __device__ __forceinline__ void fetch_queries(const device::ChooseRun& run, cons
       }
     }
   }
-  gpu::copy_commit();
+  gpu::cp_async_commit_group();
 }
 
 /// Adds a panel's part to the products of this thread's heads and positions; `keys` points at the thread's first
@@ -152,10 +152,10 @@ __device__ __forceinline__ void add_products(const float* queries, const float* 
 #pragma unroll
       for (unsigned j = 0; j < kKeysOfThread; ++j) {
         float& product = products[i][j];
-        product = gpu::fused_multiply_add(query.x, key[j].x, product);
-        product = gpu::fused_multiply_add(query.y, key[j].y, product);
-        product = gpu::fused_multiply_add(query.z, key[j].z, product);
-        product = gpu::fused_multiply_add(query.w, key[j].w, product);
+        product = gpu::fma_rn(query.x, key[j].x, product);
+        product = gpu::fma_rn(query.y, key[j].y, product);
+        product = gpu::fma_rn(query.z, key[j].z, product);
+        product = gpu::fma_rn(query.w, key[j].w, product);
       }
     }
   }
@@ -189,7 +189,7 @@ __device__ __forceinline__ void score_tile(const device::ChooseRun& run, uint32_
     const QueryPanel pass = panel;
     do {
       const uint32_t column = panel.column;
-      gpu::copy_wait<0>();
+      gpu::cp_async_wait_group<0>();
       gpu::block_barrier();  // the queries have arrived, and the previous ones have been used
       const uint32_t in_panel = column % kScoreKeyPanel;
       if (!is_whole && in_panel == 0) {

@@ -126,16 +126,16 @@ __device__ __forceinline__ void multiply(const TensorScoreShared& shared, uint32
 #pragma unroll 2
   for (uint32_t step = 0; step < steps; ++step) {
     uint32_t b[4];
-    gpu::load_tiles(b, shared.keys + device::swizzled(my_key, shared.row_bytes, step * 2 + lane / 8 % 2));
+    gpu::ldmatrix_x4(b, shared.keys + device::swizzled(my_key, shared.row_bytes, step * 2 + lane / 8 % 2));
     const uint32_t first[2] = {b[0], b[1]};
     const uint32_t second[2] = {b[2], b[3]};
 #pragma unroll
     for (unsigned tile = 0; tile < kHeadTiles; ++tile) {
       uint32_t a[4];
-      gpu::load_tiles(a,
-                      shared.queries + device::swizzled(tile * 16 + lane % 16, shared.row_bytes, step * 2 + lane / 16));
-      gpu::multiply_tile(tiles[tile][0], a, first);
-      gpu::multiply_tile(tiles[tile][1], a, second);
+      gpu::ldmatrix_x4(
+          a, shared.queries + device::swizzled(tile * 16 + lane % 16, shared.row_bytes, step * 2 + lane / 16));
+      gpu::mma_m16n8k16(tiles[tile][0], a, first);
+      gpu::mma_m16n8k16(tiles[tile][1], a, second);
     }
   }
 #pragma unroll

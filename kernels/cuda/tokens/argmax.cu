@@ -75,8 +75,8 @@ __device__ __forceinline__ void compare_parts(const ArgmaxTask& task) {
 
 /// `span`: values per part.
 __global__ void __launch_bounds__(kWarps* gpu::kWarpThreads) argmax_kernel(ArgmaxTask task, uint32_t span) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   auto* of_warps = gpu::shared_memory<Highest>();
   const uint32_t row = gpu::block_index().x;
   const uint32_t parts = gpu::grid_blocks().y;

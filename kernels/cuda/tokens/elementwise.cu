@@ -24,9 +24,9 @@ __device__ __forceinline__ void for_each_value(uint32_t rows, uint32_t cols, Ope
 /// Normalises rows, and rounds them if products on tensor cores follow.
 template <bool kFours>
 __global__ void __launch_bounds__(kMostNormThreads) rms_norm_kernel(RmsNormTask task) {
-  gpu::let_next_begin();
+  gpu::launch_dependents();
   const device::NormGains gains = device::load_gains<kFours>(task, gpu::block_threads());
-  gpu::wait_for_previous();
+  gpu::griddepcontrol_wait();
   auto* sums = gpu::shared_memory<float>();
   for (uint64_t row = gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
     if (row != gpu::block_index().y) gpu::block_barrier();  // the previous row's sums have been read
@@ -48,8 +48,8 @@ __device__ __forceinline__ double sum_of_lanes(double value, double* of_lanes) {
 }
 
 __global__ void layer_norm_kernel(LayerNormTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   double* of_lanes = gpu::shared_memory<double>() + gpu::warp_index() * gpu::kWarpThreads;
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   for (uint64_t row = gpu::block_index().x * warps + gpu::warp_index(); row < task.rows;
@@ -73,8 +73,8 @@ __global__ void layer_norm_kernel(LayerNormTask task) {
 }
 
 __global__ void silu_multiply_kernel(RowPairTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     float& to = task.to.data[row * task.to.stride + col];
     to = device::silu_times(to, task.from.data[row * task.from.stride + col]);
@@ -82,16 +82,16 @@ __global__ void silu_multiply_kernel(RowPairTask task) {
 }
 
 __global__ void add_kernel(RowPairTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     task.to.data[row * task.to.stride + col] += task.from.data[row * task.from.stride + col];
   });
 }
 
 __global__ void weighted_sum_kernel(WeightedSumTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::sum_weighted(task, row, col); });
 }
 
@@ -103,24 +103,24 @@ __global__ void placed_sum_kernel(WeightedSumTask task, const uint32_t* places) 
 
 /// A "column" is a pair of one head.
 __global__ void rotate_kernel(RotateTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint64_t first = device::first_position(task);
   for_each_value(task.rows, task.heads * (task.dim / 2),
                  [&](uint64_t row, uint64_t col) { device::rotate_pair(task, first, row, col); });
 }
 
 __global__ void store_rows_kernel(StoreRowsTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint64_t first = task.live == nullptr ? 0 : *task.live;
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::store_value(task, first, row, col); });
 }
 
 template <class Unit>
 __global__ void copy_kernel(CopyTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint64_t units = task.bytes / sizeof(Unit);
   const uint64_t step = uint64_t{gpu::grid_blocks().x} * gpu::block_threads();
   for (uint64_t i = uint64_t{gpu::block_index().x} * gpu::block_threads() + gpu::thread_index(); i < units; i += step)
@@ -128,16 +128,16 @@ __global__ void copy_kernel(CopyTask task) {
 }
 
 __global__ void gather_rows_kernel(MoveRowsTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     task.to.data[row * task.to.stride + col] = task.from.data[task.index[row] * task.from.stride + col];
   });
 }
 
 __global__ void scatter_rows_kernel(MoveRowsTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     task.to.data[task.index[row] * task.to.stride + col] = task.from.data[row * task.from.stride + col];
   });

@@ -10,7 +10,7 @@ namespace dspack::kernels::cuda::device {
 
 /// A rounded product, which the compiler cannot contract with a following sum.
 __device__ __forceinline__ float rounded_product(float a, float b) {
-  return gpu::fused_multiply_add(a, b, -0.0F);
+  return gpu::fma_rn(a, b, -0.0F);
 }
 
 /// The activation of every feed-forward network of the family: silu(gate) * up, rounded after each operation. For gates
@@ -26,7 +26,7 @@ __device__ __forceinline__ void sum_weighted(const WeightedSumTask& task, uint64
   float sum = 0;
   for (uint32_t slot = 0; slot < task.top_k; ++slot) {
     const uint64_t part = row * task.top_k + slot;
-    sum = gpu::fused_multiply_add(task.weights[part], task.parts.data[place_of(part) * task.parts.stride + col], sum);
+    sum = gpu::fma_rn(task.weights[part], task.parts.data[place_of(part) * task.parts.stride + col], sum);
   }
   if (task.more.data != nullptr) sum += task.more.data[row * task.more.stride + col];
   float& y = task.y.data[row * task.y.stride + col];
@@ -80,10 +80,10 @@ __device__ __forceinline__ NormGains load_gains(const RmsNormTask& task, unsigne
 }
 
 __device__ __forceinline__ float add_squares(const float4& x, float sum) {
-  sum = gpu::fused_multiply_add(x.x, x.x, sum);
-  sum = gpu::fused_multiply_add(x.y, x.y, sum);
-  sum = gpu::fused_multiply_add(x.z, x.z, sum);
-  return gpu::fused_multiply_add(x.w, x.w, sum);
+  sum = gpu::fma_rn(x.x, x.x, sum);
+  sum = gpu::fma_rn(x.y, x.y, sum);
+  sum = gpu::fma_rn(x.z, x.z, sum);
+  return gpu::fma_rn(x.w, x.w, sum);
 }
 
 __device__ __forceinline__ float4 add_each(const float4& a, const float4& b) {

@@ -11,8 +11,8 @@ namespace {
 
 template <bool kFp8>
 __global__ void round_rows_kernel(RoundRowsTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   const uint32_t block = gpu::block_index().x * warps + gpu::warp_index();
   if (block >= task.to.columns / kRoundedBlock) return;  // all lanes of a warp
@@ -23,8 +23,8 @@ __global__ void round_rows_kernel(RoundRowsTask task) {
 /// Computes and rounds a warp's 128 values of silu(to) * from.
 template <bool kFp8>
 __global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
   const uint32_t block = gpu::block_index().x * warps + gpu::warp_index();
   if (block >= rounded.columns / kRoundedBlock) return;  // all lanes of a warp

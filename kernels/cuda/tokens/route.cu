@@ -10,10 +10,10 @@ namespace dspack::kernels::cuda {
 namespace {
 
 __global__ void __launch_bounds__(device::kRouteWarps* gpu::kWarpThreads) route_kernel(RouteTask task) {
-  gpu::let_next_begin();
+  gpu::launch_dependents();
   device::prefetch_bias(task);
   const device::RoutePlan plan = device::plan_route(task);
-  gpu::wait_for_previous();
+  gpu::griddepcontrol_wait();
   device::route_row(task, plan, gpu::block_index().x);
 }
 

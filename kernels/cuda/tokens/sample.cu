@@ -66,8 +66,8 @@ struct SurveyMemory {
 };
 
 __global__ void __launch_bounds__(device::kSampleThreads) survey_kernel(SampleTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   auto& memory = *gpu::shared_memory<SurveyMemory>();
   const uint32_t row = gpu::block_index().x;
   const float* logits = task.logits.data + row * task.logits.stride;
@@ -149,8 +149,8 @@ __device__ __forceinline__ void add_to_bucket(const SampleTask& task, uint64_t r
 }
 
 __global__ void __launch_bounds__(device::kSampleThreads) weigh_kernel(SampleTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   const uint32_t row = gpu::block_index().x;
   const float* logits = task.logits.data + row * task.logits.stride;
   float mine[kOfLane];
@@ -314,8 +314,8 @@ __device__ __forceinline__ void place_entries(const Draw& draw) {
 }
 
 __global__ void __launch_bounds__(device::kSampleThreads) choose_kernel(SampleTask task) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   auto& memory = *gpu::shared_memory<ChoiceMemory>();
   const uint32_t row = gpu::block_index().x;
   const SampleRow known = task.scratch.of_rows[row];

@@ -18,17 +18,17 @@ __device__ size_t my_place() {
 }
 
 __global__ void write_kernel(unsigned* to, unsigned value) {
-  gpu::let_next_begin();
-  gpu::wait_for_previous();
+  gpu::launch_dependents();
+  gpu::griddepcontrol_wait();
   to[my_place()] = value;
 }
 
 /// to = from + 1.
 __global__ void copy_kernel(unsigned* to, const unsigned* from, Wait wait) {
-  gpu::let_next_begin();
-  if (wait == Wait::before_reading) gpu::wait_for_previous();
+  gpu::launch_dependents();
+  if (wait == Wait::before_reading) gpu::griddepcontrol_wait();
   const unsigned value = from[my_place()];
-  if (wait == Wait::after_reading) gpu::wait_for_previous();
+  if (wait == Wait::after_reading) gpu::griddepcontrol_wait();
   to[my_place()] = value + 1;
 }
 

@@ -53,9 +53,9 @@ __global__ void unaligned(const unsigned char* from, unsigned* out) {
 
 __global__ void copy_through(const uint4* from, uint4* to, bool wait) {
   auto* shared = gpu::shared_memory<uint4>();
-  gpu::copy_async(shared + gpu::thread_index(), from + gpu::thread_index(), gpu::thread_index() != 3);
-  gpu::copy_commit();
-  if (wait) gpu::copy_wait<0>();
+  gpu::cp_async(shared + gpu::thread_index(), from + gpu::thread_index(), gpu::thread_index() != 3);
+  gpu::cp_async_commit_group();
+  if (wait) gpu::cp_async_wait_group<0>();
   to[gpu::thread_index()] = shared[gpu::thread_index()];
 }
 
@@ -67,14 +67,14 @@ __global__ void one_tile(const uint16_t* a, const uint16_t* b, float* d, bool by
   uint32_t left[4];
   if (by_tiles) {
     const unsigned lane = gpu::lane_index();
-    gpu::load_tiles(left, a + (lane % 16) * 16 + lane / 16 * 8);
+    gpu::ldmatrix_x4(left, a + (lane % 16) * 16 + lane / 16 * 8);
   } else {
     for (unsigned i = 0; i < 4; ++i)
       left[i] = pair(a + (g + i % 2 * 8) * 16 + 2 * q + i / 2 * 8);
   }
   const uint32_t right[2] = {pair(b + g * 16 + 2 * q), pair(b + g * 16 + 2 * q + 8)};
   float sums[4] = {};
-  gpu::multiply_tile(sums, left, right);
+  gpu::mma_m16n8k16(sums, left, right);
   for (unsigned i = 0; i < 4; ++i)
     d[(g + i / 2 * 8) * 8 + 2 * q + i % 2] = sums[i];
 }
@@ -82,7 +82,7 @@ __global__ void one_tile(const uint16_t* a, const uint16_t* b, float* d, bool by
 __global__ void transpose(const uint16_t* from, uint16_t* to) {
   const unsigned lane = gpu::lane_index();
   uint32_t tiles[4];
-  gpu::load_tiles_transposed(tiles, from + lane * 8);
+  gpu::ldmatrix_x4_trans(tiles, from + lane * 8);
   for (unsigned matrix = 0; matrix < 4; ++matrix) {
     to[matrix * 64 + lane / 4 * 8 + 2 * (lane % 4)] = static_cast<uint16_t>(tiles[matrix]);
     to[matrix * 64 + lane / 4 * 8 + 2 * (lane % 4) + 1] = static_cast<uint16_t>(tiles[matrix] >> 16U);

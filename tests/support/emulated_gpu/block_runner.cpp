@@ -125,7 +125,7 @@ void BlockRunner::wait_for_count(const uint32_t* counter, uint32_t count, const 
   wait(Waits::count, at);
 }
 
-void BlockRunner::wait_for_previous(const uint32_t* is_done, const std::source_location& at) {
+void BlockRunner::griddepcontrol_wait(const uint32_t* is_done, const std::source_location& at) {
   current_->has_waited = true;
   if (*is_done == 0) wait_for_count(is_done, 1, at);
 }

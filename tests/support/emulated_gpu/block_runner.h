@@ -54,7 +54,7 @@ class BlockRunner {
   void take_turns();
   void wait_for_count(const uint32_t* counter, uint32_t count, const std::source_location& at);
   /// Until *is_done is 1.
-  void wait_for_previous(const uint32_t* is_done, const std::source_location& at);
+  void griddepcontrol_wait(const uint32_t* is_done, const std::source_location& at);
   const ExchangeWords* exchange(const ExchangeWords& mine, const std::source_location& at);
   void start_copy(void* shared, const void* global, bool valid);
   void end_copy_group();

@@ -107,19 +107,19 @@ inline float4 load_four(const float* from) {
 inline void prefetch(const void* from) {
   (void)*static_cast<const volatile unsigned char*>(from);
 }
-inline void copy_async(void* shared, const void* global, bool valid) {
+inline void cp_async(void* shared, const void* global, bool valid) {
   check_aligned(shared);
   if (valid) check_aligned(global);
   start_copy(shared, global, valid);
 }
-inline void copy_async_onward(void* shared, const void* global, bool valid) {
-  copy_async(shared, global, valid);
+inline void cp_async_l2_256b(void* shared, const void* global, bool valid) {
+  cp_async(shared, global, valid);
 }
-inline void copy_commit() {
+inline void cp_async_commit_group() {
   end_copy_group();
 }
 template <int kPending>
-void copy_wait() {
+void cp_async_wait_group() {
   wait_for_copies(kPending);
 }
 
@@ -189,8 +189,8 @@ inline uint32_t count_up(uint32_t* counter) {
   check_counter(counter);
   return add_to_count(counter);
 }
-inline void let_next_begin() {}
-inline void wait_for_previous(const Place& at = Place::current()) {
+inline void launch_dependents() {}
+inline void griddepcontrol_wait(const Place& at = Place::current()) {
   wait_for_previous_at(at);
 }
 inline void wait_for_count(const uint32_t* counter, uint32_t count, const Place& at = Place::current()) {
@@ -219,10 +219,10 @@ inline unsigned lowest_bit(unsigned bits) {
   DSPACK_CHECK(bits != 0, "the lowest bit of none");
   return static_cast<unsigned>(std::countr_zero(bits));
 }
-inline float fused_multiply_add(float a, float b, float c) {
+inline float fma_rn(float a, float b, float c) {
   return std::fma(a, b, c);
 }
-inline unsigned count_bits(unsigned bits) {
+inline unsigned popc(unsigned bits) {
   return static_cast<unsigned>(std::popcount(bits));
 }
 inline float bits_to_float(uint32_t bits) {
@@ -277,7 +277,7 @@ inline uint32_t subtract_bf16s(uint32_t a, uint32_t b) {
   };
   return floats_to_bf16s(difference(a, b), difference(a >> 16U, b >> 16U));
 }
-inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t{b} << 32U | a;
   uint32_t selected = 0;
   for (unsigned i = 0; i < 4; ++i)
@@ -309,8 +309,8 @@ inline float add_products(float sum, const double (&products)[8]) {
   return std::abs(static_cast<double>(nearest)) > std::abs(total) ? std::nextafter(nearest, 0.0F) : nearest;
 }
 
-inline void multiply_tile(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                          const Place& at = Place::current()) {
+inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                         const Place& at = Place::current()) {
   const ExchangeWords* all = exchange_in_warp({a[0], a[1], a[2], a[3], b[0], b[1]}, at);
   const unsigned group = lane_index() / 4;
   const unsigned quad = lane_index() % 4;
@@ -350,10 +350,10 @@ inline void load_tiles_as(uint32_t (&tile)[4], const void* row, bool transposed,
   }
   exchange_in_warp({}, at);  // a row is read here by the lane that needs it: its writer must not go on before
 }
-inline void load_tiles(uint32_t (&tile)[4], const void* row, const Place& at = Place::current()) {
+inline void ldmatrix_x4(uint32_t (&tile)[4], const void* row, const Place& at = Place::current()) {
   load_tiles_as(tile, row, false, at);
 }
-inline void load_tiles_transposed(uint32_t (&tile)[4], const void* row, const Place& at = Place::current()) {
+inline void ldmatrix_x4_trans(uint32_t (&tile)[4], const void* row, const Place& at = Place::current()) {
   load_tiles_as(tile, row, true, at);
 }
 

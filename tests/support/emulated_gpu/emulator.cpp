@@ -338,7 +338,7 @@ const ThreadPlace& thread_place() {
   return g_runner->current().current_place();
 }
 void wait_for_previous_at(const std::source_location& at) {
-  g_runner->wait_for_previous(at);
+  g_runner->griddepcontrol_wait(at);
 }
 void reach_block_barrier(const std::source_location& at) {
   g_runner->current().block_barrier(at);

@@ -56,7 +56,7 @@ struct EmulatorCounts {
 struct EmulatedLaunch {
   LaunchShape shape;
   std::function<void()> thread;
-  bool overlaps = false;  // with the launch before it: it begins while that one runs, up to gpu::wait_for_previous
+  bool overlaps = false;  // with the launch before it: it begins while that one runs, up to gpu::griddepcontrol_wait
 };
 /// Puts it behind what the stream holds, or into its recording. If the stream's next work is a launch that overlaps,
 /// some blocks of that begin before this one does.

@@ -66,8 +66,8 @@ void GridRunner::meet() {
     resident->runner.meet_others();
 }
 
-void GridRunner::wait_for_previous(const std::source_location& at) {
-  current_->wait_for_previous(&is_previous_done_, at);
+void GridRunner::griddepcontrol_wait(const std::source_location& at) {
+  current_->griddepcontrol_wait(&is_previous_done_, at);
 }
 
 void GridRunner::start_blocks(size_t most) {

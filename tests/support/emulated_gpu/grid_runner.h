@@ -26,7 +26,7 @@ class GridRunner {
   /// Of the running thread's block.
   [[nodiscard]] BlockRunner& current() { return *current_; }
   /// The running thread waits for the launch before.
-  void wait_for_previous(const std::source_location& at);
+  void griddepcontrol_wait(const std::source_location& at);
   /// The running block exchanges something with others.
   void meet();
 
