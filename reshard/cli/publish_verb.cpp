@@ -6,6 +6,7 @@
 
 #include "format/base/foreign_text.h"
 #include "format/base/seconds.h"
+#include "format/cli/child_process.h"
 #include "format/cli/output.h"
 #include "format/http/pace.h"
 #include "format/hub/name.h"
@@ -26,13 +27,24 @@ struct PublishFlags {
   bool create_pull_request = false;
   bool dry_run = false;
   bool check_only = false;
+  bool with_hf = false;
   unsigned jobs = 4;
+
+  Result<void> complete() const {
+    if (with_hf && network.limit_rate != 0)
+      return Error{ErrorKind::invalid,
+                   "--limit-rate does not bound what `hf upload` sends: leave out one of --with-hf "
+                   "and --limit-rate"};
+    return {};
+  }
 };
 
 using format::human_bytes;
 using format::print_error;
 using format::print_line;
 using format::print_out;
+
+constexpr char kHubClient[] = "hf";
 
 // Above this, viewers refuse the index, and each file costs its readers a rate-limited request.
 constexpr uint64_t kManyFiles = 10'000;
@@ -108,6 +120,35 @@ struct Publishing {
     return context.remote.rate_limit ? context.remote.rate_limit->bytes_per_second() : 0;
   }
 
+  /// Has the Hub's own client send what belongs to no last commit: it knows Xet, so chunks that the Hub has are not
+  /// sent.
+  Result<void> transfer(const std::string& revision) const {
+    std::vector<std::string> command = {kHubClient,
+                                        "upload",
+                                        flags.repository,
+                                        sealed.folder.string(),
+                                        ".",
+                                        "--revision",
+                                        revision,
+                                        "--commit-message",
+                                        pull_request_title(sealed.manifest_sha256) + ": weights"};
+    for (const LocalFile& file : sealed.files) {
+      if (!is_sealing(file.path)) continue;
+      command.emplace_back("--exclude");
+      command.push_back(file.path);
+    }
+    for (const char* hidden : {".*", "*/.*"}) {  // what the manifest does not know
+      command.emplace_back("--exclude");
+      command.emplace_back(hidden);
+    }
+    TRY_ASSIGN(const int status, format::run_child(command, context.stop));
+    if (status == 0) return {};
+    return Error{ErrorKind::network,
+                 fmt::format("`hf upload` ended with status {} (its reason is above); the same command "
+                             "resumes, with --with-hf or without",
+                             status)};
+  }
+
   Result<void> check_card() {
     if (std::ranges::find(sealed.files, kCardPath, &LocalFile::path) == sealed.files.end()) return {};
     TRY_ASSIGN(const std::string card,
@@ -128,6 +169,7 @@ struct Publishing {
     }
     warn_of_many_files(sealed.files.size(), context.progress);
     print_outlook(publish_outlook(sealed, situation), flags.folder, client, target, there, limit_rate());
+    if (!situation.difference.to_send.empty()) print_out(fmt::format("client   {}\n", client_words()));
     return 0;
   }
 
@@ -160,6 +202,11 @@ struct Publishing {
       return Error{ErrorKind::network,
                    "publishing needs a token with write access: set HF_TOKEN, or log in with `hf auth login`"};
     }
+    if (flags.with_hf && !format::has_program(kHubClient)) {
+      return Error{ErrorKind::not_found,
+                   "--with-hf needs the Hub's own client, and PATH has no `hf`: pip install "
+                   "huggingface_hub hf_xet, or leave --with-hf out"};
+    }
     TRY_ASSIGN(Situation situation, look());
     TRY(check_digests(sealed, format::posix_file_system(), flags.jobs, context.progress, context.stop));
     if (!situation.complete(target)) TRY(check_card());
@@ -167,7 +214,8 @@ struct Publishing {
     print_outlook(publish_outlook(sealed, situation), flags.folder, client, target, there_words(situation, target),
                   limit_rate());
     const auto begin = std::chrono::steady_clock::now();
-    const PublishJob job{hub, target, sealed, format::posix_file_system(), context.progress, flags.jobs, context.stop};
+    PublishJob job{hub, target, sealed, format::posix_file_system(), context.progress, flags.jobs, context.stop};
+    if (flags.with_hf) job.transfer = [this](const std::string& revision) { return transfer(revision); };
     TRY_ASSIGN(const PublishOutcome outcome, publish(job, std::move(situation)));
     const double seconds = seconds_since(begin);
     if (!outcome.was_complete) print_done(outcome, seconds);
@@ -176,9 +224,18 @@ struct Publishing {
     return 0;
   }
 
+  /// Which client would send the weights.
+  [[nodiscard]] std::string client_words() const {
+    if (!flags.with_hf)
+      return "reshard: whole files (--with-hf: only chunks that the Hub lacks, if other weights alike are there)";
+    return format::has_program(kHubClient) ? "hf upload: with hf_xet only chunks that the Hub lacks"
+                                           : "hf upload, which PATH lacks: pip install huggingface_hub hf_xet";
+  }
+
   void print_done(const PublishOutcome& outcome, double seconds) const {
     const Sent& sent = outcome.sent;
     const double rate = static_cast<double>(sent.bytes) / std::max(seconds, 1e-9);
+    if (flags.with_hf) print_out("weights  by hf upload\n");
     print_out(fmt::format("sent     {} ({}) to the large file storage, {}; {}{}\n",
                           counted(sent.files, "file", "files"), human_bytes(sent.bytes),
                           counted(sent.commits, "commit", "commits"), duration_words(seconds),
@@ -220,12 +277,16 @@ void add_publish_options(format::OptionTable& table, PublishFlags& flags) {
       table.flag("--create-pr", flags.create_pull_request, "Open a pull request with all of it, and do not merge it");
   pull.excludes(branch);
   auto dry_run = table.flag("--dry-run", flags.dry_run, "Print what would be done, and stop; needs no token");
+  auto check = table.flag("--check", flags.check_only,
+                          "Only compare the repository on the Hub with the manifest: every path, size and digest, no "
+                          "bytes read");
+  check.excludes(dry_run).excludes(only_private).excludes(pull);
   table
-      .flag("--check", flags.check_only,
-            "Only compare the repository on the Hub with the manifest: every path, size and digest, no bytes read")
-      .excludes(dry_run)
-      .excludes(only_private)
-      .excludes(pull);
+      .flag(
+          "--with-hf", flags.with_hf,
+          "Have the Hub's own client (`hf upload`) transfer the weights: with hf_xet it sends only the chunks that the "
+          "Hub lacks. Manifest, index and card are sent as usual, and the result is compared")
+      .excludes(check);
   add_jobs(table, flags.jobs, "Files read or sent at a time; bounds memory and connections");
   add_network_options(table, flags.network);
   table.footer(

@@ -1,5 +1,6 @@
 #include "reshard/publish/publish.h"
 
+#include <algorithm>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -82,6 +83,11 @@ class Publication {
     if (situation.by_pull_request && !situation.pull_request) return open_pull_request();
     if (!situation.difference.none()) {
       const SendJob send{hub, job_.sealed, job_.files, job_.progress, job_.jobs, job_.stop};
+      if (job_.transfer && !is_transferred_ && lacks_weights(situation)) {
+        if (situation.tree.contains(format::kManifestPath)) return retire_manifest(send, situation, outcome_.sent);
+        is_transferred_ = true;
+        return attempted(job_.transfer(situation.revision));
+      }
       return send_files(send, situation, outcome_.sent);
     }
     const PullRequest& pull = *situation.pull_request;
@@ -118,8 +124,14 @@ class Publication {
     return merged;
   }
 
+  [[nodiscard]] bool lacks_weights(const Situation& situation) const {
+    return std::ranges::any_of(situation.difference.to_send,
+                               [&](size_t file) { return !is_sealing(job_.sealed.files[file].path); });
+  }
+
   const PublishJob& job_;
   PublishOutcome outcome_;
+  bool is_transferred_ = false;  // by job_.transfer
 };
 
 }  // namespace

@@ -4,6 +4,8 @@
 // command resumes.
 #pragma once
 
+#include <functional>
+
 #include "reshard/publish/send_files.h"
 
 namespace dspack::reshard {
@@ -34,6 +36,9 @@ struct PublishJob {
   format::Progress& progress;
   unsigned jobs;
   const std::stop_token& stop;
+  /// Transfers the weights to a revision in another way, any part of them; empty: send_files does. Called once, on the
+  /// calling thread, while the revision has no manifest. What it leaves out is sent as usual.
+  std::function<Result<void>(const std::string& revision)> transfer = {};
 };
 
 /// Succeeds when the server's listing equals the folder in every path, size and digest.

@@ -224,4 +224,9 @@ Attempted<std::monostate> send_files(const SendJob& job, const Situation& situat
   return Sender(job, situation, commits, sent).run();
 }
 
+Attempted<std::monostate> retire_manifest(const SendJob& job, const Situation& situation, Sent& sent) {
+  const std::vector<PlannedCommit> commits = {{.files = {}, .deleted = {format::kManifestPath}, .seals = false}};
+  return Sender(job, situation, commits, sent).run();
+}
+
 }  // namespace dspack::reshard

@@ -42,4 +42,8 @@ struct SendJob {
 /// Precondition: situation.revision exists, and its difference is not empty.
 [[nodiscard]] format::Attempted<std::monostate> send_files(const SendJob& job, const Situation& situation, Sent& sent);
 
+/// Deletes the manifest of situation.revision, so that no reader takes what follows for a whole repository.
+[[nodiscard]] format::Attempted<std::monostate> retire_manifest(const SendJob& job, const Situation& situation,
+                                                                Sent& sent);
+
 }  // namespace dspack::reshard

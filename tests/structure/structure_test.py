@@ -29,6 +29,7 @@ SYSTEM_FILES = {
     "format/read_file_posix.cpp",
     "format/base/page_range_posix.cpp",  # memory, which files may replace
     "format/cli/mapped_fault_posix.cpp",
+    "format/cli/child_process_posix.cpp",
     "format/cli/process_posix.cpp",
     "kernels/cpu/x86_64/instruction_sets.cpp",  # asks for the registers of tiles
     "kernels/cpu/cpu_device.cpp",  # memory, not files: huge pages
