@@ -227,7 +227,9 @@ struct Publishing {
   /// Which client would send the weights.
   [[nodiscard]] std::string client_words() const {
     if (!flags.with_hf)
-      return "reshard: whole files (--with-hf: only chunks that the Hub lacks, if other weights alike are there)";
+      return "reshard, whole files; --with-hf sends only chunks that the Hub lacks (Xet, which our tests have not "
+             "tried): "
+             "worth it if these weights are there in another form";
     return format::has_program(kHubClient) ? "hf upload: with hf_xet only chunks that the Hub lacks"
                                            : "hf upload, which PATH lacks: pip install huggingface_hub hf_xet";
   }
