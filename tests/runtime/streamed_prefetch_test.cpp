@@ -229,9 +229,10 @@ TEST_CASE("announced: what is wanted now goes first, and takes no slot of an ann
   lab.storage.hold();
   lab.announce(1, {2, 3});
   lab.storage.wait_for_held(1);
-  const auto request = lab.request(0, {0});  // in the place of expert 4 or 5
+  auto request = lab.request(0, {0});  // in the place of expert 4 or 5
   lab.storage.let_through(key_of(0, 0));
   Lab::take(*request, 1);  // though what was announced is still held
+  request.reset();
   lab.storage.let_all_through();
   lab.run(1, {2, 3});
   CHECK(lab.decode().evictions == 1);
