@@ -8,6 +8,7 @@ replaces what stands between the marks of that file. tests/e2e/test_serve_fields
 import json
 import pathlib
 import sys
+import textwrap
 
 BEGIN, END = "<!-- fields: scripts/serve_fields.py -->\n", "<!-- end of fields -->\n"
 SCHEMAS_BEGIN, SCHEMAS_END = "<!-- schemas: scripts/serve_fields.py -->\n", "<!-- end of schemas -->\n"
@@ -67,7 +68,8 @@ def schema_tables(description):
         for names, said in rows + ([(plain, "")] if plain else []):
             text += "| %s | %s |\n" % (", ".join("`%s`" % name for name in names), said)
         text += "\n"
-    return text + "Formats: %s.\n\n" % ", ".join(description["x-schemas"]["formats"])
+    formats = "Formats: %s." % ", ".join(description["x-schemas"]["formats"])
+    return text + textwrap.fill(formats, 120, break_on_hyphens=False) + "\n\n"
 
 
 def between(document, begin, end, text):

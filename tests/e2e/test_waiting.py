@@ -36,7 +36,7 @@ class Waiting(EndToEnd):
 
     @staticmethod
     def record(terminal, until=lambda: False, seconds=120):
-        """Prints the last row of each second, as docs/terminal.md shows it. Returns all rows and lines that were drawn,
+        """Prints the last row of each second, as docs/chat.md shows it. Returns all rows and lines that were drawn,
         in order: what is seen for a moment only counts as well."""
         shown = terminal.record(until, "the end", seconds)
         print("".join("  %3d  %s\n" % (second, rows[-1]) for second, rows in enumerate(shown, 1)), flush=True)

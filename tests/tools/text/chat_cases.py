@@ -3,7 +3,7 @@
     python chat_cases.py TEMPLATES ../../data/text/chat_cases.json
 
 TEMPLATES holds NAME.jinja, one for each name that `dsrun --chat-template` knows: the texts that the repositories have
-(docs/chat.md says which), which are not copied here. Needs transformers and jinja2. A case is a conversation, the
+(README.md says which), which are not copied here. Needs transformers and jinja2. A case is a conversation, the
 options, and the results: the text, with the templates that give it; null stands for a template that fails.
 """
 import hashlib
