@@ -16,7 +16,7 @@ namespace dspack::runtime {
 inline constexpr uint64_t kLocalBlockBytes = 4ULL << 20;
 inline constexpr unsigned kLocalDepth = 8;
 // Through the page cache an expert is one read: the system reads ahead by itself, and threads that read neighbouring
-// pieces of one file block each other (half the speed, twice the processor time; docs/performance.md).
+// pieces of one file block each other (half the speed, twice the processor time; docs/lab/2026-11-experts.md).
 inline constexpr uint64_t kBufferedBlockBytes = 1ULL << 40;
 
 /// Limit on open files: 512, or half of the system's limit if that is less than 1,024.

@@ -16,7 +16,7 @@ namespace {
 
 // Uses since its arrival after which an expert is expected to stay, and need not be in host memory as well. Before, it
 // may be evicted soon, and if evicted experts are dropped, the host's copy is the only one left. The best of 0 to 5 for
-// replayed routes (docs/performance.md). If experts go back to the host, 0 is best.
+// replayed routes (docs/lab/2026-11-gpu.md). If experts go back to the host, 0 is best.
 constexpr uint32_t kEstablishedUses = 3;
 // Copies under way while the next expert is awaited, if all are loaded: the running one and the next.
 constexpr size_t kLoadingCopies = 2;

@@ -1,5 +1,5 @@
 // The eviction policies that a replay compares: those of a run, and others that measured worse than the default
-// (docs/performance.md) and are kept for comparison.
+// (docs/lab/2026-11-experts.md) and are kept for comparison.
 // Threads, lifetime, errors: see eviction_policy.h. O(log n) per use.
 #pragma once
 

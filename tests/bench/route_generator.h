@@ -63,7 +63,7 @@ class RouteGenerator {
   std::vector<uint16_t> routes_;
 };
 
-/// The profiles that were calibrated; see docs/performance.md.
+/// The profiles that were calibrated; see docs/lab/2026-11-experts.md.
 [[nodiscard]] std::span<const RouteProfile> route_profiles();
 
 }  // namespace dspack::bench

@@ -10,7 +10,7 @@ from pathlib import Path
 from checkpoints import raw, write_small
 from common import QUICK, EndToEnd, clean_environment, free_port, main, path_from_environment
 
-PIECE = 8 << 20  # docs/performance.md: most that a connection beside others fetches at a time
+PIECE = 8 << 20  # docs/lab/2026-11-reshard.md: most that a connection beside others fetches at a time
 PAYLOAD = 6 * PIECE + 12_345
 
 
