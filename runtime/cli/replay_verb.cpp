@@ -8,7 +8,7 @@
 #include "format/cli/output.h"
 #include "format/file_system.h"
 #include "runtime/cli/model_options.h"
-#include "runtime/replay/replay_policies.h"
+#include "runtime/experts/eviction_policy.h"
 #include "runtime/replay/report.h"
 #include "runtime/replay/trace_page.h"
 
@@ -24,15 +24,14 @@ Result<int> run_replay(const ReplayOptions& options, format::Process& process) {
   TRY_ASSIGN(RouteReader reader, RouteReader::open(files, options.trace));
   TRY_ASSIGN(const Workload workload, Workload::read(std::move(reader)));
   std::vector<NamedPolicy> policies;
-  for (const NamedPolicy& policy : replay_policies()) {
+  for (const NamedPolicy& policy : eviction_policies()) {
     if (options.policy.empty() || policy.name == options.policy) policies.push_back(policy);
   }
   if (is_text) format::print_line(options.trace + ": " + describe(workload));
   std::vector<ReplayReport> reports;
   for (const SlotCount& count : options.slots) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "the replay was interrupted"};
-    reports.push_back(
-        replay(workload, count.slots(workload.experts(), workload.expert_bytes()), policies, options.seed));
+    reports.push_back(replay(workload, count.slots(workload.experts(), workload.expert_bytes()), policies));
     if (is_text) format::print_out(to_table(workload, reports.back()));
   }
   if (options.json) {
@@ -53,7 +52,7 @@ Result<int> run_replay(const ReplayOptions& options, format::Process& process) {
 
 std::string policy_list() {
   std::string text;
-  for (const NamedPolicy& policy : replay_policies())
+  for (const NamedPolicy& policy : eviction_policies())
     text += fmt::format("  {:<12}{}{}\n", policy.name, policy.about, policy.name == kDefaultPolicy ? " (default)" : "");
   return text;
 }
@@ -89,10 +88,8 @@ void add_replay_options(format::OptionTable& table, ReplayOptions& options) {
            "slots; \"-\" is stdout")
       .excludes(json);
   table.dev(
-      "policy", "NAME", options.policy, [](std::string_view name) { return parse_policy(name, replay_policies()); },
+      "policy", "NAME", options.policy, [](std::string_view name) { return parse_policy(name, eviction_policies()); },
       "only this policy, beside the optimum");
-  table.dev("seed", "N", options.seed, format::any_number<uint64_t>(),
-            "for policies that choose at random (default: 1)");
 }
 
 }  // namespace

@@ -133,7 +133,6 @@ struct ReplayOptions {
   std::string trace;
   std::vector<SlotCount> slots;
   std::string policy;  // empty: all
-  uint64_t seed = 1;
   bool json = false;
   std::string html;  // output file, "-" for stdout; empty: no page
 };

@@ -28,7 +28,7 @@ uint64_t kept_empty(const ExpertCache::Pool& pool) {
 }
 
 PolicyFactory lru_policy() {
-  return [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); };
+  return [] { return std::make_unique<LruPolicy>(); };
 }
 
 }  // namespace
@@ -44,7 +44,6 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::make(kernels::Device& device, 
   if (options.returns && !has_room) made->returns_.emplace(device, host, options.ahead_bytes);
   TRY(made->allocate(device, layouts, sizes,
                      {.policy = options.policy,
-                      .seed = options.seed,
                       .prefetch = options.prefetch,
                       .make_slot = {},
                       .evicting = [&host](const CacheSlot& slot) { host.set_copied(slot.key, false); }}));

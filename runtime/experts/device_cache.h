@@ -49,7 +49,6 @@ struct DeviceCacheOptions {
   DeviceExperts experts;
   uint64_t slots = 0;  // in total, without the window
   PolicyFactory policy;
-  uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;
   uint64_t ahead_bytes = kAheadBytes;  // per piece
   /// Whether evicted experts go back to host memory, if that has fewer slots than there are experts.

@@ -10,10 +10,9 @@ namespace dspack::runtime {
 namespace {
 
 constexpr std::array<NamedPolicy, 2> kPolicies = {{
-    {"lru", "used longest ago",
-     [](uint64_t, uint64_t) -> std::unique_ptr<EvictionPolicy> { return std::make_unique<LruPolicy>(); }},
+    {"lru", "used longest ago", []() -> std::unique_ptr<EvictionPolicy> { return std::make_unique<LruPolicy>(); }},
     {"reuse", "worth least, as learned from the run",
-     [](uint64_t, uint64_t) -> std::unique_ptr<EvictionPolicy> { return std::make_unique<ReusePolicy>(); }},
+     []() -> std::unique_ptr<EvictionPolicy> { return std::make_unique<ReusePolicy>(); }},
 }};
 
 }  // namespace

@@ -62,18 +62,17 @@ class EvictionPolicy {
   virtual void let_go() {}
 };
 
-/// Makes a policy for a number of slots; equal seeds give equal decisions.
-using PolicyFactory = std::function<std::unique_ptr<EvictionPolicy>(uint64_t slots, uint64_t seed)>;
+using PolicyFactory = std::function<std::unique_ptr<EvictionPolicy>()>;
 
 struct NamedPolicy {
   std::string_view name;
   std::string_view about;  // for a table or a help text
-  std::unique_ptr<EvictionPolicy> (*make)(uint64_t slots, uint64_t seed);
+  std::unique_ptr<EvictionPolicy> (*make)();
 };
 
 inline constexpr std::string_view kDefaultPolicy = "reuse";
 
-/// The eviction policies of a run, LRU first. Policies that measured worse are only for replays (replay_policies.h).
+/// The eviction policies, LRU first.
 [[nodiscard]] std::span<const NamedPolicy> eviction_policies();
 /// Errors: invalid (an unknown name; the text lists the known ones).
 [[nodiscard]] Result<PolicyFactory> find_policy(std::string_view name);

@@ -13,9 +13,7 @@ ExpertCache::ExpertCache(std::vector<SlotLayout> layouts, const std::vector<uint
   for (size_t i = 0; i < layouts.size(); ++i) {
     for (const LayerId layer : layouts[i].layers)
       pool_of_layer_[layer] = i;
-    pools_.push_back({.layout = std::move(layouts[i]),
-                      .limit = slots[i],
-                      .policy = options_.policy(std::max<uint64_t>(slots[i], 1), options_.seed + i)});
+    pools_.push_back({.layout = std::move(layouts[i]), .limit = slots[i], .policy = options_.policy()});
   }
 }
 

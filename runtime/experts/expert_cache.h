@@ -44,7 +44,6 @@ class ExpertCache {
  public:
   struct Options {
     PolicyFactory policy;
-    uint64_t seed = 1;
     PrefetchMode prefetch = PrefetchMode::off;
     /// Makes the `place`-th slot of a pool, when it is first wanted. Errors: budget.
     std::function<Result<std::unique_ptr<CacheSlot>>(size_t pool, uint64_t place)> make_slot;

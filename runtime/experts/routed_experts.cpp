@@ -76,7 +76,6 @@ Result<std::unique_ptr<RoutedExperts>> RoutedExperts::make(const Target& target,
                                     {.experts = experts,
                                      .slots = options.vram_slots,
                                      .policy = options.store.policy,
-                                     .seed = options.store.seed,
                                      .prefetch = device_prefetch(options),
                                      .returns = options.miss.effective() != MissMode::compute},
                                     options.miss));

@@ -187,7 +187,6 @@ Result<void> StreamedStore::make_cache() {
   cache_.emplace(
       layouts, slots,
       ExpertCache::Options{.policy = options_.policy,
-                           .seed = options_.seed,
                            .prefetch = options_.prefetch,
                            .make_slot = [this](size_t pool, uint64_t place) { return make_slot(pool, place); }});
   std::vector<SlotsWanted> wanted;

@@ -28,7 +28,6 @@ struct StreamedStoreOptions {
   std::optional<uint64_t> slots;  // absent: one per expert
   uint64_t least_slots = 1;       // per layout
   PolicyFactory policy;
-  uint64_t seed = 1;
   PrefetchMode prefetch = PrefetchMode::off;
   std::optional<uint64_t> max_fetch = {};  // limit on experts read for a prompt and its answer
   SlotMemory* memory = nullptr;            // source of slot memory, borrowed; nullptr: the device

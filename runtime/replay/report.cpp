@@ -48,7 +48,7 @@ nlohmann::json counts_json(const ReplayCounts& counts, uint64_t tokens) {
 
 }  // namespace
 
-ReplayReport replay(const Workload& workload, uint64_t slots, std::span<const NamedPolicy> policies, uint64_t seed) {
+ReplayReport replay(const Workload& workload, uint64_t slots, std::span<const NamedPolicy> policies) {
   ReplayReport report{.slots = slots, .outcomes = {}};
   LruPolicy lru;
   const ReplayResult recent = simulate(workload, slots, lru);
@@ -57,7 +57,7 @@ ReplayReport replay(const Workload& workload, uint64_t slots, std::span<const Na
       report.outcomes.push_back({.name = std::string(named.name), .result = recent, .gap_closed = {}});
       continue;
     }
-    const auto policy = named.make(slots, seed);
+    const auto policy = named.make();
     report.outcomes.push_back(
         {.name = std::string(named.name), .result = simulate(workload, slots, *policy), .gap_closed = {}});
   }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "format/json.h"
-#include "runtime/replay/replay_policies.h"
+#include "runtime/experts/eviction_policy.h"
 #include "runtime/replay/simulate.h"
 
 namespace dspack::runtime {
@@ -28,8 +28,7 @@ struct ReplayReport {
 };
 
 /// `policies` need not contain LRU. Precondition: slots >= 1. Takes a second per policy and some 100,000 uses.
-[[nodiscard]] ReplayReport replay(const Workload& workload, uint64_t slots, std::span<const NamedPolicy> policies,
-                                  uint64_t seed);
+[[nodiscard]] ReplayReport replay(const Workload& workload, uint64_t slots, std::span<const NamedPolicy> policies);
 
 /// Describes the trace in one line, without a line end. It contains the trace's own text: not safe for a terminal as it
 /// is.

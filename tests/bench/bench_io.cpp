@@ -183,7 +183,7 @@ int run(const Settings& settings) {
       *device, tuned,
       {.shape = {.hidden = config.hidden, .expert_inner = config.expert_inner, .quantization = config.quantization},
        .slots = warm_up,
-       .policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); }}));
+       .policy = [] { return std::make_unique<LruPolicy>(); }}));
   bring(*store, layer, std::span(experts).first(warm_up), settings.at_once);
 
   const double processor = processor_seconds();

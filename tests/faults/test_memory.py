@@ -349,7 +349,7 @@ class Runs(Bounded):
         steps = ((number, layer, [[4 * (number % (experts // 4)) + i for i in range(4)]])
                  for number in range(2 * experts // 4) for layer in range(layers))
         path = self.routes(layers, experts, steps)
-        for policy in ("lru", "lfu", "random-old", "s3-fifo"):
+        for policy in ("lru", "reuse"):
             name = "replay of %d uses, %d slots: %s" % (2 * layers * experts, slots, policy)
             self.assert_bounded(name, "replay", path, "--slots", slots, "--dev", "policy=%s" % policy, codes=(0,),
                                 program="DSPACK_DSRUN")

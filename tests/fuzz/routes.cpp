@@ -14,7 +14,7 @@ constexpr size_t kReplayedSteps = 64;
 
 void check_replay(const Workload& workload) {
   const uint64_t slots = 1 + workload.experts() / 4;
-  const ReplayReport report = replay(workload, slots, replay_policies(), 1);
+  const ReplayReport report = replay(workload, slots, eviction_policies());
   for (const PolicyOutcome& outcome : report.outcomes) {
     DSPACK_CHECK(slots < workload.floor() || outcome.result.misses() >= report.outcomes.back().result.misses() ||
                      workload.tokens(Phase::prefill) > 0,

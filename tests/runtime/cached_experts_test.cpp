@@ -144,7 +144,7 @@ struct Lab {
     run.store = StreamedStore::make(*device, *run.gate,
                                     {.shape = kShape,
                                      .slots = {},
-                                     .policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); },
+                                     .policy = [] { return std::make_unique<LruPolicy>(); },
                                      .prefetch = PrefetchMode::on})
                     .value();
     run.store->begin_pass({});

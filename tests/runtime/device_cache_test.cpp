@@ -23,7 +23,7 @@ constexpr uint64_t kPieceBytes = 8192;  // of experts of some 37 KB
 constexpr ExpertPass kPass{.phase = Phase::decode, .rows = 1, .draft_rows = 0};
 
 PolicyFactory lru() {
-  return [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); };
+  return [] { return std::make_unique<LruPolicy>(); };
 }
 
 /// A cache over a store that has some experts of two layers in memory.

@@ -14,8 +14,7 @@ constexpr LayerId kNext(2);
 struct Cache {
   explicit Cache(uint64_t slots, PrefetchMode prefetch = PrefetchMode::on)
       : cache({{.slot_bytes = 10, .experts = 8, .layers = {kLayer, kNext}}}, {slots},
-              {.policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); },
-               .seed = 1,
+              {.policy = [] { return std::make_unique<LruPolicy>(); },
                .prefetch = prefetch,
                .make_slot = [this](size_t, uint64_t place) -> Result<std::unique_ptr<CacheSlot>> {
                  if (place == fails_at) return Error{ErrorKind::budget, "no memory"};

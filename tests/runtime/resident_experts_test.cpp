@@ -23,11 +23,10 @@ void check_against_grouped(const std::filesystem::path& folder, bool is_deferred
   ExpertPlace there(folder);
   auto resident = here.load(here.options({kLayer}), 7);
   REQUIRE_MESSAGE(resident, (resident ? "" : resident.error().message));
-  auto store =
-      StreamedStore::make(*there.device, there.weights(),
-                          {.shape = there.shape(), .layers = {kLayer}, .slots = {}, .policy = [](uint64_t, uint64_t) {
-                             return std::make_unique<LruPolicy>();
-                           }});
+  auto store = StreamedStore::make(*there.device, there.weights(),
+                                   {.shape = there.shape(), .layers = {kLayer}, .slots = {}, .policy = [] {
+                                      return std::make_unique<LruPolicy>();
+                                    }});
   REQUIRE(store);
   auto streamed = RoutedExperts::stream(there.target(), **store, there.executor_shape(5));
   REQUIRE(streamed);

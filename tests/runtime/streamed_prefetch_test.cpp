@@ -26,7 +26,7 @@ struct Lab {
         *device, storage,
         {.shape = {.hidden = ExpertFolder::kHidden, .expert_inner = ExpertFolder::kInner, .quantization = {}},
          .slots = slots,
-         .policy = [](uint64_t, uint64_t) { return std::make_unique<LruPolicy>(); },
+         .policy = [] { return std::make_unique<LruPolicy>(); },
          .prefetch = mode});
     REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
     store = std::move(*made);

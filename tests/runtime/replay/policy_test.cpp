@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/policy/reuse.h"
-#include "runtime/replay/replay_policies.h"
 #include "tests/runtime/replay/lab.h"
 
 namespace dspack::runtime::policy_test {
@@ -23,14 +23,14 @@ TEST_CASE("policies: the default is one of them, an unknown name lists all") {
   const auto unknown = find_policy("mru");
   REQUIRE_FALSE(unknown);
   CHECK(unknown.error().message == "there is no eviction policy mru; there are lru, reuse");
-  for (const NamedPolicy& named : replay_policies())
-    CHECK(named.make(10, 1)->name() == named.name);
+  for (const NamedPolicy& named : eviction_policies())
+    CHECK(named.make()->name() == named.name);
 }
 
 TEST_CASE("policies: every expert in a slot goes in the end, once, and only if it may") {
-  for (const NamedPolicy& named : replay_policies()) {
+  for (const NamedPolicy& named : eviction_policies()) {
     CAPTURE(named.name);
-    const auto policy = named.make(40, 1);
+    const auto policy = named.make();
     std::set<ExpertKey> inside;
     std::mt19937_64 random(7);
     for (uint64_t pass = 0; pass < 60; ++pass) {
@@ -69,15 +69,6 @@ TEST_CASE("policies: every expert in a slot goes in the end, once, and only if i
   }
 }
 
-TEST_CASE("policies: equal seeds give equal decisions") {
-  const Workload workload = lab::random_decode(3, 24, 3, 80, 5);
-  for (const NamedPolicy& named : replay_policies()) {
-    const auto first = named.make(12, 9);
-    const auto second = named.make(12, 9);
-    CHECK(simulate(workload, 12, *first).misses() == simulate(workload, 12, *second).misses());
-  }
-}
-
 TEST_CASE("lru: the one used longest ago goes; a draft is no use until it has stood") {
   LruPolicy policy;
   for (uint32_t expert = 0; expert < 4; ++expert)
@@ -104,51 +95,6 @@ TEST_CASE("lru: after a prompt the experts of its first tokens go first, whateve
   CHECK(take(policy) == key(0, 1));
   CHECK(take(policy) == key(1, 1));
   CHECK(take(policy) == key(0, 0));
-}
-
-TEST_CASE("lfu: the one used least goes; old uses fade; counts outlive the slot") {
-  LfuPolicy policy;
-  for (uint64_t pass = 0; pass < 5; ++pass) {
-    const ExpertUse use{.key = key(0, 0), .pass = pass};
-    pass == 0 ? policy.inserted(use) : policy.hit(use);
-  }
-  policy.inserted({.key = key(0, 1), .pass = 5});
-  policy.inserted({.key = key(0, 2), .pass = 4});
-  CHECK(take(policy) == key(0, 2));
-  policy.inserted({.key = key(0, 2), .pass = 6});
-  CHECK(take(policy) == key(0, 1));
-  policy.inserted({.key = key(0, 3), .pass = 1000});
-  CHECK(take(policy) == key(0, 2));
-  CHECK(take(policy) == key(0, 0));
-}
-
-TEST_CASE("random-old: always one of the oldest 8 %, not always the same") {
-  std::set<uint32_t> gone;
-  for (uint64_t seed = 0; seed < 50; ++seed) {
-    RandomOldPolicy policy(100, seed);
-    for (uint32_t expert = 0; expert < 100; ++expert)
-      policy.inserted({.key = key(0, expert), .pass = expert});
-    const auto victim = policy.victim(lab::any);
-    REQUIRE(victim);
-    gone.insert(victim->expert.value);
-  }
-  CHECK(*gone.rbegin() < 8);
-  CHECK(gone.size() > 4);
-}
-
-TEST_CASE("s3-fifo: what is used once leaves before what is used again") {
-  S3FifoPolicy policy(20);
-  for (uint32_t expert = 0; expert < 10; ++expert) {
-    policy.inserted({.key = key(0, expert), .pass = 0});
-    policy.hit({.key = key(0, expert), .pass = 1});
-  }
-  for (uint32_t expert = 100; expert < 150; ++expert) {
-    policy.inserted({.key = key(0, expert), .pass = expert});
-    if (expert < 110) continue;
-    const auto victim = take(policy);
-    REQUIRE(victim);
-    CHECK(victim->expert.value >= 100);
-  }
 }
 
 TEST_CASE("reuse: below one token's experts it still hits, where recency never does") {

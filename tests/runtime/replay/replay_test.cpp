@@ -7,9 +7,9 @@
 #include <map>
 #include <numeric>
 
+#include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/replay/belady.h"
-#include "runtime/replay/replay_policies.h"
 #include "runtime/replay/report.h"
 #include "tests/runtime/replay/lab.h"
 
@@ -70,8 +70,8 @@ TEST_CASE("replay: the optimum misses as little as the best of all possible choi
 TEST_CASE("replay: no policy misses less than the optimum; with a slot for each expert all miss once") {
   const Workload workload = lab::random_decode(4, 32, 4, 120, 3);
   for (const uint64_t slots : {1, 3, 4, 10, 16, 40, 100, 128, 500}) {
-    const ReplayReport report = replay(workload, slots, replay_policies(), 1);
-    CHECK(report.outcomes.size() == replay_policies().size() + 1);
+    const ReplayReport report = replay(workload, slots, eviction_policies());
+    CHECK(report.outcomes.size() == eviction_policies().size() + 1);
     const uint64_t fewest = report.outcomes.back().result.misses();
     for (const PolicyOutcome& outcome : report.outcomes) {
       CAPTURE(slots);
@@ -91,10 +91,10 @@ TEST_CASE("replay: counted by hand") {
   CHECK(lru.of(Phase::decode).misses == 5);
   CHECK(lru.of(Phase::decode).hits == 1);
   CHECK(optimum(workload, 2) == 4);  // 3 takes the place of 2
-  const ReplayReport report = replay(workload, 2, replay_policies(), 1);
+  const ReplayReport report = replay(workload, 2, eviction_policies());
   CHECK(report.outcomes.front().gap_closed == 0.0);
   CHECK(report.outcomes.back().gap_closed == 1.0);
-  CHECK_FALSE(replay(workload, 8, replay_policies(), 1).outcomes.front().gap_closed);
+  CHECK_FALSE(replay(workload, 8, eviction_policies()).outcomes.front().gap_closed);
   CHECK(workload.floor() == 1);
   CHECK(workload.tokens(Phase::decode) == 6);
   CHECK(to_table(workload, report).find("optimum") != std::string::npos);
@@ -120,10 +120,10 @@ TEST_CASE("replay: one wave of tens of thousands of experts takes no time to spe
   std::iota(all.begin(), all.end(), 0);
   lab::add(workload, {.pass = 0, .phase = Phase::prefill, .layer = LayerId(0), .ids = all});
   constexpr uint64_t kSlots = kExperts / 2;
-  for (const NamedPolicy& named : replay_policies()) {
+  for (const NamedPolicy& named : eviction_policies()) {
     CAPTURE(named.name);
     // Questions are counted: a clock says little on a machine that others use.
-    const auto policy = named.make(kSlots, 1);
+    const auto policy = named.make();
     uint64_t asked = 0;
     for (uint32_t i = 0; i < kSlots; ++i) {
       const ExpertUse use{.key = lab::key(0, i), .phase = Phase::prefill};
@@ -143,7 +143,7 @@ TEST_CASE("replay: one wave of tens of thousands of experts takes no time to spe
       policy->hold(use.key);
     }
     CHECK(asked <= 2 * kSlots);
-    CHECK(simulate(workload, kSlots, *named.make(kSlots, 1)).misses() == kExperts);
+    CHECK(simulate(workload, kSlots, *named.make()).misses() == kExperts);
   }
 }
 
@@ -173,8 +173,8 @@ TEST_CASE("replay: of the misses, those of layers that find their experts by tok
   const ReplayCounts counts = with_lru(workload, 8).of(Phase::decode);
   CHECK(counts.misses == 5);
   CHECK(counts.known_misses == 3);
-  const NamedPolicy* const policy = &replay_policies().front();
-  CHECK(to_table(workload, replay(workload, 8, {policy, 1}, 1)).find("60.0 %") != std::string::npos);
+  const NamedPolicy* const policy = &eviction_policies().front();
+  CHECK(to_table(workload, replay(workload, 8, {policy, 1})).find("60.0 %") != std::string::npos);
 }
 
 }  // namespace

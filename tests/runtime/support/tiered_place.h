@@ -21,7 +21,7 @@ inline constexpr LayerId kFirst(1);
 inline constexpr LayerId kSecond(2);
 
 inline runtime::PolicyFactory lru() {
-  return [](uint64_t, uint64_t) { return std::make_unique<runtime::LruPolicy>(); };
+  return [] { return std::make_unique<runtime::LruPolicy>(); };
 }
 
 struct TierSize {
