@@ -61,8 +61,11 @@ RecordScan scan_records(std::string_view text, const std::function<Result<void>(
 
 Result<std::unique_ptr<RecordLog>> RecordLog::open(FileSystem& files, const Path& path, uint64_t valid_bytes) {
   TRY_ASSIGN(auto file, files.open_write(path, OpenMode::keep));
-  TRY(file->resize(valid_bytes));              // drops a torn tail
-  TRY(files.sync_folder(path.parent_path()));  // also for an existing log: its run may have been killed before this
+  TRY(file->resize(valid_bytes));  // drops a torn tail
+  // Also for an existing log, whose run may have been killed before it had synced: what is made because of its records
+  // must not outlive them.
+  TRY(file->sync());
+  TRY(files.sync_folder(path.parent_path()));
   return std::unique_ptr<RecordLog>(new RecordLog(std::move(file), valid_bytes));
 }
 

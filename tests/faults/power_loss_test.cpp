@@ -93,6 +93,19 @@ TEST_CASE("power: lost in a run that goes on after a kill, the last run ends wit
   }
 }
 
+TEST_CASE("power: lost in a run that resumes one killed as it began, its folder is still known to be a run's") {
+  const RepackLab lab;
+  FaultTally tally("killed as it began, gone on, then power lost");
+  constexpr uint64_t kFirstRecord = 128;  // the first record is written before this operation, and synced by the next
+  for (uint64_t killed = kFirstRecord / 2; killed < kFirstRecord; ++killed) {
+    for (uint64_t lost = kFirstRecord; lost < 2 * kFirstRecord; lost += 8) {
+      auto disk = cut_at(lab, cut_at(lab, RepackLab::fresh_disk(), killed), lost);
+      disk = disk->after_power_loss(Survival::nothing, 0);
+      tally.add(fmt::format("operations {} and {}", killed, lost), lab.finish(*disk));
+    }
+  }
+}
+
 TEST_CASE("power: lost after a run has said that it is done, the repository is complete") {
   const RepackLab lab;
   FaultTally tally("killed, finished by the next run, then power lost");
