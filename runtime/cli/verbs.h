@@ -196,7 +196,7 @@ struct ServeOptions {
   SamplingFlags sampler;
   std::string host = "127.0.0.1";
   uint16_t port = 8080;
-  std::optional<std::string> api_key = {};  // as given; see api_key.h
+  std::optional<std::string> api_key = {};  // as given: the key, or @FILE
   std::string model_name;                   // empty: the folder's name
   uint32_t parallel = 1;                    // concurrent answers
   uint32_t waiting = 64;                    // limit of requests that wait for a place
