@@ -95,7 +95,7 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-/// Sparse attention: an indexer chooses the positions that a row attends to (runtime/model/indexer.h).
+/// Sparse attention: an indexer chooses the positions that a row attends to (Indexer in runtime/model/mla_attention.h).
 struct IndexerConfig {
   uint32_t heads = 0;
   uint32_t dim = 0;   // per head and key; the first rope_dim are rotated (DeepSeek-V4: the last)

@@ -1,15 +1,17 @@
-// The eviction policies that a replay compares: those of a run, and others that measured worse than the default
-// (docs/performance.md) and are kept for comparison.
+// The eviction policies that a replay compares: those of a run, others that measured worse than the default
+// (docs/performance.md) and are kept for comparison, and the optimum.
 // Threads, lifetime, errors: see eviction_policy.h. O(log n) per use.
 #pragma once
 
 #include <list>
 #include <random>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/policy/victim_order.h"
+#include "runtime/replay/workload.h"
 
 namespace dspack::runtime {
 
@@ -102,7 +104,37 @@ class S3FifoPolicy final : public EvictionPolicy {
   std::unordered_map<uint64_t, Ghosts::iterator> remembered_;  // in ghosts_
 };
 
-/// All of them, LRU first.
+/// All but the optimum, which is made for one workload; LRU first.
 [[nodiscard]] std::span<const NamedPolicy> replay_policies();
+
+/// The optimal policy, which knows the future: it evicts the expert whose next use is furthest away, and so has the
+/// fewest misses (Belady 1966). Like every policy it must load each demanded expert into a slot (no bypass), and cannot
+/// evict experts that the current layer holds.
+class BeladyPolicy final : public EvictionPolicy {
+ public:
+  /// For a replay of just this workload.
+  explicit BeladyPolicy(const Workload& workload);
+
+  [[nodiscard]] std::string_view name() const override { return "optimum"; }
+  void hit(const ExpertUse& use) override;
+  void inserted(const ExpertUse& use) override;
+  void prefetched(ExpertKey key, uint64_t pass) override;
+  void removed(ExpertKey key) override;
+  void hold(ExpertKey key) override;
+  void let_go() override { in_slots_.let_go(); }
+  [[nodiscard]] std::optional<ExpertKey> victim(const std::function<bool(ExpertKey)>& may_go) override;
+
+ private:
+  struct Future {
+    std::vector<std::pair<uint64_t, uint64_t>> uses;  // step and pass, ascending
+    size_t past = 0;                                  // number of uses that have passed
+    [[nodiscard]] uint64_t next() const;
+  };
+  Future& advance(const ExpertUse& use);
+
+  std::unordered_map<uint64_t, Future> futures_;
+  using NextUse = std::pair<uint64_t, ExpertKey>;         // step of the next use
+  VictimOrder<NextUse, std::greater<NextUse>> in_slots_;  // furthest first
+};
 
 }  // namespace dspack::runtime

@@ -14,7 +14,7 @@
 #include "format/file_system.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/trace/route_recorder.h"
-#include "runtime/replay/belady.h"
+#include "runtime/replay/replay_policies.h"
 #include "runtime/replay/simulate.h"
 #include "tests/bench/hidden_state_policy.h"
 #include "tests/bench/route_generator.h"

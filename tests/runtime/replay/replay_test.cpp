@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "runtime/experts/policy/lru.h"
-#include "runtime/replay/belady.h"
 #include "runtime/replay/replay_policies.h"
 #include "runtime/replay/report.h"
 #include "tests/runtime/replay/lab.h"
