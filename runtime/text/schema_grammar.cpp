@@ -19,7 +19,6 @@
 #include "runtime/text/number_rules.h"
 #include "runtime/text/object_rules.h"
 #include "runtime/text/schema_cases.h"
-#include "runtime/text/schema_types.h"
 #include "runtime/text/schema_validator.h"
 #include "runtime/text/string_formats.h"
 #include "runtime/text/tools.h"
