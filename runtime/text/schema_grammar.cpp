@@ -17,7 +17,6 @@
 #include "runtime/text/json_pattern.h"
 #include "runtime/text/json_schema.h"
 #include "runtime/text/number_rules.h"
-#include "runtime/text/object_rules.h"
 #include "runtime/text/schema_cases.h"
 #include "runtime/text/schema_validator.h"
 #include "runtime/text/string_formats.h"
