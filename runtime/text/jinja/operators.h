@@ -1,11 +1,10 @@
-// Python's operators, subscripts and iteration on values, and Jinja's tests of them.
-// Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Jinja or Python refuses), budget.
+// Python's operators, subscripts and iteration on values.
+// Threads: thread-safe (pure functions of their arguments). Errors: invalid (what Python refuses), budget.
 #pragma once
 
 #include <string_view>
 
 #include "runtime/text/jinja/heap.h"
-#include "runtime/text/jinja/value.h"
 
 namespace dspack::runtime::jinja {
 
@@ -29,9 +28,5 @@ namespace dspack::runtime::jinja {
 /// `text`: not empty.
 [[nodiscard]] std::string_view first_character(std::string_view text);
 [[nodiscard]] int64_t count_characters(std::string_view text);
-
-/// Tests: value is name(arguments). Errors: also unsupported (a test that does not exist here).
-[[nodiscard]] bool is_test(std::string_view name);
-[[nodiscard]] Result<bool> apply_test(std::string_view name, const Value& value, const Arguments& args, Heap& heap);
 
 }  // namespace dspack::runtime::jinja
