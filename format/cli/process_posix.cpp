@@ -68,8 +68,8 @@ sigset_t interrupts() {
   return set;
 }
 
-// From here to the end of the namespace: runs in the signal handler of mapped files, so it allocates no memory and takes
-// no lock.
+// From here to the end of the namespace: runs in the signal handler of mapped files, so it allocates no memory and
+// takes no lock.
 
 std::array<char, 256> first_words;  // "dsrun: ", set once, before any other thread runs
 
