@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 
 #include "format/base/size.h"
-#include "format/fused_projections.h"
 #include "format/json.h"
 
 namespace dspack::format {

@@ -1,6 +1,6 @@
-// Layer, expert and role of a tensor, from its name. Only this file and the tables of format/name_families.h know
-// names.
-// Threads: thread-safe (pure functions). Source: name_families.h; docs/format.md lists the families.
+// Layer, expert and role of a tensor, from its name. Only this file knows names.
+// Threads: thread-safe (pure functions). Source: the released indexes and headers of the models that each family of
+// names (tensor_name.cpp) names; docs/format.md lists the families.
 #pragma once
 
 #include <cstdint>

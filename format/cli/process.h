@@ -33,6 +33,10 @@ void occupy_standard_streams();
 /// process with one line and status 1, as other errors do; files on disk are as after a kill. `program`: its name.
 void end_where_memory_runs_out(const char* program);
 
+/// If a page of a mapped file cannot be read (SIGBUS: the file was truncated, or its disk failed), ends the process
+/// with status 1 and one line that names the file. `program`: its name.
+void end_where_a_mapped_file_fails(const char* program);
+
 /// Returns freed blocks of 1 MiB and more to the system. By default the C library keeps some of them for each thread
 /// that has ever had one, beyond the memory that the program says it needs.
 void return_large_blocks();

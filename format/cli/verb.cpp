@@ -14,7 +14,6 @@
 #include "format/cli/build_facts.h"
 #include "format/cli/environment.h"
 #include "format/cli/manual.h"
-#include "format/cli/mapped_fault.h"
 #include "format/cli/output.h"
 #include "format/file_system.h"
 

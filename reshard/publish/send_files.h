@@ -1,14 +1,15 @@
 // Makes a revision of a repository equal to the folder by the planned uploads and commits.
 // Threads: one call at a time; sends `jobs` files at a time while the previous commit is made. Errors: those of
-// HubWriter and LfsUpload; corrupt, if a file's content no longer matches its digest; unsupported, if a file is too
-// large to travel in a commit. After a transient failure of a commit, or if the branch has moved: look again, then
-// resume.
-// Source of a commit's text: huggingface_hub, _commit_api.py (_prepare_commit_payload).
+// HubWriter; network, if the large file storage keeps refusing; corrupt, if a file's size has changed or its content no
+// longer matches its digest; unsupported, if a file is too large to travel in a commit. After a transient failure of a
+// commit, or if the branch has moved: look again, then resume.
+// Source: a commit's text: huggingface_hub, _commit_api.py (_prepare_commit_payload); uploads: the Git LFS batch API,
+// and huggingface_hub's lfs.py for its "multipart" transfer.
 #pragma once
 
 #include <string>
 
-#include "reshard/publish/lfs_upload.h"
+#include "format/progress.h"
 #include "reshard/publish/publish_plan.h"
 #include "reshard/publish/situation.h"
 

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "format/progress.h"
-#include "reshard/run/matrix_decoder.h"
+#include "reshard/run/converter.h"
 #include "reshard/run/tensor_writer.h"
 
 namespace dspack::reshard {

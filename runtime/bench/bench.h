@@ -3,14 +3,35 @@
 // Threads: single-thread. Lifetime: borrows model and session. Errors: those of the session; cancelled.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <stop_token>
+#include <string>
 #include <vector>
 
-#include "runtime/bench/bench_case.h"
+#include "format/json.h"
 #include "runtime/bench/floor.h"
 
 namespace dspack::runtime {
+
+/// A case of `dsrun bench`: reading tokens of a prompt, or generating tokens of an answer, after others.
+struct BenchCase {
+  enum class Kind { prompt, answer };
+  Kind kind = Kind::prompt;
+  uint32_t tokens = 0;  // read at once, or generated one by one; at least one
+  uint32_t depth = 0;   // positions that the sequence holds before
+
+  /// The name in llama-bench's notation: "pp512", "tg128 @ d1024".
+  [[nodiscard]] std::string name() const;
+  /// Positions that it needs in total.
+  [[nodiscard]] uint64_t positions() const;
+};
+
+/// All combinations of tokens and depths, except for zero tokens.
+[[nodiscard]] std::vector<BenchCase> bench_cases(const std::vector<uint32_t>& prompts,
+                                                 const std::vector<uint32_t>& answers,
+                                                 const std::vector<uint32_t>& depths);
 
 struct BenchOptions {
   uint32_t repetitions = 5;  // per case, counted
@@ -61,5 +82,24 @@ class Bench {
   Session& session_;
   BenchOptions options_;
 };
+
+/// For people and for programs.
+struct BenchReport {
+  std::string model;         // as the user called it
+  uint64_t model_bytes = 0;  // size of its tensors
+  std::string device;
+  kernels::Precision precision = kernels::Precision::exact;
+  uint64_t context = 0;
+  uint64_t experts = 0, slots = 0;  // in the model; in memory at most
+  std::string drafting;             // empty: none
+  std::string text;                 // description of the text that was read
+  MachineLimits limits;
+  std::optional<double> core_share;  // share of the processor time that was wanted (core_share.h)
+  std::vector<BenchResult> results;
+};
+
+/// Three tables in Markdown: tokens/s beside the floor, what a token needs, and where the time went.
+[[nodiscard]] std::string to_markdown(const BenchReport& report);
+[[nodiscard]] format::Json to_json(const BenchReport& report);
 
 }  // namespace dspack::runtime

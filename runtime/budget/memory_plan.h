@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,19 @@ struct MemoryPlan {
 [[nodiscard]] uint64_t least_slots(uint32_t top_k);
 
 [[nodiscard]] Result<MemoryPlan> make_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits);
+
+/// The user's settings for a GPU's experts.
+struct GpuExperts {
+  std::optional<Amount> vram;  // kept by each GPU; unset: all if they fit, else as many as fit
+  bool as_they_come = false;   // do not read all of them before the first token, even if they fit
+};
+
+/// For a model that a GPU computes: its memory holds all of it, or all but experts that do not fit, some of which are
+/// held by `further` GPUs. If the first has room for all, the others stay unused. Errors: also a GPU without room for
+/// the rest of the model; a further one without room for its share of a wave.
+[[nodiscard]] Result<MemoryPlan> make_gpu_memory_plan(const MemoryNeeds& needs, const MemoryLimits& limits,
+                                                      const VramLimits& vram, const GpuExperts& experts = {},
+                                                      std::span<const VramLimits> further = {});
 
 /// A warning about a tight plan: empty, or one line. `policy`: the name of the one in use.
 [[nodiscard]] std::string memory_note(const MemoryPlan& plan, std::string_view policy);

@@ -7,7 +7,7 @@
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
 #include "kernels/cpu/cpu_peak.h"
-#include "runtime/bench/bench_report.h"
+#include "runtime/bench/bench.h"
 #include "runtime/budget/core_share.h"
 #include "runtime/budget/read_trial.h"
 #include "runtime/budget/system_memory.h"

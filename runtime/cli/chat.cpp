@@ -13,7 +13,7 @@
 #include "runtime/cli/answer.h"
 #include "runtime/cli/answer_status.h"
 #include "runtime/cli/chat_command.h"
-#include "runtime/cli/generation_defaults.h"
+#include "runtime/cli/generation_options.h"
 #include "runtime/cli/input_history.h"
 #include "runtime/cli/line_editor.h"
 #include "runtime/cli/loading.h"

@@ -6,7 +6,7 @@
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
 #include "runtime/validation/comparer.h"
-#include "runtime/validation/comparison_report.h"
+#include "runtime/validation/comparison.h"
 
 namespace dspack::runtime {
 namespace {

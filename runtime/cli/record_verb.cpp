@@ -11,7 +11,7 @@
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
-#include "runtime/validation/recorder.h"
+#include "runtime/validation/recording.h"
 
 namespace dspack::runtime {
 namespace {

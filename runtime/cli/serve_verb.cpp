@@ -3,21 +3,26 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "format/base/foreign_text.h"
+#include "format/base/result.h"
 #include "format/cli/output.h"
 #include "runtime/budget/request_memory.h"
 #include "runtime/budget/system_memory.h"
-#include "runtime/cli/api_key.h"
-#include "runtime/cli/generation_defaults.h"
+#include "runtime/cli/generation_options.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
+#include "runtime/cli/prompt.h"
 #include "runtime/cli/verbs.h"
 #include "runtime/generate/find_identity.h"
 #include "runtime/serve/api.h"
@@ -26,6 +31,35 @@
 
 namespace dspack::runtime {
 namespace {
+
+/// Environment variable with the key that clients must send, which keeps it off the command line.
+constexpr char kApiKeyVariable[] = "DSPACK_API_KEY";
+
+/// `place`: where the key was found, for errors.
+Result<std::string> checked(std::string_view text, std::string_view place) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) {
+    return invalid(fmt::format("{}: the key is blank; write one there, or leave it out to need none", place));
+  }
+  const std::string_view key = text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+  const bool is_one_line = std::ranges::none_of(key, [](char c) { return (c >= 0 && c < ' ') || c == '\x7f'; });
+  if (is_one_line) return std::string(key);
+  return invalid(fmt::format("{}: more than a line, or a control character; a key is sent in a header", place));
+}
+
+/// `option`: the value of --api-key, the key or @FILE; if absent, the variable is used. Empty: neither is set.
+/// Surrounding blanks and line ends are stripped. A blank key is an error, since setting one asks for protection.
+Result<std::string> find_api_key(const std::optional<std::string>& option) {
+  if (option && option->starts_with('@')) {
+    const std::string file = option->substr(1);
+    TRY_ASSIGN(const std::string text, read_text_file(file));
+    return checked(text, fmt::format("--api-key @{}", brief(file)));
+  }
+  if (option) return checked(*option, "--api-key");
+  const char* const value = std::getenv(kApiKeyVariable);  // NOLINT(concurrency-mt-unsafe): main thread
+  return value == nullptr ? std::string() : checked(value, kApiKeyVariable);
+}
 
 constexpr char kServeExamples[] = R"(Examples:
   dsrun serve ./ds-packed

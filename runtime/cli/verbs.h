@@ -1,10 +1,13 @@
 // dsrun's command line: the options of each verb, and the table of verbs. Each verb's action is in the file of its
-// name.
+// name; verbs.cpp has what two of them share.
 // Threads: main; options are plain values. Errors: those of the libraries; the runner prints them.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,13 +21,12 @@
 #include "runtime/budget/supposed_rates.h"
 #include "runtime/cli/generation_options.h"
 #include "runtime/cli/model_options.h"
-#include "runtime/cli/peer_options.h"
 #include "runtime/cli/prompt.h"
-#include "runtime/cli/traced_pass.h"
 #include "runtime/generate/constraint_compiler.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/sampler.h"
 #include "runtime/serve/http_server.h"
+#include "runtime/weights/trace.h"
 
 namespace dspack::runtime {
 
@@ -91,6 +93,33 @@ struct EvalOptions {
 
   [[nodiscard]] Result<void> complete() { return check_model_options(load); }
 };
+
+// One pass of the model that is traced module by module, by record and compare: its tokens, and how it is run.
+
+/// The tokens of a pass, as ids or as text.
+struct PassTokens : TokenArgument {
+  std::optional<std::string> prompt;  // "-": standard input
+  bool raw = false;
+};
+
+/// --tokens, -p and --raw.
+void add_pass_tokens(format::OptionTable& table, PassTokens& tokens);
+/// The options of the model.
+void add_pass_model_options(format::OptionTable& table, LoadOptions& load);
+
+/// Empty: no tokens were given.
+[[nodiscard]] Result<std::vector<uint32_t>> tokens_of(const PassTokens& asked, const std::string& folder,
+                                                      const RemoteAccess& remote, const std::stop_token& stop);
+
+/// Loads the model with room for exactly these tokens, unless --ctx is given. Errors: also invalid (more tokens than
+/// the model takes at once).
+[[nodiscard]] Result<std::unique_ptr<LoadedModel>> load_for(const std::string& folder, LoadOptions options,
+                                                            std::span<const uint32_t> tokens,
+                                                            const std::stop_token& stop);
+
+/// Runs one pass over the tokens, and reports it to `trace`.
+[[nodiscard]] Result<void> run_traced(LoadedModel& loaded, std::span<const uint32_t> tokens, Trace& trace,
+                                      const std::stop_token& stop);
 
 /// dsrun record DIR: the inputs and outputs of every module of the model, as a safetensors file.
 struct RecordOptions {
@@ -195,7 +224,7 @@ struct ServeOptions {
   SamplingFlags sampler;
   std::string host = "127.0.0.1";
   uint16_t port = 8080;
-  std::optional<std::string> api_key = {};  // as given; see api_key.h
+  std::optional<std::string> api_key = {};  // as given: the key, or @FILE
   std::string model_name;                   // empty: the folder's name
   uint32_t parallel = 1;                    // concurrent answers
   uint32_t waiting = 64;                    // limit of requests that wait for a place
@@ -217,6 +246,9 @@ struct ServeOptions {
 [[nodiscard]] format::Verb plan_verb();
 [[nodiscard]] format::Verb bench_verb();
 [[nodiscard]] format::Verb serve_verb();
+
+/// Options of llama.cpp, vLLM and SGLang that users may try here, with dsrun's replacements.
+[[nodiscard]] std::vector<format::PeerOption> peer_options();
 
 /// Facts on this build and this machine, for --version.
 [[nodiscard]] inline std::string dsrun_facts() {

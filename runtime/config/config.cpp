@@ -14,7 +14,6 @@
 #include "runtime/config/config_window.h"
 
 namespace dspack::runtime {
-
 namespace {
 
 using kernels::GroupScore;

@@ -13,15 +13,50 @@
 // its queue in the next layer. Errors: none; failures of the device are reported by its queue.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/experts/expert_store.h"
-#include "runtime/experts/layer_course.h"
-#include "runtime/experts/routed_groups.h"
+#include "runtime/experts/schedule.h"
 
 namespace dspack::runtime {
+
+/// The timeline of one layer's experts on a device: events, whose times are known once the queue has run.
+struct LayerCourse {
+  struct Span {
+    std::shared_ptr<kernels::Event> begin, end;
+  };
+  /// A missing expert that was computed. Null `arrival`: it was in place before its computing was enqueued.
+  struct Miss {
+    std::shared_ptr<kernels::Event> arrival;
+    Span computing;
+  };
+  Phase phase = Phase::decode;
+  Span all = {};
+  std::vector<Span> hits = {};  // computing experts that were in place, and the layer's other work
+  std::vector<Miss> misses = {};
+  double host_seconds = 0;   // CPU computing beside a device
+  double last_on_host = 0;   // part of it: the expert that came last of all; 0: the device computed that one
+  double host_transfer = 0;  // from the request until the last missing expert was in host memory
+  std::vector<LayerCourse> others = {};  // further devices that computed some experts, each by its own clock
+};
+
+/// Precondition: the queue has run.
+[[nodiscard]] ExpertTimes times_of(const LayerCourse& course);
+
+/// The assignments of one expert within a wave.
+struct RoutedGroup {
+  ExpertDemand demand;
+  std::vector<uint32_t> parts;  // token * top_k + slot, ascending
+};
+
+/// Groups by expert, ascending, so that files are read in their usual order. `chosen`: [tokens, top_k]; `first_row`:
+/// the wave's first row in its pass.
+[[nodiscard]] std::vector<RoutedGroup> group_by_expert(std::span<const uint32_t> chosen, uint32_t top_k,
+                                                       uint32_t first_row);
 
 class ExpertTracer;
 

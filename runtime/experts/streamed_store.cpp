@@ -10,7 +10,6 @@
 #include "format/base/seconds.h"
 #include "format/base/size.h"
 #include "kernels/cpu/cpu_device.h"
-#include "runtime/experts/streamed_slot.h"
 
 namespace dspack::runtime {
 
@@ -20,6 +19,22 @@ namespace {
 constexpr uint64_t kMaxPrefetches = 2;
 
 }  // namespace
+
+/// A slot of the host's cache of experts, which is filled from files. Guarded by the store's lock.
+struct StreamedStore::Slot final : CacheSlot {
+  std::unique_ptr<kernels::Buffer> memory;
+  const SlotPlan* plan = nullptr;  // the expert's layout
+  bool is_loading = false;
+  std::optional<Error> error;         // reading has failed
+  Medium medium = Medium::disk;       // where it was read from
+  Urgency urgency = Urgency::demand;  // how urgently it is read
+  bool may_fail = false;              // begun before it was wanted: a failure is no error, it is read again when wanted
+  bool is_guess = false;              // begun as a speculative prefetch
+  bool is_second_try = false;
+  std::chrono::steady_clock::time_point arrival;  // when it became ready
+
+  [[nodiscard]] std::span<std::byte> memory_bytes() const { return kernels::host_bytes(*memory); }
+};
 
 // Slots of demands are pinned until they are taken; demands without a slot wait for one.
 class StreamedStore::Request final : public ExpertRequest {
@@ -494,6 +509,56 @@ ExpertStoreStats StreamedStore::stats() const {
   for (const ExpertCache::Pool& pool : cache_->pools())
     stats.resident_bytes += pool.made * pool.layout.slot_bytes;
   return stats;
+}
+
+// For a cache in faster memory: which experts it has and uses, and slots for experts that leave it.
+
+StreamedStore::Slot* StreamedStore::find(ExpertKey key) const {
+  return static_cast<Slot*>(cache_->find(key));
+}
+
+void StreamedStore::set_copied(ExpertKey key, bool is_copied) {
+  const std::lock_guard lock(mutex_);
+  cache_->set_spare(key, is_copied);
+}
+
+std::optional<ExpertLease> StreamedStore::lease_if_ready(ExpertKey key) {
+  const std::lock_guard lock(mutex_);
+  Slot* const slot = find(key);
+  if (slot == nullptr || !slot->is_ready) return std::nullopt;
+  ++slot->pins;
+  return ExpertLease(0, slot->weights, this, slot->number);
+}
+
+void StreamedStore::used_elsewhere(LayerId layer, const ExpertDemand& demand) {
+  const std::lock_guard lock(mutex_);
+  cache_->used_elsewhere(cache_->use_of(layer, demand));
+}
+
+// The plan is known, since the expert was read here before. While it comes it counts as being read.
+std::optional<ExpertLease> StreamedStore::take_back(ExpertKey key) {
+  const std::lock_guard lock(mutex_);
+  const auto plan = plans_.find(key);
+  if (options_.in_place || plan == plans_.end() || find(key) != nullptr) return std::nullopt;
+  const auto taken = cache_->insert_returned(key);
+  if (!taken || *taken == nullptr) return std::nullopt;
+  Slot& slot = static_cast<Slot&>(**taken);
+  slot.plan = &plan->second;
+  slot.weights = weights_in(*slot.plan, *slot.memory);
+  slot.error.reset();
+  slot.is_loading = true;
+  ++slot.pins;
+  return ExpertLease(0, slot.weights, this, slot.number);
+}
+
+void StreamedStore::settle_return(ExpertKey key, bool is_there) {
+  const std::lock_guard lock(mutex_);
+  Slot* const slot = find(key);
+  DSPACK_CHECK(slot != nullptr && slot->is_loading, "an expert that was not on its way back");
+  slot->is_loading = false;
+  slot->is_ready = is_there;
+  slot->arrival = std::chrono::steady_clock::now();
+  if (!is_there) slot->error = Error{ErrorKind::io, "the device has not given it back"};
 }
 
 }  // namespace dspack::runtime

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "format/base/size.h"
-#include "runtime/budget/gpu_memory_plan.h"
+#include "runtime/budget/memory_plan.h"
 #include "runtime/budget/system_memory.h"
 #include "runtime/generate/fetch_guard.h"
 #include "runtime/generate/text_model.h"

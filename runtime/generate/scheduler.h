@@ -2,7 +2,7 @@
 // rows of waiting prompts as it has room for: experts that several rows need are read once. A common beginning of
 // prompts is computed once, unless the prompt's own tokens are scored: caches hold no logits. In exact mode an answer
 // is, bit for bit, what it would be alone (model.h) and without drafts (speculator.h), drawn or not. Clients get places
-// in turn (waiting_queue.h), and conversations the places that cost others least (place_choice.h).
+// in turn (waiting_queue.h), and conversations the places that cost others least (answer_places.h).
 // Threads: `run` belongs to one thread, which alone uses the model; submit, drain and counts may be called from any.
 // Listeners are called by the thread of `run`, and must not block; a generation whose client left before it got a place
 // may be ended by a thread that submits others. Lifetime: borrows what the engine borrows. Errors: submit: those of the

@@ -4,13 +4,63 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <string>
 
 #include "format/base/seconds.h"
-#include "runtime/generate/number_watch.h"
+#include "runtime/weights/host_rows.h"
+#include "runtime/weights/trace.h"
 
 namespace dspack::runtime {
-
 namespace {
+
+/// Finds the first module of a pass that computes infinity or NaN: used if a pass's logits cannot be chosen from, to
+/// name the module whose weights may be damaged. Borrows the queue. Errors: `status` is corrupt once something was
+/// found, which ends the pass.
+class NumberWatch final : public Trace {
+ public:
+  explicit NumberWatch(kernels::Queue& queue) : queue_(queue) {}
+
+  [[nodiscard]] uint32_t tokens() const override { return 0; }  // each call's rows are checked at once
+  void input(std::string_view module, const kernels::Rows& rows, uint32_t total_rows) override;
+  void output(std::string_view module, const kernels::Rows& rows, uint32_t total_rows) override;
+  void routing(std::string_view /*module*/, const Routing& /*routing*/) override {}
+  [[nodiscard]] Result<void> status() const override;
+
+  /// For people: the first such module, and whether it computed or received the value; nullopt: all values were finite.
+  [[nodiscard]] const std::optional<std::string>& finding() const { return finding_; }
+
+ private:
+  [[nodiscard]] bool are_finite(const kernels::Rows& rows) const;
+
+  kernels::Queue& queue_;
+  std::optional<std::string> finding_;
+};
+
+bool NumberWatch::are_finite(const kernels::Rows& rows) const {
+  return std::ranges::all_of(download_rows(queue_, rows), [](float value) { return std::isfinite(value); });
+}
+
+void NumberWatch::input(std::string_view module, const kernels::Rows& rows, uint32_t /*total_rows*/) {
+  if (finding_ || are_finite(rows)) return;
+  finding_ = fmt::format(
+      "what {} reads is the first that is infinite or not a number: it was computed from finite values, or read from "
+      "the KV cache",
+      module);
+}
+
+void NumberWatch::output(std::string_view module, const kernels::Rows& rows, uint32_t /*total_rows*/) {
+  if (finding_ || are_finite(rows)) return;
+  finding_ = fmt::format(
+      "{} is the first module that makes what is infinite or not a number, of finite values: its weights or their "
+      "scales are damaged (reshard verify compares a packed model's bytes; fetch the file again)",
+      module);
+}
+
+Result<void> NumberWatch::status() const {
+  if (!finding_) return {};
+  return Error{ErrorKind::corrupt, *finding_};
+}
 
 using Clock = std::chrono::steady_clock;
 

@@ -1,4 +1,5 @@
-// A mixture-of-experts block: router, routed experts through the executor, shared expert.
+// A mixture-of-experts block: router, routed experts through the executor, shared expert; and the MLP that is a dense
+// layer's block.
 // Threads: single-thread. Lifetime: borrows weights, scratch and executor. Errors: the executor's.
 // Source: DeepSeek-V3 inference/model.py, Gate and MoE.
 #pragma once
@@ -8,11 +9,41 @@
 
 #include "runtime/config/config.h"
 #include "runtime/experts/executor.h"
-#include "runtime/model/mlp.h"
 #include "runtime/model/router.h"
 #include "runtime/model/stage_clock.h"
+#include "runtime/weights/scratch.h"
+#include "runtime/weights/trace.h"
+#include "runtime/weights/weight_group.h"
 
 namespace dspack::runtime {
+
+/// The gated MLP of dense layers and shared experts: y = down(silu(gate x) * (up x)).
+struct MlpWeights {
+  Linear gate;                      // [inner, hidden]
+  Linear up;                        // [inner, hidden]
+  Linear down;                      // [hidden, inner]
+  float limit = kernels::kNoLimit;  // kernels::ExpertMatrices
+};
+
+/// Adds "<prefix>.gate_proj.weight" and its two siblings to the group.
+[[nodiscard]] Result<void> add_mlp(WeightGroup& group, MlpWeights& weights, const ModelConfig& config,
+                                   const std::string& prefix, uint32_t inner);
+
+class Mlp {
+ public:
+  /// Reserves scratch for `wave_rows` tokens of MLPs up to `widest` wide.
+  Mlp(uint32_t widest, uint32_t wave_rows, ScratchPlan& plan);
+
+  /// x and y [rows, hidden]; at most wave_rows.
+  void run(kernels::Queue& queue, kernels::Buffer& scratch, const MlpWeights& weights, const kernels::Rows& x,
+           const kernels::Rows& y, const TraceScope& trace = {}) const;
+  /// The arguments of such a run, without trace.
+  [[nodiscard]] kernels::MlpArgs args(kernels::Buffer& scratch, const MlpWeights& weights, const kernels::Rows& x,
+                                      const kernels::Rows& y) const;
+
+ private:
+  uint64_t gate_at_, up_at_;  // in the scratch buffer
+};
 
 struct MoeWeights {
   RouterWeights router;

@@ -7,7 +7,6 @@
 
 #include "format/base/size.h"
 #include "runtime/experts/policy/lru.h"
-#include "runtime/replay/belady.h"
 
 namespace dspack::runtime {
 

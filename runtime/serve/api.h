@@ -13,6 +13,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "runtime/generate/constraint_compiler.h"
@@ -21,10 +22,23 @@
 #include "runtime/serve/answering.h"
 #include "runtime/serve/machine_watch.h"
 #include "runtime/serve/prompt_maker.h"
-#include "runtime/serve/web_page.h"
 #include "runtime/text/tools.h"
 
 namespace dspack::runtime {
+
+/// The page at `/`: chat, with the machine's activity beside it. One document that loads nothing else; its data comes
+/// from the API, with the key that its user types.
+struct WebPage {
+  std::string html;
+  std::string policy;  // its Content-Security-Policy
+};
+
+[[nodiscard]] WebPage make_web_page();
+
+// The files of runtime/serve/page/; the build makes them constants (cmake/embed.cmake).
+extern const std::string_view kWebPageFrame;
+extern const std::string_view kWebPageStyle;
+extern const std::string_view kWebPageScript;
 
 struct ApiOptions {
   std::string api_key;       // empty: no key is required

@@ -1,7 +1,7 @@
 // Treatment of every known request field: those of OpenAI's and Anthropic's APIs, and those that llama-server, vLLM and
 // SGLang add. A field is obeyed, or harmless (no answer depends on it), or refused by name unless its value asks for
 // nothing. An unknown field is no error; it is logged. GET /openapi.json and docs/serve.md are generated from this
-// table.
+// table; the paths of the server are here, too.
 // Threads: thread-safe (pure functions). Errors: unsupported (a refused field; named).
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/serve/json_fields.h"
+#include "runtime/text/chat_message.h"
 
 namespace dspack::runtime {
 
@@ -38,5 +39,11 @@ struct RequestField {
 void remark(std::vector<std::string>& remarks, std::string line);
 /// Checks every field of a request, an object. `remarks` gets a line for each unknown field.
 [[nodiscard]] Result<void> check_fields(const OrderedJson& request, RequestApi api, std::vector<std::string>& remarks);
+
+/// "GET, HEAD" or "POST"; empty: no such path.
+[[nodiscard]] std::string_view allowed_methods(std::string_view path);
+/// The paths as OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.0). `x-treatment` is a field's treatment, `x-unless`
+/// lists the accepted values of a refused field.
+[[nodiscard]] OrderedJson openapi_description();
 
 }  // namespace dspack::runtime

@@ -1,5 +1,7 @@
 #include "runtime/serve/http_server.h"
 
+#include <fmt/format.h>
+
 #include <utility>  // must precede Boost 1.74, which lacks this include
 
 #include <algorithm>
@@ -7,16 +9,120 @@
 #include <boost/asio.hpp>
 #include <list>
 #include <new>
+#include <optional>
 #include <thread>
 
+#include "format/base/foreign_text.h"
+#include "runtime/serve/host_address.h"
 #include "runtime/serve/http_connection.h"
-#include "runtime/serve/listeners.h"
 
 namespace dspack::runtime {
 namespace {
 
 namespace asio = boost::asio;
+using ErrorCode = boost::system::error_code;
 using asio::ip::tcp;
+
+/// The listening sockets of a server, one for each of its addresses, all on one port.
+/// Threads: single-thread, that of the context once it runs. Lifetime: borrows the context; keeps the callbacks of
+/// `start`, and what they borrow, until it is closed. Errors: io (an address cannot be bound), not_found (this machine
+/// lacks every address), both with the remedy; invalid (not an IP address).
+class Listeners {
+ public:
+  explicit Listeners(boost::asio::io_context& context) : context_(context) {}
+
+  /// Listens on all `addresses` (at least one, in digits); port 0 chooses a free one. Addresses that this machine lacks
+  /// are skipped if another one works.
+  [[nodiscard]] Result<void> open(const std::vector<std::string>& addresses, uint16_t port);
+  [[nodiscard]] uint16_t port() const { return port_; }
+
+  /// Accepts connections from now on. If accept fails, as without a free file descriptor, `make_room` closes a
+  /// connection; it returns false if there is none to close.
+  void start(std::function<void(boost::asio::ip::tcp::socket)> on_connection, std::function<bool()> make_room);
+  void close();
+  [[nodiscard]] bool is_open() const { return acceptors_.front().is_open(); }
+
+ private:
+  using Acceptor = boost::asio::ip::tcp::acceptor;
+  [[nodiscard]] Result<void> open_one(const std::string& text);
+  void accept(Acceptor& acceptor);
+
+  boost::asio::io_context& context_;
+  std::list<Acceptor> acceptors_;
+  uint16_t port_ = 0;
+  std::function<void(boost::asio::ip::tcp::socket)> on_connection_;
+  std::function<bool()> make_room_;
+};
+
+Result<void> Listeners::open(const std::vector<std::string>& addresses, uint16_t port) {
+  port_ = port;
+  std::optional<Error> absent;
+  for (const std::string& address : addresses) {
+    const auto opened = open_one(address);
+    if (opened) continue;
+    if (opened.error().kind != ErrorKind::not_found) return opened.error();
+    absent = opened.error();
+  }
+  if (acceptors_.empty()) return absent.value_or(invalid("there is no address to listen at"));
+  return {};
+}
+
+/// Errors: io; not_found if this machine lacks the address.
+Result<void> Listeners::open_one(const std::string& text) {
+  ErrorCode error;
+  const auto address = asio::ip::make_address(text, error);
+  if (error) return invalid(fmt::format("{} is no IP address", quote(text)));
+  const tcp::endpoint endpoint(address, port_);
+  Acceptor acceptor(context_);
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (!error) {
+    port_ = acceptor.local_endpoint(error).port();  // the others use the port that the first one chose
+    acceptors_.push_back(std::move(acceptor));
+    return {};
+  }
+  const bool is_absent =
+      error == asio::error::address_family_not_supported || error == boost::system::errc::address_not_available;
+  std::string remedy;
+  if (is_absent) remedy = "; --host 127.0.0.1 is this machine alone, 0.0.0.0 every network of it";
+  if (error == asio::error::address_in_use) remedy = "; --port N is another one, --port 0 any that is free";
+  if (error == asio::error::access_denied) remedy = "; ports from 1024 need no rights";
+  return Error{is_absent ? ErrorKind::not_found : ErrorKind::io,
+               fmt::format("cannot listen at {}: {}{}", host_and_port(text, port_), error.message(), remedy)};
+}
+
+void Listeners::start(std::function<void(tcp::socket)> on_connection, std::function<bool()> make_room) {
+  on_connection_ = std::move(on_connection);
+  make_room_ = std::move(make_room);
+  for (Acceptor& acceptor : acceptors_)
+    accept(acceptor);
+}
+
+void Listeners::accept(Acceptor& acceptor) {
+  acceptor.async_accept([this, &acceptor](ErrorCode error, tcp::socket socket) {
+    if (error == asio::error::operation_aborted || !acceptor.is_open()) return;
+    if (!error) {
+      try {
+        on_connection_(std::move(socket));
+      } catch (const std::bad_alloc&) {
+        // This client is dropped; the next one may be served.
+      }
+    } else if (!make_room_()) {
+      const auto pause = std::make_shared<asio::steady_timer>(context_, std::chrono::milliseconds(100));
+      pause->async_wait([this, &acceptor, pause](ErrorCode) { accept(acceptor); });
+      return;
+    }
+    accept(acceptor);
+  });
+}
+
+void Listeners::close() {
+  ErrorCode ignored;
+  for (Acceptor& acceptor : acceptors_)
+    acceptor.close(ignored);
+}
 
 // Worker threads: encoding a prompt of a megabyte takes a while. Long requests have one thread of their own, and short
 // ones never wait for them.
@@ -163,6 +269,11 @@ class Server final : public HttpServer, private HttpConnectionOwner {
 };
 
 }  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  const auto found = std::ranges::find(headers, name, [](const auto& each) { return std::string_view(each.first); });
+  return found == headers.end() ? std::string_view() : std::string_view(found->second);
+}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::vector<std::string>& addresses, uint16_t port,
                                                        const HttpLimits& limits, HttpReply::Headers headers,

@@ -1,17 +1,58 @@
 // The answers of /v1/chat/completions and /v1/completions.
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "runtime/serve/answer_writer.h"
 #include "runtime/serve/json_fields.h"
-#include "runtime/serve/text_logprobs.h"
+#include "runtime/text/unicode.h"
 
 namespace dspack::runtime {
 namespace {
+
+/// A token's bytes as text; different bytes give different texts.
+std::string token_name(std::string_view bytes) {
+  if (is_valid_utf8(bytes)) return std::string(bytes);
+  std::string name = "bytes:";
+  for (const char c : bytes)
+    name += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return name;
+}
+
+/// "text_offset" counts code points of the choice's text, as Python's len does, from the character in which the token
+/// begins. "top_logprobs" always includes the token itself, besides the most likely ones (up to logprobs + 1, as OpenAI
+/// and vLLM); of several tokens with one text the most likely is kept. A token that is not whole characters is written
+/// as "bytes:\xe6\xbc", OpenAI's form. Null: unknown, for a prompt's first token.
+OrderedJson text_logprobs(std::span<const TokenLikelihood> tokens) {
+  OrderedJson names = OrderedJson::array();
+  OrderedJson values = OrderedJson::array();
+  OrderedJson likeliest = OrderedJson::array();
+  OrderedJson offsets = OrderedJson::array();
+  for (const TokenLikelihood& token : tokens) {
+    names.push_back(token_name(token.text));
+    offsets.push_back(token.offset);
+    if (!token.is_known) {
+      values.push_back(nullptr);
+      likeliest.push_back(nullptr);
+      continue;
+    }
+    values.push_back(token.logprob);
+    OrderedJson others = OrderedJson::object();
+    for (const auto& [text, logprob] : token.likeliest)
+      others.emplace(token_name(text), logprob);
+    others.emplace(names.back().get_ref<const std::string&>(), token.logprob);
+    likeliest.push_back(std::move(others));
+  }
+  return {{"tokens", std::move(names)},
+          {"token_logprobs", std::move(values)},
+          {"top_logprobs", std::move(likeliest)},
+          {"text_offset", std::move(offsets)}};
+}
 
 int64_t unix_time() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();

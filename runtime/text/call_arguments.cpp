@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/text/call_cursor.h"
-
 namespace dspack::runtime {
 namespace {
 
@@ -157,6 +155,11 @@ size_t end_of_value(std::string_view text, size_t at) {
 }
 
 }  // namespace
+
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(kReplySpace);
+  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(kReplySpace) - first + 1);
+}
 
 bool is_json_object(std::string_view text) {
   return trimmed(text).starts_with('{') && OrderedJson::accept(text);

@@ -11,6 +11,10 @@
 
 namespace dspack::runtime {
 
+/// White space of JSON, and around marks.
+inline constexpr std::string_view kReplySpace = " \t\r\n";
+[[nodiscard]] std::string_view trimmed(std::string_view text);
+
 /// Whether a text is one JSON object, as the arguments of a tool must be.
 [[nodiscard]] bool is_json_object(std::string_view text);
 

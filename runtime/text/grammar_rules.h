@@ -1,11 +1,11 @@
-// The rules of a grammar of JSON, in xgrammar's EBNF: JSON's own rules, each written once on first use, and strings of
-// bounded length.
+// The rules of a grammar of JSON, in xgrammar's EBNF: JSON's own rules, each written once on first use, strings of
+// bounded length, and the members of an object: their order, which are required, and how many there are.
 //
 // Each character of a bounded string is a state of the grammar's automaton, and a state costs xgrammar about 10 ms for
 // a vocabulary of 129,000 tokens. So bounded strings consist of a few rules that all grammars share, for which xgrammar
 // caches its results. They are read in two ways at once, in pieces that are offset by half a piece: when one way
 // reaches the end of a piece, the other is in the middle of one and knows at once which tokens may follow.
-// Threads: single-thread. Errors: none.
+// Threads: single-thread. Errors: invalid (an object of more states than kMostObjectStates).
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "format/base/result.h"
 
 namespace dspack::runtime {
 
@@ -61,5 +63,33 @@ class GrammarRules {
   size_t count_ = 0;
   std::set<std::string> shared_;
 };
+
+inline constexpr size_t kMostObjectStates = 4000;  // members times counts of members
+
+struct ObjectMembers {
+  struct Member {
+    std::string rule;  // name and value
+    bool is_required = false;
+  };
+  std::vector<Member> listed = {};       // in this order
+  std::optional<std::string> free = {};  // rule of a member with any other name
+  uint64_t least = 0;                    // number of members
+  std::optional<uint64_t> most = {};
+};
+
+/// The text around members and between them, as grammar expressions.
+struct ObjectStyle {
+  std::string begin, comma, end;
+  std::string end_of_none;  // end of an object without members
+};
+[[nodiscard]] ObjectStyle json_object_style(GrammarRules& rules);
+
+/// The rule for an object; nullopt: no object has such members.
+[[nodiscard]] Result<std::optional<std::string>> object_rule(GrammarRules& rules, const ObjectStyle& style,
+                                                             const ObjectMembers& members);
+
+/// JSON strings other than `names`, with one spelling for each letter, so that no name can appear in another spelling;
+/// nullopt: the names have more letters than kMostPatternStates.
+[[nodiscard]] std::optional<std::string> other_names_rule(GrammarRules& rules, const std::vector<std::string>& names);
 
 }  // namespace dspack::runtime

@@ -1,5 +1,5 @@
 // Splits a pattern of Oniguruma (Ruby syntax) or of Rust's regex and fancy-regex into the syntax between characters,
-// which PCRE2 reads alike, and the sets of characters, which PCRE2 never sees as such (see class_map.h).
+// which PCRE2 reads alike, and the sets of characters, which PCRE2 never sees as such (see ClassMap).
 //
 // Differences between the dialects:
 //   ^ $     lines in Ruby syntax; refused in Rust's, where they would be ends of the text.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/text/call_arguments.h"
+
 namespace dspack::runtime {
 namespace {
 

@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <string_view>
+#include <utility>
 
 #include "runtime/text/schema_keywords.h"
 
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostSteps = 20'000;  // schemas visited for one value
+constexpr size_t kMostCaseSteps = 20'000;  // schemas visited for one value
 
 /// Whether a schema adds nothing to the target of its reference, or, without a reference, accepts everything.
 bool is_bare(const OrderedJson& schema) {
@@ -38,7 +41,7 @@ class CaseFinder {
   Result<void> choose(SchemaList next, SchemaList taken, std::vector<Choice> open) {
     for (size_t at = 0; at < next.size(); ++at) {
       const OrderedJson& schema = *next[at];
-      if (++steps_ > kMostSteps) return too_many(schema);
+      if (++steps_ > kMostCaseSteps) return too_many(schema);
       if (schema.is_boolean()) {
         if (!schema.get<bool>()) return {};
         continue;
@@ -91,6 +94,14 @@ class CaseFinder {
   size_t steps_ = 0;
 };
 
+constexpr std::array<std::pair<std::string_view, Types>, 7> kTypeNames = {{{"null", kNull},
+                                                                           {"boolean", kBoolean},
+                                                                           {"string", kString},
+                                                                           {"array", kArray},
+                                                                           {"object", kObject},
+                                                                           {"integer", kWhole},
+                                                                           {"number", kNumber}}};
+
 }  // namespace
 
 Result<std::vector<SchemaList>> schema_cases(const JsonSchema& schema, const SchemaList& all) {
@@ -107,6 +118,42 @@ SchemaList canonical_list(const JsonSchema& schema, const SchemaList& all) {
   std::ranges::sort(list, std::less<>());
   list.erase(std::unique(list.begin(), list.end()), list.end());
   return list;
+}
+
+Types types_of(const SchemaList& all) {
+  Types named = kAnyType;
+  Types meant = 0;
+  for (const OrderedJson* each : all) {
+    if (const OrderedJson* type = find_keyword(*each, "type")) {
+      Types here = 0;
+      for (const auto& [name, bits] : kTypeNames)
+        if (*type == name || (type->is_array() && std::ranges::find(*type, OrderedJson(name)) != type->end()))
+          here |= bits;
+      named &= here;
+    }
+    for (const SchemaKeyword& keyword : schema_keywords())
+      if (keyword.types != 0 && each->contains(keyword.name)) meant |= keyword.types;
+  }
+  return named == kAnyType && meant != 0 ? meant : named;
+}
+
+bool has_typed_keywords(const SchemaList& all) {
+  return std::ranges::any_of(all, [](const OrderedJson* each) {
+    return std::ranges::any_of(schema_keywords(), [&](const SchemaKeyword& keyword) {
+      return keyword.types != 0 && each->contains(keyword.name);
+    });
+  });
+}
+
+std::optional<uint64_t> bound_of(const SchemaList& all, const char* keyword, bool is_least) {
+  std::optional<uint64_t> bound;
+  for (const OrderedJson* each : all) {
+    const OrderedJson* found = find_keyword(*each, keyword);
+    if (found == nullptr) continue;
+    const auto value = found->get<uint64_t>();
+    bound = is_least ? std::max(bound.value_or(0), value) : std::min(bound.value_or(value), value);
+  }
+  return bound;
 }
 
 }  // namespace dspack::runtime

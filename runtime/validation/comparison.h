@@ -1,4 +1,5 @@
-// Differences between a pass and a recording of it: sums of errors per tensor, and the verdict.
+// Differences between a pass and a recording of it: sums of errors per tensor, the verdict, and both as text for people
+// and as JSON for programs.
 // Threads: plain values. Errors: none.
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "format/dtype.h"
+#include "format/json.h"
 
 namespace dspack::runtime {
 
@@ -76,5 +78,11 @@ struct Comparison {
 /// The bound that two correct FP32 programs stay below; for references in a 16-bit type, the error of computing in that
 /// type.
 [[nodiscard]] double default_tolerance(Dtype dtype);
+
+/// A table with a line for each module, then the verdict; control characters in names are made visible.
+[[nodiscard]] std::string report_text(const Comparison& comparison);
+
+/// The whole comparison. Infinite values are null.
+[[nodiscard]] format::Json report_json(const Comparison& comparison);
 
 }  // namespace dspack::runtime

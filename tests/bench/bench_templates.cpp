@@ -5,7 +5,7 @@
 //
 // A line of input is a case: {"template": FILE or built-in name, "messages": [...], "tools": [...],
 // "chat_template_kwargs": {...}, "add_generation_prompt": true, "bos_token": "...", "eos_token": "..."}. For each it
-// prints a line: {"text": "..."} or {"error": "..."}, with the template's steps and bytes (jinja/budget.h), and the
+// prints a line: {"text": "..."} or {"error": "..."}, with the template's steps and bytes (jinja/value.h), and the
 // microseconds that compiling it and rendering took. A template is compiled once. Another case is an answer:
 // {"reply": "...", "reasons": true, "tools": ["NAME", ...]}: whether the prompt has begun its reasoning, and what may
 // be called. It becomes {"reasoning": "...", "content": "...", "calls": [["NAME", "ARGUMENTS"], ...]}.

@@ -12,9 +12,9 @@
 #include <string_view>
 
 #include "format/file_system.h"
+#include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/policy/lru.h"
 #include "runtime/experts/trace/route_recorder.h"
-#include "runtime/replay/belady.h"
 #include "runtime/replay/simulate.h"
 #include "tests/bench/hidden_state_policy.h"
 #include "tests/bench/route_generator.h"

@@ -1,5 +1,5 @@
 // Gate and up within one tensor of an expert, and what has another shape than that.
-#include "format/fused_projections.h"
+#include "format/fused_experts.h"
 
 #include <doctest/doctest.h>
 

@@ -2,9 +2,9 @@
 // counts as none), the template behind it.
 #include <string>
 
-#include "runtime/text/jinja/budget.h"
 #include "runtime/text/jinja/heap.h"
 #include "runtime/text/jinja/program.h"
+#include "runtime/text/jinja/value.h"
 #include "runtime/text/unicode.h"
 #include "tests/fuzz/target.h"
 

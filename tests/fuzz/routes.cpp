@@ -1,6 +1,6 @@
 // Recorded routes. Input: a header's line, then the lines of a trace.
+#include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/trace/route_format.h"
-#include "runtime/replay/belady.h"
 #include "runtime/replay/report.h"
 #include "tests/fuzz/target.h"
 

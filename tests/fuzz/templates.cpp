@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/text/jinja/budget.h"
 #include "runtime/text/jinja/program.h"
+#include "runtime/text/jinja/value.h"
 #include "runtime/text/unicode.h"
 #include "tests/fuzz/target.h"
 

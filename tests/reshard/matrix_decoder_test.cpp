@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "format/dtype.h"
-#include "reshard/run/matrix_decoder.h"
+#include "reshard/run/converter.h"
 #include "reshard/run/tensor_reader.h"
 
 namespace dspack::matrix_decoder_test {

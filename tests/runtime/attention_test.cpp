@@ -6,7 +6,7 @@
 
 #include "runtime/generate/session.h"
 #include "runtime/validation/comparer.h"
-#include "runtime/validation/recorder.h"
+#include "runtime/validation/recording.h"
 #include "tests/runtime/support/expanded_attention.h"
 #include "tests/runtime/support/family.h"
 #include "tests/runtime/support/overlaid_model.h"

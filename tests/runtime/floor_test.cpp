@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "runtime/bench/bench_case.h"
+#include "runtime/bench/bench.h"
 
 namespace dspack::runtime::floor_test {
 namespace {

@@ -28,7 +28,6 @@ SYSTEM_FILES = {
     "format/file_system_posix.cpp",
     "format/read_file_posix.cpp",
     "format/base/page_range_posix.cpp",  # memory, which files may replace
-    "format/cli/mapped_fault_posix.cpp",
     "format/cli/child_process_posix.cpp",
     "format/cli/process_posix.cpp",
     "kernels/cpu/x86_64/instruction_sets.cpp",  # asks for the registers of tiles
@@ -65,7 +64,6 @@ FEW_LINES = 30
 WITHOUT_HEADER = {
     "*/cli/main": "the program",
     "*/cli/*_verb": "one function, declared in the program's verbs.h",
-    "format/manifest_parse": "reads what manifest.h declares and manifest.cpp writes",
     "kernels/cpu/amx": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/avx512bf16": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/avx2": "a table of operations, compiled for one instruction set and listed in ops_table.h",

@@ -1,4 +1,4 @@
-// Evicts the expert of the lowest value (reuse_value.h). Layers run in turn, so an expert of the layer that has just
+// Evicts the expert of the lowest value (ReuseValue). Layers run in turn, so an expert of the layer that has just
 // passed is not needed before the next token, and is worth less than an equal one of a layer ahead: this holds with
 // fewer slots than one token's experts, where recency alone always misses. A prefill counts as if its tokens had run
 // one by one, as far as rows and the last row show; nothing is learned from it. Drafts neither count nor teach until
@@ -14,14 +14,90 @@
 // arrival, one step per layer for a victim; V3: below a millisecond per token.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <tuple>
 #include <vector>
 
-#include "runtime/experts/policy/layer_visits.h"
-#include "runtime/experts/policy/reuse_value.h"
+#include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/policy/victim_order.h"
 
 namespace dspack::runtime {
+
+/// How an expert has been used, in tokens of its layer.
+struct UseHistory {
+  uint64_t last = 0;    // the token that used it last, counted from 1; 0: none has
+  float frequency = 0;  // share of tokens that use it, each weighted by exp(-age / 128)
+};
+
+/// Decay of the frequency per token.
+inline constexpr float kFrequencyStep = 1.0F / 128.0F;
+
+/// The value of keeping an expert, learned during the run. An expert's state is how many tokens ago it was last used
+/// and how often lately; its value is the mean of g^t, where t is the number of tokens until the next use and g < 1: 1
+/// if the next token needs it, nearly 0 if it is not needed for long. Each token gives an example for every expert seen
+/// so far, in a slot or not: V3 gives 15,000 examples per token, so that a table of some hundred states is learned
+/// within a few tokens (temporal-difference learning, Sutton 1988).
+class ReuseValue {
+ public:
+  static constexpr double kDiscount = 0.8;  // g
+  static constexpr uint32_t kAges = 24;
+  static constexpr uint32_t kFrequencies = 12;
+
+  ReuseValue();
+
+  using State = uint16_t;
+  /// The state before token `now` of a history whose last use came before it.
+  [[nodiscard]] static State state_of(const UseHistory& history, uint64_t now);
+  [[nodiscard]] float value(State state) const { return values_[state].mean; }
+  /// A token came while the expert was in `state`. `used`: it used the expert; else that is now in state `next`.
+  void learn(State state, bool used, State next);
+
+ private:
+  struct Estimate {
+    float mean = 0;
+    uint32_t examples = 0;
+  };
+  std::array<Estimate, size_t{kAges} * kFrequencies> values_;
+};
+
+/// A visit: the experts that one layer used in one pass. An accepted draft is reported after its pass, so it makes a
+/// separate visit, as the token would have.
+struct LayerVisit {
+  LayerId layer;
+  uint64_t pass = 0;
+  Phase phase = Phase::decode;
+  /// In a prefill: 1 + the oldest row that any layer has reported so far, so all tokens after one layer.
+  uint32_t tokens = 1;
+  std::vector<ExpertUse> uses;  // without drafts
+};
+
+/// Groups the single uses that a policy receives into visits.
+class LayerVisits {
+ public:
+  /// Adds a use. Returns the visit that this use ends by belonging to another one.
+  [[nodiscard]] std::optional<LayerVisit> add(const ExpertUse& use) {
+    std::optional<LayerVisit> ended;
+    if (!present_ || present_->layer != use.key.layer || present_->pass != use.pass) {
+      const uint32_t tokens = present_ && present_->pass == use.pass ? present_->tokens : 1;
+      ended = std::move(present_);
+      present_ = LayerVisit{.layer = use.key.layer, .pass = use.pass, .phase = use.phase, .tokens = tokens, .uses = {}};
+    }
+    if (use.phase == Phase::prefill) present_->tokens = std::max(present_->tokens, use.last_row + 1);
+    if (!use.is_draft) present_->uses.push_back(use);
+    return ended;
+  }
+  /// The current layer; nullopt: none has begun.
+  [[nodiscard]] std::optional<LayerId> present() const {
+    return present_ ? std::optional(present_->layer) : std::nullopt;
+  }
+
+ private:
+  std::optional<LayerVisit> present_;
+};
 
 class ReusePolicy final : public EvictionPolicy {
  public:

@@ -9,7 +9,6 @@
 #include "runtime/text/jinja/methods.h"
 #include "runtime/text/jinja/operators.h"
 #include "runtime/text/jinja/printing.h"
-#include "runtime/text/jinja/value_tests.h"
 
 namespace dspack::runtime::jinja {
 namespace {

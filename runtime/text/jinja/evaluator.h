@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/text/jinja/arguments.h"
 #include "runtime/text/jinja/ast.h"
 #include "runtime/text/jinja/heap.h"
+#include "runtime/text/jinja/value.h"
 
 namespace dspack::runtime::jinja {
 

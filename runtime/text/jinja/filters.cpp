@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <map>
 
 #include "format/base/foreign_text.h"
@@ -12,14 +14,173 @@
 #include "runtime/text/jinja/operators.h"
 #include "runtime/text/jinja/percent_format.h"
 #include "runtime/text/jinja/printing.h"
-#include "runtime/text/jinja/sorting.h"
-#include "runtime/text/jinja/text_filters.h"
-#include "runtime/text/jinja/value_tests.h"
+#include "runtime/text/letter_case.h"
 #include "runtime/text/unicode.h"
 
 namespace dspack::runtime::jinja {
-
 namespace {
+
+// Filters from text to text.
+
+Result<Value> indent(const Value& value, const Arguments& args, Heap& heap) {
+  if (value.text() == nullptr) return invalid(fmt::format("indent: not a str but {}", value.type()));
+  const std::string& text = *value.text();
+  const Value* width = args.get(0, "width");
+  const std::string* mark = width == nullptr ? nullptr : width->text();
+  uint64_t spaces = 0;
+  if (mark == nullptr) {
+    constexpr int64_t kMostIndent = 1000;
+    TRY_ASSIGN(const int64_t count, args.integer(0, "width", 4));
+    spaces = static_cast<uint64_t>(std::clamp<int64_t>(count, 0, kMostIndent));
+  }
+  const bool first = args.truth(1, "first", false);
+  const bool blank = args.truth(2, "blank", false);
+  TextBuilder out(heap.budget());
+  std::string_view rest = text;
+  for (bool is_first = true;; is_first = false) {
+    const size_t end = rest.find('\n');
+    const std::string_view line = rest.substr(0, end);
+    if (is_first ? first : (blank || !line.empty())) TRY(mark != nullptr ? out.add(*mark) : out.add(spaces, ' '));
+    TRY(out.add(line));
+    if (end == std::string_view::npos) break;
+    TRY(out.add("\n"));
+    rest.remove_prefix(end + 1);
+  }
+  return heap.text(std::move(out));
+}
+
+/// Words begin after white space, '-' and opening brackets, unlike str.title.
+Result<Value> title(const Value& value, Heap& heap) {
+  const auto is_between = [](std::string_view unit) {
+    return std::string_view("-({[<").find(unit) != std::string_view::npos ||
+           is_python_space(decode_utf8_character(unit));
+  };
+  TRY_ASSIGN(const Value text, as_text(value, heap));
+  TRY(heap.budget().step(1 + text.text()->size() / 8));
+  TextBuilder out(heap.budget());
+  for (std::string_view rest = *text.text(); !rest.empty();) {
+    const std::string_view first = first_character(rest);
+    size_t end = first.size();
+    if (is_between(first)) {
+      TRY(out.add(first));
+      rest.remove_prefix(end);
+      continue;
+    }
+    while (end < rest.size() && !is_between(first_character(rest.substr(end))))
+      end += first_character(rest.substr(end)).size();
+    TRY(out.add(upper_case(first)));
+    TRY_ASSIGN(const Charge charge, heap.budget().hold(kMostCaseGrowth * end));
+    TRY(out.add(lower_case(rest.substr(first.size(), end - first.size()))));
+    rest.remove_prefix(end);
+  }
+  return heap.text(std::move(out));
+}
+
+/// Cuts at the last space before `length`, unless `killwords`; a text only slightly longer is kept.
+Result<Value> truncate(const Value& value, const Arguments& args, Heap& heap) {
+  TRY_ASSIGN(const int64_t length, args.integer(0, "length", 255));
+  const bool cuts_words = args.truth(1, "killwords", false);
+  TRY_ASSIGN(const std::string_view end, args.text(2, "end", "..."));
+  TRY(heap.budget().read(end.size()));
+  const Value* given = args.get(3, "leeway");
+  constexpr int64_t kLeeway = 5;
+  int64_t leeway = kLeeway;
+  if (given != nullptr && !given->is_none()) {
+    TRY_ASSIGN(leeway, args.integer(3, "leeway", kLeeway));
+  }
+  const int64_t end_length = count_characters(end);
+  if (length < end_length) return invalid(fmt::format("expected length >= {}, got {}", end_length, length));
+  if (leeway < 0) return invalid(fmt::format("expected leeway >= 0, got {}", leeway));
+  TRY_ASSIGN(const int64_t size, length_of(value, heap));
+  if (size <= length || size - length <= leeway) return value;
+  if (value.text() == nullptr) return invalid(fmt::format("truncate: not a str but {}", value.type()));
+  size_t bytes = 0;
+  for (int64_t i = 0; i < length - end_length; ++i)
+    bytes += utf8_length((*value.text())[bytes]);
+  std::string_view kept = std::string_view(*value.text()).substr(0, bytes);
+  if (!cuts_words) kept = kept.substr(0, kept.rfind(' '));
+  TextBuilder out(heap.budget());
+  TRY(out.add(kept));
+  TRY(out.add(end));
+  return heap.text(std::move(out));
+}
+
+/// Escapes HTML.
+Result<Value> escape(const Value& value, Heap& heap) {
+  constexpr std::string_view kEscaped = "&<>\"'";
+  constexpr std::array<std::string_view, 5> kEscapes = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
+  TRY_ASSIGN(const Value text, as_text(value, heap));
+  TextBuilder out(heap.budget());
+  for (std::string_view rest = *text.text(); !rest.empty();) {
+    const size_t plain = std::min(rest.find_first_of(kEscaped), rest.size());
+    TRY(out.add(rest.substr(0, plain)));
+    if (plain == rest.size()) break;
+    TRY(out.add(kEscapes[kEscaped.find(rest[plain])]));
+    rest.remove_prefix(plain + 1);
+  }
+  return heap.text(std::move(out));
+}
+
+/// Counts runs of Python's \w.
+int64_t count_words(std::string_view text) {
+  int64_t count = 0;
+  bool inside = false;
+  for (; !text.empty(); text.remove_prefix(first_character(text).size())) {
+    const std::string_view unit = first_character(text);
+    const bool of_word = unit == "_" || is_letter_or_number(unit);
+    count += of_word && !inside ? 1 : 0;
+    inside = of_word;
+  }
+  return count;
+}
+
+/// How values are sorted, for the filters sort, dictsort, min and max.
+struct Order {
+  bool reverse = false;
+  bool by_case = false;
+  // `sort` compares lists of attributes, as in Jinja: equal elements need no order.
+  bool in_lists = false;
+};
+
+/// The items in order, by an attribute if it is given. Stable.
+Result<ListBuilder> sorted(const Values& items, const Value* attribute, const Order& order, Heap& heap) {
+  using Keyed = std::pair<Value, const Value*>;
+  // Sorting temporarily doubles the memory.
+  TRY_ASSIGN(const Charge charge, heap.budget().hold(2 * sizeof(Keyed) * items.size()));
+  TRY(heap.budget().step(items.size() * 20));
+  std::vector<Keyed> keyed;
+  keyed.reserve(items.size());
+  for (const Value& item : items) {
+    Value key = item;
+    if (attribute != nullptr) {
+      TRY_ASSIGN(key, attribute_path(item, *attribute, heap));
+    }
+    if (key.text() != nullptr && !order.by_case) {
+      TRY_ASSIGN(key, call_method(key, "lower", {}, heap));
+    }
+    if (order.in_lists) {
+      TRY_ASSIGN(key, heap.list({key}));
+    }
+    keyed.emplace_back(std::move(key), &item);
+  }
+  for (size_t i = 1; i < keyed.size(); ++i) {
+    const auto compared = compare(keyed[i].first, keyed[i - 1].first, "<", heap.budget());
+    if (!compared) return compared.error();
+  }
+  // All neighbours can be compared, but other pairs may still have no order: these count as equal.
+  const auto less = [&heap](const auto& a, const auto& b) {
+    const auto compared = compare(a.first, b.first, "<", heap.budget());
+    return compared && *compared < 0;
+  };
+  if (order.reverse) std::ranges::reverse(keyed);
+  std::ranges::stable_sort(keyed, less);
+  if (order.reverse) std::ranges::reverse(keyed);
+  ListBuilder in_order(heap.budget());
+  TRY(in_order.reserve(items.size()));
+  for (const auto& [key, item] : keyed)
+    TRY(in_order.add(*item));
+  return in_order;
+}
 
 Result<Value> method_of_text(std::string_view name, const Value& value, const Arguments& args, Heap& heap) {
   TRY_ASSIGN(const Value text, as_text(value, heap));
@@ -375,6 +536,23 @@ std::string_view full_name(std::string_view name) {
   return name == "e" ? "escape" : name;
 }
 
+constexpr std::array<std::string_view, 39> kTests = {
+    "defined",     "undefined", "none",     "string",   "number", "integer",  "float",  "boolean",
+    "mapping",     "iterable",  "sequence", "callable", "true",   "false",    "odd",    "even",
+    "divisibleby", "equalto",   "eq",       "ne",       "lt",     "lessthan", "le",     "gt",
+    "greaterthan", "ge",        "in",       "sameas",   "lower",  "upper",    "filter", "test",
+    "==",          "!=",        "<",        "<=",       ">",      ">=",       "escaped"};
+
+std::string_view sign_of(std::string_view name) {
+  if (name == "eq" || name == "equalto" || name == "==") return "==";
+  if (name == "ne" || name == "!=") return "!=";
+  if (name == "lt" || name == "lessthan" || name == "<") return "<";
+  if (name == "le" || name == "<=") return "<=";
+  if (name == "gt" || name == "greaterthan" || name == ">") return ">";
+  if (name == "ge" || name == ">=") return ">=";
+  return name == "in" ? "in" : "";
+}
+
 }  // namespace
 
 bool is_filter(std::string_view name) {
@@ -406,6 +584,53 @@ Result<Value> attribute_path(const Value& object, const Value& path, Heap& heap)
     }
   }
   return value;
+}
+
+bool is_test(std::string_view name) {
+  return std::ranges::find(kTests, name) != kTests.end();
+}
+
+Result<bool> apply_test(std::string_view name, const Value& value, const Arguments& args, Heap& heap) {
+  TRY(heap.budget().step());
+  if (!is_test(name)) return Error{ErrorKind::unsupported, fmt::format("there is no test {}", quote(name))};
+  if (name == "defined") return !value.is_undefined();
+  if (name == "undefined") return value.is_undefined();
+  if (name == "none") return value.is_none();
+  if (name == "string") return value.is_text();
+  if (name == "number") return value.is_number() || value.digits() != nullptr;
+  if (name == "integer") return value.is_integer() || value.digits() != nullptr;
+  if (name == "float") return value.is_float();
+  if (name == "boolean") return value.is_bool();
+  if (name == "true") return value.is_bool() && value.truth();
+  if (name == "false") return value.is_bool() && !value.truth();
+  if (name == "mapping") return value.dict() != nullptr;
+  if (name == "callable") return value.callable() != nullptr || value.is_undefined();  // as in Python
+  if (name == "escaped") return false;
+  if (name == "sequence" && value.list() != nullptr && value.list()->generator) return false;
+  if (name == "iterable" || name == "sequence") {
+    return value.is_text() || value.list() != nullptr || value.dict() != nullptr || value.is_undefined();
+  }
+  if (name == "lower" || name == "upper") {
+    TRY_ASSIGN(const Value text, as_text(value, heap));
+    TRY_ASSIGN(const Value holds, call_method(text, name == "lower" ? "islower" : "isupper", {}, heap));
+    return holds.truth();
+  }
+  if (name == "filter" || name == "test") {
+    return value.is_text() && (name == "filter" ? is_filter(*value.text()) : is_test(*value.text()));
+  }
+  if (name == "odd" || name == "even") {
+    TRY_ASSIGN(const Value rest, binary("%", value, Value(int64_t{2}), heap));
+    return rest.real() == (name == "odd" ? 1.0 : 0.0);
+  }
+  if (args.positional.size() != 1) return invalid(fmt::format("the test {} needs one argument", name));
+  const Value& other = args.positional.front();
+  if (name == "divisibleby") {
+    TRY_ASSIGN(const Value rest, binary("%", value, other, heap));
+    return rest.real() == 0.0;
+  }
+  // Equal texts and numbers count as identical, as in most cases in Python.
+  if (name == "sameas") return value.type() == other.type() && equal(value, other, heap.budget());
+  return compare_by(sign_of(name), value, other, heap);
 }
 
 }  // namespace dspack::runtime::jinja

@@ -5,8 +5,8 @@
 
 #include <string_view>
 
-#include "runtime/text/jinja/arguments.h"
 #include "runtime/text/jinja/heap.h"
+#include "runtime/text/jinja/value.h"
 
 namespace dspack::runtime::jinja {
 

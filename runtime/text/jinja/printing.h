@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "runtime/text/jinja/heap.h"
-#include "runtime/text/jinja/text_builder.h"
 
 namespace dspack::runtime::jinja {
 

@@ -37,7 +37,7 @@ class Program {
   /// Within the caller's budget, which outlives the call.
   [[nodiscard]] Result<std::string> render(const nlohmann::ordered_json& variables, const std::tm& now,
                                            Budget& budget) const;
-  /// The names that it can be given (inputs.h).
+  /// The names that it can be given: those that it reads before it assigns them.
   [[nodiscard]] const std::set<std::string, std::less<>>& inputs() const { return inputs_; }
 
  private:

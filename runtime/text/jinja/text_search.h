@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "runtime/text/jinja/budget.h"
+#include "runtime/text/jinja/value.h"
 
 namespace dspack::runtime::jinja {
 

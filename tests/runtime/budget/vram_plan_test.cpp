@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "runtime/budget/gpu_memory_plan.h"
+#include "runtime/budget/memory_plan.h"
 #include "runtime/experts/device_cache.h"
 
 namespace dspack::runtime::vram_plan_test {

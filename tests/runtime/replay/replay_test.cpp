@@ -9,7 +9,6 @@
 
 #include "runtime/experts/eviction_policy.h"
 #include "runtime/experts/policy/lru.h"
-#include "runtime/replay/belady.h"
 #include "runtime/replay/report.h"
 #include "tests/runtime/replay/lab.h"
 

@@ -6,7 +6,6 @@
 #include <map>
 
 #include "runtime/serve/answer_request.h"
-#include "runtime/serve/openapi.h"
 
 namespace dspack::field_table_test {
 

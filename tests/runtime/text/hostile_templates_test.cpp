@@ -14,9 +14,9 @@
 #include <string>
 #include <thread>
 
-#include "runtime/text/jinja/budget.h"
 #include "runtime/text/jinja/program.h"
 #include "runtime/text/jinja/text_search.h"
+#include "runtime/text/jinja/value.h"
 
 namespace {
 

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/validation/comparison_report.h"
-
 namespace dspack::runtime::comparison_test {
 namespace {
 

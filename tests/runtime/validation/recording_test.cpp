@@ -5,7 +5,6 @@
 
 #include "runtime/generate/session.h"
 #include "runtime/validation/comparer.h"
-#include "runtime/validation/recorder.h"
 #include "tests/runtime/support/recording_model.h"
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/temp_folder.h"

@@ -1,8 +1,8 @@
-#include "runtime/cli/generation_defaults.h"
+#include "runtime/cli/generation_options.h"
 
 #include <doctest/doctest.h>
 
-namespace dspack::runtime::generation_defaults_test {
+namespace dspack::runtime::generation_options_test {
 namespace {
 
 std::string described(std::string_view text) {
@@ -47,4 +47,4 @@ TEST_CASE("generation defaults: options override them") {
   CHECK(chosen.seed == 7);
 }
 
-}  // namespace dspack::runtime::generation_defaults_test
+}  // namespace dspack::runtime::generation_options_test

@@ -1,11 +1,11 @@
-#include "runtime/generate/place_choice.h"
+#include "runtime/generate/answer_places.h"
 
 #include <doctest/doctest.h>
 
 #include <numeric>
 #include <vector>
 
-namespace dspack::runtime::place_choice_test {
+namespace dspack::runtime::answer_places_test {
 namespace {
 
 using Tokens = std::vector<uint32_t>;
@@ -65,4 +65,4 @@ TEST_CASE("place choice: of equals the one that was unused for longest") {
 }
 
 }  // namespace
-}  // namespace dspack::runtime::place_choice_test
+}  // namespace dspack::runtime::answer_places_test

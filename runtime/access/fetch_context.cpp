@@ -1,4 +1,4 @@
-#include "runtime/access/distant_files.h"
+#include "runtime/access/fetch_context.h"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
-#include "runtime/experts/layer_course.h"
+#include "runtime/experts/backend.h"
 
 #include <algorithm>
+#include <map>
 
 namespace dspack::runtime {
-
 namespace {
 
 double seconds_of(const LayerCourse::Span& span) {
@@ -31,6 +31,23 @@ ExpertTimes times_of(const LayerCourse& course) {
     times.others = std::max(times.others, layer_seconds(work_of(times_of(other))));
   if (course.last_on_host > 0) times.last_miss = course.last_on_host;
   return times;
+}
+
+std::vector<RoutedGroup> group_by_expert(std::span<const uint32_t> chosen, uint32_t top_k, uint32_t first_row) {
+  std::map<uint32_t, RoutedGroup> by_expert;
+  for (uint32_t part = 0; part < chosen.size(); ++part) {
+    RoutedGroup& group = by_expert[chosen[part]];
+    const uint32_t row = first_row + part / top_k;
+    if (group.parts.empty()) group.demand = {.expert = ExpertId(chosen[part]), .rows = 0, .first_row = row};
+    group.demand.last_row = row;
+    ++group.demand.rows;
+    group.parts.push_back(part);
+  }
+  std::vector<RoutedGroup> groups;
+  groups.reserve(by_expert.size());
+  for (auto& [expert, group] : by_expert)
+    groups.push_back(std::move(group));
+  return groups;
 }
 
 }  // namespace dspack::runtime
