@@ -126,10 +126,9 @@ void add_draft_options(format::OptionTable& table, DraftOptions& drafts) {
   table.take("--mtp", "K|auto|off", take,
              "Draft K tokens with the model's MTP module; auto: as many as pay; off (default). Greedy text stays the "
              "same");
-  table.dev("mtp-hidden", "post-norm|pre-norm|auto", drafts.speculation.hidden,
-            format::one_of<std::optional<MtpHidden>>(
-                {{"post-norm", MtpHidden::post_norm}, {"pre-norm", MtpHidden::pre_norm}, {"auto", std::nullopt}}),
-            "hidden state that the module reads: post-norm (default), pre-norm, or auto: what fits the text");
+  table.dev("mtp-hidden", "post-norm|pre-norm", drafts.speculation.hidden,
+            format::one_of<MtpHidden>({{"post-norm", MtpHidden::post_norm}, {"pre-norm", MtpHidden::pre_norm}}),
+            "hidden state that the module reads (default: post-norm)");
 }
 
 Result<GenerationDefaults> parse_generation_defaults(std::string_view text) {

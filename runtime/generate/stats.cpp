@@ -23,19 +23,6 @@ const char* name_of(MtpHidden hidden) {
   return hidden == MtpHidden::post_norm ? "post-norm" : "pre-norm";
 }
 
-format::Json score_json(const HiddenScore& score) {
-  return {{"log_likelihood", score.log_likelihood}, {"right", score.right}};
-}
-
-format::Json choice_json(const HiddenChoice& choice) {
-  const HiddenScores scores = choice.scores();
-  return {{"settled", choice.is_settled()},
-          {"tokens", scores.tokens},
-          {"post_norm", score_json(scores.post_norm)},
-          {"pre_norm", score_json(scores.pre_norm)},
-          {"standard_error", scores.standard_error}};
-}
-
 double rate(uint64_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0;
 }
@@ -194,8 +181,7 @@ MtpStats collect_mtp_stats(const Speculator& speculator, const MtpState& state, 
   const MtpModule& module = speculator.module();
   MtpStats stats{.speculation = speculator.stats(),
                  .drafts = speculator.options().drafts,
-                 .hidden = speculator.hidden(),
-                 .finds_hidden = !speculator.options().hidden,
+                 .hidden = speculator.options().hidden,
                  .shares_head = module.shares_head(),
                  .shares_embedding = module.shares_embedding(),
                  .read_weight_bytes = module.bytes_read(),
@@ -233,14 +219,13 @@ format::Json to_json(const MtpStats& stats) {
       {"bytes_read", {{"weights", stats.read_weight_bytes}, {"experts", stats.read_expert_bytes}}},
       {"memory_bytes",
        {{"weights", stats.weight_bytes}, {"kv_cache", stats.cache_bytes}, {"scratch", stats.scratch_bytes}}}};
-  if (stats.finds_hidden) json["hidden_choice"] = choice_json(all.choice);
   return json;
 }
 
 std::string summary(const MtpStats& stats) {
   const SpeculationStats& all = stats.speculation;
-  return fmt::format("MTP ({}{}): {} of {} drafts accepted, {:.2f} tokens a pass", name_of(stats.hidden),
-                     stats.finds_hidden ? ", found out" : "", all.accepted, all.drafted, tokens_per_pass(all));
+  return fmt::format("MTP ({}): {} of {} drafts accepted, {:.2f} tokens a pass", name_of(stats.hidden), all.accepted,
+                     all.drafted, tokens_per_pass(all));
 }
 
 format::Json to_json(const StageSeconds& seconds) {

@@ -20,7 +20,6 @@ struct MtpStats {
   SpeculationStats speculation;
   std::optional<uint32_t> drafts;  // drafts per step; absent: chosen by measurement
   MtpHidden hidden = MtpHidden::post_norm;
-  bool finds_hidden = false;      // --dev mtp-hidden=auto
   bool shares_head = false;       // with the main model, in memory
   bool shares_embedding = false;  // rows are read from the main model's table
   uint64_t read_weight_bytes = 0;

@@ -177,7 +177,6 @@ Result<kernels::Rows> MtpModule::catch_up(Sequence& sequence, Scratch& scratch, 
     }
     first += count;
   }
-  state.caught_up_ = pending;
   state.pending_ = 0;
   return last;
 }
@@ -199,7 +198,6 @@ Result<kernels::Rows> MtpModule::chain(Sequence& sequence, Scratch& scratch, con
       {.weights = *layer_, .cache = state.cache_, .recorded = state.recorded_, .choice = choice}, z, scratch, stop));
   TRY(queue_.finish());
   state.cache_.advance(1);
-  state.caught_up_ = 0;
   return z;
 }
 

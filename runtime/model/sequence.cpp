@@ -19,7 +19,6 @@ void MtpState::observe(const kernels::Rows& residual) {
   queue_->copy(residuals(pending_, residual.rows).data, residual.data,
                uint64_t{residual.rows} * hidden_ * sizeof(float));
   pending_ += residual.rows;
-  caught_up_ = 0;
 }
 
 void MtpState::truncate(uint32_t length) {
@@ -30,14 +29,12 @@ void MtpState::truncate(uint32_t length) {
   if (length < begin_) return begin_at(length);
   cache_.truncate(length - begin_);
   pending_ = 0;
-  caught_up_ = 0;
 }
 
 void MtpState::begin_at(uint32_t position) {
   cache_.truncate(0);
   begin_ = position;
   pending_ = 0;
-  caught_up_ = 0;
 }
 
 void MtpState::take_over(const MtpState& other, uint32_t length) {
@@ -49,13 +46,6 @@ void MtpState::take_over(const MtpState& other, uint32_t length) {
     queue_->copy(residuals(0, pending_).data, other.residuals(0, pending_).data,
                  uint64_t{pending_} * hidden_ * sizeof(float));
   }
-}
-
-void MtpState::undo_catch_up() {
-  DSPACK_CHECK(pending_ == 0 && caught_up_ <= cache_.length(), "nothing to take back");
-  cache_.truncate(cache_.length() - caught_up_);
-  pending_ = caught_up_;
-  caught_up_ = 0;
 }
 
 void Sequence::truncate(uint32_t length) {

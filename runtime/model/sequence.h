@@ -33,8 +33,6 @@ class MtpState {
   /// that the module has read keeps the next token with which it was read: that can make a draft worse, never an
   /// answer.
   void truncate(uint32_t length);
-  /// Undoes the last catch_up: its positions are pending again, for a second reading.
-  void undo_catch_up();
 
   [[nodiscard]] uint64_t cache_bytes() const { return cache_.size_bytes(); }
   [[nodiscard]] uint64_t residual_bytes() const { return residuals_->size_bytes(); }
@@ -67,7 +65,6 @@ class MtpState {
   RecordedPass recorded_;  // the module's layer
   uint32_t begin_ = 0;     // position of the sequence at which the module's past begins
   uint32_t pending_ = 0;
-  uint32_t caught_up_ = 0;  // positions of the last catch_up
 };
 
 class Sequence {

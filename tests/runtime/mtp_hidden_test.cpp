@@ -1,5 +1,5 @@
-// Finding out which hidden state a module was trained on; modules with an output head of their own; checkpoints without
-// a module. tests/data/tiny-v3-mtp says how its two heads were made.
+// The hidden state that a module was trained on; modules with an output head of their own; checkpoints without a
+// module. tests/data/tiny-v3-mtp says how its two heads were made.
 #include <doctest/doctest.h>
 
 #include "runtime/generate/loaded_model.h"
@@ -19,12 +19,10 @@ Result<std::unique_ptr<LoadedModel>> load(const std::filesystem::path& folder, c
 
 struct Outcome {
   std::vector<std::vector<uint32_t>> texts;  // of all golden prompts
-  SpeculationStats stats;
-  MtpHidden hidden = MtpHidden::post_norm;
   double acceptance = 0;
 };
 
-Outcome run(const std::filesystem::path& folder, const std::optional<MtpHidden>& hidden) {
+Outcome run(const std::filesystem::path& folder, MtpHidden hidden) {
   auto loaded = load(folder, {.drafts = 1, .hidden = hidden});
   REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().message));
   auto session = (*loaded)->start_session();
@@ -39,32 +37,23 @@ Outcome run(const std::filesystem::path& folder, const std::optional<MtpHidden>&
     REQUIRE(answer);
     outcome.texts.push_back(answer->tokens);
   }
-  outcome.stats = session->speculator()->stats();
-  outcome.hidden = session->speculator()->hidden();
-  outcome.acceptance = static_cast<double>(outcome.stats.accepted) / static_cast<double>(outcome.stats.drafted);
+  const SpeculationStats& stats = session->speculator()->stats();
+  outcome.acceptance = static_cast<double>(stats.accepted) / static_cast<double>(stats.drafted);
   return outcome;
 }
 
-TEST_CASE("mtp hidden: auto finds the setting that each head was trained with") {
+TEST_CASE("mtp hidden: drafts are better with the state that a head was trained with, and the text is the same") {
   const std::vector<std::vector<uint32_t>> wanted = run(test::tiny_folder(), MtpHidden::post_norm).texts;
   for (const auto& [head, right, wrong] : {std::tuple{"pre-norm", MtpHidden::pre_norm, MtpHidden::post_norm},
                                            std::tuple{"post-norm", MtpHidden::post_norm, MtpHidden::pre_norm}}) {
     CAPTURE(std::string(head));
     const test::OverlaidModel model({.overlays = {test::overlay("uneven"), test::overlay(head)}});
-    const Outcome found = run(model.path(), std::nullopt);
     const Outcome set_right = run(model.path(), right);
     const Outcome set_wrong = run(model.path(), wrong);
-    const HiddenScores scores = found.stats.choice.scores();
-    MESSAGE(std::string(head), ": ", scores.tokens, " tokens, post-norm ", scores.post_norm.log_likelihood,
-            ", pre-norm ", scores.pre_norm.log_likelihood, " +- ", scores.standard_error, "; acceptance right ",
-            set_right.acceptance, ", wrong ", set_wrong.acceptance);
-    CHECK(found.stats.choice.is_settled());
-    CHECK(found.hidden == right);
-    CHECK(scores.tokens < 512);  // settled by being clear
+    MESSAGE(std::string(head), ": acceptance right ", set_right.acceptance, ", wrong ", set_wrong.acceptance);
     CHECK(set_right.acceptance > 0.9);
     CHECK(set_wrong.acceptance < set_right.acceptance - 0.03);
     // The overlays leave the main model's function alone, so all of them say what tiny-v3 says.
-    CHECK(found.texts == wanted);
     CHECK(set_right.texts == wanted);
     CHECK(set_wrong.texts == wanted);
   }
@@ -82,15 +71,6 @@ TEST_CASE("mtp hidden: the uneven main model's logits are tiny-v3's, bit for bit
     return logits;
   };
   CHECK(logits_of(uneven) == logits_of(even));
-}
-
-TEST_CASE("mtp hidden: where the two are alike, the default stays") {
-  // The gain of tiny-v3's final norm is nearly the same in all channels, and hnorm normalises again.
-  const Outcome outcome = run(test::tiny_folder(), std::nullopt);
-  const HiddenScores scores = outcome.stats.choice.scores();
-  CHECK(outcome.hidden == MtpHidden::post_norm);
-  CHECK(scores.tokens > 100);
-  CHECK(std::abs(scores.post_norm.log_likelihood - scores.pre_norm.log_likelihood) < 0.02);
 }
 
 TEST_CASE("mtp hidden: an output head that differs from the main model's is loaded on its own") {

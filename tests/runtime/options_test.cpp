@@ -116,15 +116,14 @@ TEST_CASE("command line: a folder alone is a chat") {
 
 TEST_CASE("command line: drafting with the MTP module") {
   CHECK_FALSE(parsed<RunOptions>({"dir"}).load.speculation.has_value());
-  CHECK_FALSE(parsed<RunOptions>({"dir", "--mtp", "off", "--dev", "mtp-hidden=auto"}).load.speculation.has_value());
+  CHECK_FALSE(parsed<RunOptions>({"dir", "--mtp", "off", "--dev", "mtp-hidden=pre-norm"}).load.speculation.has_value());
   const auto two = parsed<RunOptions>({"dir", "--mtp", "2"}).load.speculation;
   REQUIRE(two);
   CHECK(two->drafts == 2);
   CHECK(two->hidden == MtpHidden::post_norm);
-  const auto automatic = parsed<RunOptions>({"dir", "--mtp", "auto", "--dev", "mtp-hidden=auto"}).load.speculation;
+  const auto automatic = parsed<RunOptions>({"dir", "--mtp", "auto"}).load.speculation;
   REQUIRE(automatic);
   CHECK_FALSE(automatic->drafts.has_value());
-  CHECK_FALSE(automatic->hidden.has_value());
   CHECK(parsed<RunOptions>({"dir", "--mtp", "16", "--dev", "mtp-hidden=pre-norm"}).load.speculation->hidden ==
         MtpHidden::pre_norm);
 }
@@ -252,7 +251,7 @@ TEST_CASE("command line: mistakes are one line with status 2") {
       {"dir", "--mtp", "0"},
       {"dir", "--mtp", "17"},
       {"dir", "--mtp", "2x"},
-      {"dir", "--mtp", "1", "--dev", "mtp-hidden=both"},
+      {"dir", "--mtp", "1", "--dev", "mtp-hidden=auto"},
       {"logits", "dir", "--out", "f"},
       {"logits", "dir", "--tokens", "1,-2", "--out", "f"},
       {"logits", "dir", "--tokens", "4294967296", "--out", "f"},

@@ -25,8 +25,7 @@ std::vector<SpeculationOptions> all_ways() {
   std::vector<SpeculationOptions> ways;
   for (const std::optional<uint32_t> drafts :
        {std::optional(1U), std::optional(2U), std::optional(3U), std::optional<uint32_t>()})
-    for (const std::optional<MtpHidden> hidden :
-         {std::optional(MtpHidden::post_norm), std::optional(MtpHidden::pre_norm), std::optional<MtpHidden>()})
+    for (const MtpHidden hidden : {MtpHidden::post_norm, MtpHidden::pre_norm})
       ways.push_back({.drafts = drafts, .hidden = hidden});
   return ways;
 }
