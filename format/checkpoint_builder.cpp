@@ -231,7 +231,7 @@ Result<void> CheckpointBuilder::add_alias(const std::string& name, const std::st
 
 Result<void> CheckpointBuilder::count(uint64_t size_bytes, const std::string& path) {
   const std::optional<uint64_t> total = checked_add(total_bytes_, size_bytes);
-  if (!total || *total > kMostBytes) {
+  if (!total || *total > kMaxSizeBytes) {
     return Error{ErrorKind::invalid, fmt::format("{}: claims {} bytes, which is no size of a file", path, size_bytes)};
   }
   total_bytes_ = *total;

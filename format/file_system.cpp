@@ -11,8 +11,8 @@
 namespace dspack::format {
 namespace {
 
-constexpr size_t kMostPathBytes = 4096;  // Linux's PATH_MAX and NAME_MAX
-constexpr size_t kMostNameBytes = 255;
+constexpr size_t kMaxPathBytes = 4096;  // Linux's PATH_MAX and NAME_MAX
+constexpr size_t kMaxFileNameBytes = 255;
 
 /// Whether printable() would escape a character, apart from invalid UTF-8. Precondition: no backslash.
 bool has_control_character(std::string_view text) {
@@ -121,7 +121,7 @@ Result<void> write_output(FileSystem& files, const Path& path, std::string_view 
 std::optional<std::string> unsafe_path_reason(std::string_view path, HiddenNames hidden) {
   if (path.empty()) return "the path is empty";
   if (path.front() == '/') return "the path is absolute";
-  if (path.size() > kMostPathBytes) return "the path is too long";
+  if (path.size() > kMaxPathBytes) return "the path is too long";
   if (path.find('\\') != std::string_view::npos) return "the path has a backslash";
   if (has_control_character(path)) return "the path has a control character";
   size_t begin = 0;
@@ -129,7 +129,7 @@ std::optional<std::string> unsafe_path_reason(std::string_view path, HiddenNames
     const size_t end = std::min(path.find('/', begin), path.size());
     const std::string_view part = path.substr(begin, end - begin);
     if (part == "..") return "the path has a component \"..\"";
-    if (part.size() > kMostNameBytes) return "the path has a component that is too long";
+    if (part.size() > kMaxFileNameBytes) return "the path has a component that is too long";
     if (part.empty() || part == ".") return "the path has an empty component";
     if (part.front() == '.' && hidden == HiddenNames::refused)
       return "the path has a component that begins with a dot, as names of other programs' files do";

@@ -159,7 +159,7 @@ class Sizes {
  public:
   Result<void> add(const std::string& path, uint64_t bytes) {
     const std::optional<uint64_t> total = checked_add(total_, bytes);
-    if (!total || *total > kMostBytes)
+    if (!total || *total > kMaxSizeBytes)
       return invalid(fmt::format("{}: claims {} bytes, which is no size of a file", path, bytes));
     total_ = *total;
     return {};
@@ -216,7 +216,7 @@ Result<RowBlocks> read_row_blocks(const Json& json, const Layout& layout) {
     return invalid(fmt::format("\"row_blocks\" is of tensor \"{}\", whose rows are not whole bytes", tensor.name));
   // A block may be longer than the tensor: writers choose its rows by the size of a row alone.
   const std::optional<uint64_t> block_bytes = checked_mul(tensor.data.size() / rows, blocks.rows_per_block);
-  if (!block_bytes || *block_bytes == 0 || *block_bytes > kMostBytes)
+  if (!block_bytes || *block_bytes == 0 || *block_bytes > kMaxSizeBytes)
     return invalid(
         fmt::format("tensor \"{}\": {} is no number of rows in a block", tensor.name, blocks.rows_per_block));
   if (const uint64_t count = ceil_div(rows, blocks.rows_per_block); blocks.digests.size() != count) {
@@ -271,11 +271,11 @@ Result<CompressedForm> read_compressed(const Json& json, const PackedFile& file,
   TRY_ASSIGN(form.sha256, read_digest(json, "sha256"));
   TRY_ASSIGN(const Json* frames, json_array(json, "frames"));
   for (const Json& bytes : *frames) {
-    if (!bytes.is_number_unsigned() || bytes.get<uint64_t>() > 2 * kMostFrameBytes)
+    if (!bytes.is_number_unsigned() || bytes.get<uint64_t>() > 2 * kMaxFrameBytes)
       return invalid("\"frames\" has an entry that is no size of a frame");
     form.frames.push_back(bytes.get<uint32_t>());
   }
-  if (file.size_bytes / kMostFrameBytes > form.frames.size())  // else cutting a made-up size would exhaust memory
+  if (file.size_bytes / kMaxFrameBytes > form.frames.size())  // else cutting a made-up size would exhaust memory
     return invalid(fmt::format("lists {} compressed frames for {} bytes", form.frames.size(), file.size_bytes));
   TRY(frame_table(frame_cuts(file, layout), form));
   return form;

@@ -203,12 +203,12 @@ struct ReadStreamsArgs {
   Slice base;          // FP32 [columns of logits]
   Slice scale;         // FP32 [3], or [1]
   Rows y;              // [rows, hidden]
-  uint32_t count = 0;  // n, at most kMostStreams
+  uint32_t count = 0;  // n, at most kMaxStreams
   uint32_t rounds = 0;
   float norm_epsilon = 0;
   float epsilon = 0;
 };
-inline constexpr uint32_t kMostStreams = 8;
+inline constexpr uint32_t kMaxStreams = 8;
 
 /// Adds a block's output y to the streams (Block.hc_post): stream'_k = post_k y + sum over j of C_jk stream_j.
 struct JoinStreamsArgs {
@@ -375,7 +375,7 @@ struct SampleSettings {
 /// Draws one token for every row, using the noise of the row's position. The result is bit-exact (sample_weights.h,
 /// sample_noise.h): every device chooses the same token for the same logits, settings and key.
 struct SampleArgs {
-  Rows logits;     // at least one column, at most kMostSampled
+  Rows logits;     // at least one column, at most kMaxSampled
   Slice settings;  // a SampleSettings
   Slice keys;      // NoiseKey [rows]
   Slice ids;       // out: u32 [rows]; kNoToken where a logit is NaN or +infinity, or none is above -infinity

@@ -232,7 +232,7 @@ namespace {
 void check_streams(const Rows& streams, const Rows& y, uint32_t count) {
   check_rows(streams);
   check_rows(y);
-  DSPACK_CHECK(count > 0 && count <= kMostStreams, "streams out of range");
+  DSPACK_CHECK(count > 0 && count <= kMaxStreams, "streams out of range");
   DSPACK_CHECK(streams.rows == y.rows && streams.cols == product(y.cols, count), "streams of another width");
 }
 
@@ -319,7 +319,7 @@ void check_argmax(const Rows& x, Slice ids) {
 
 void check_sample(const SampleArgs& args) {
   check_rows(args.logits);
-  DSPACK_CHECK(args.logits.cols > 0 && args.logits.cols <= kMostSampled, "nothing to draw from, or too much");
+  DSPACK_CHECK(args.logits.cols > 0 && args.logits.cols <= kMaxSampled, "nothing to draw from, or too much");
   check_extent(args.settings, sizeof(SampleSettings));
   check_extent(args.keys, product(args.logits.rows, sizeof(NoiseKey)));
   DSPACK_CHECK(args.settings.offset_bytes % sizeof(double) == 0 && args.keys.offset_bytes % sizeof(uint64_t) == 0,

@@ -25,9 +25,9 @@ constexpr float kLeastScale = 0x1p-9F;  // a scale of 0 would lose every value
 /// each range.
 Four round_to_e2m1(Four scaled) {
   constexpr Four kHalves = {0x1.8p22F, 0x1.8p22F, 0x1.8p22F, 0x1.8p22F};
-  constexpr Four kMost = {6.0F, 6.0F, 6.0F, 6.0F};
-  const Four low = scaled < -kMost ? -kMost : scaled;
-  const Four bounded = low > kMost ? kMost : low;
+  constexpr Four kMax = {6.0F, 6.0F, 6.0F, 6.0F};
+  const Four low = scaled < -kMax ? -kMax : scaled;
+  const Four bounded = low > kMax ? kMax : low;
   const Four size = bounded < 0.0F ? -bounded : bounded;
   const Four rounder = size < 2.0F ? kHalves : size < 4.0F ? kHalves * 2.0F : kHalves * 4.0F;
   return (bounded + rounder) - rounder;

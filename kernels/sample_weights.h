@@ -21,7 +21,7 @@ namespace dspack::kernels {
 inline constexpr unsigned kUnitBits = 44;
 inline constexpr uint64_t kHeaviest = uint64_t{1} << kUnitBits;  // e^0
 /// The sum of this many weights stays below 2^64.
-inline constexpr uint32_t kMostSampled = (1U << (64U - kUnitBits)) - 1;
+inline constexpr uint32_t kMaxSampled = (1U << (64U - kUnitBits)) - 1;
 
 /// e^x in units. x <= 0, minus infinity included. A lower argument's weight exceeds a higher one's by at most one unit,
 /// and only if the two are nearly equal.

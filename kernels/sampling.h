@@ -21,7 +21,7 @@ struct LikelyToken {
 
 /// The tokens left by `settings`, in order of index, or if top_p < 1 in descending order of logit, the lowest index
 /// first among equals. Leaves out logits of minus infinity. Precondition: `highest` is the highest logit and finite; at
-/// most kMostSampled logits.
+/// most kMaxSampled logits.
 [[nodiscard]] std::vector<LikelyToken> likely_tokens(std::span<const double> logits, double highest,
                                                      const SampleSettings& settings);
 

@@ -40,12 +40,12 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::optional<std::string> near_word(std::string_view typed, std::span<const std::string> words) {
-  constexpr size_t kMostSlips = 2;
+  constexpr size_t kMaxSlips = 2;
   constexpr size_t kLettersASlip = 3;
   if (typed.empty() || typed.size() > kLongestNearWord) return std::nullopt;
   const std::string meant = lower(typed);
   std::optional<std::string> nearest;
-  size_t least = kMostSlips + 1;
+  size_t least = kMaxSlips + 1;
   for (const std::string& word : words) {
     if (word.size() > kLongestNearWord) continue;
     const size_t distance = edit_distance(meant, lower(word));

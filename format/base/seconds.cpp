@@ -10,8 +10,8 @@ std::string duration_words(double seconds) {
   constexpr uint64_t kMinute = 60;
   constexpr uint64_t kHour = 60 * kMinute;
   constexpr uint64_t kDay = 24 * kHour;
-  constexpr double kMostSeconds = 1e12;
-  const double bounded = std::clamp(seconds, 0.0, kMostSeconds);
+  constexpr double kMaxSeconds = 1e12;
+  const double bounded = std::clamp(seconds, 0.0, kMaxSeconds);
   const auto whole = static_cast<uint64_t>(std::llround(bounded));
   const auto two_digits = [](uint64_t number) { return (number < 10 ? "0" : "") + std::to_string(number); };
   if (whole < kMinute) {

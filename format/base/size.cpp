@@ -33,15 +33,15 @@ Error invalid(std::string_view text, std::string_view reason) {
 /// Removes a decimal point and its digits from the front of `text`; returns them as millionths. nullopt: no point, or
 /// not one to six digits after it.
 std::optional<uint64_t> read_millionths(std::string_view& text) {
-  constexpr size_t kMostDigits = 6;
+  constexpr size_t kMaxDigits = 6;
   if (!text.starts_with('.')) return std::nullopt;
   uint64_t millionths = 0;
   size_t digits = 0;
   for (; digits + 1 < text.size() && text[digits + 1] >= '0' && text[digits + 1] <= '9'; ++digits) {
-    if (digits < kMostDigits) millionths = millionths * 10 + static_cast<uint64_t>(text[digits + 1] - '0');
+    if (digits < kMaxDigits) millionths = millionths * 10 + static_cast<uint64_t>(text[digits + 1] - '0');
   }
-  if (digits < 1 || digits > kMostDigits) return std::nullopt;
-  for (size_t i = digits; i < kMostDigits; ++i)
+  if (digits < 1 || digits > kMaxDigits) return std::nullopt;
+  for (size_t i = digits; i < kMaxDigits; ++i)
     millionths *= 10;
   text.remove_prefix(digits + 1);
   return millionths;

@@ -36,7 +36,7 @@ namespace dspack {
 
 /// 4 EiB: no disk holds it. Sizes from outside, and their sums, are refused above it; smaller sizes can be added, and
 /// rounded up to pages, without a check for overflow.
-inline constexpr uint64_t kMostBytes = 1ULL << 62;
+inline constexpr uint64_t kMaxSizeBytes = 1ULL << 62;
 
 /// `value` rounded up to a multiple of `unit` (unit > 0). Only for sizes already known to be sane: it may overflow.
 [[nodiscard]] constexpr uint64_t round_up(uint64_t value, uint64_t unit) {

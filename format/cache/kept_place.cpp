@@ -12,7 +12,7 @@
 namespace dspack::format {
 namespace {
 
-constexpr unsigned kMostLevels = 64;  // nested folders; a cache has only a few levels
+constexpr unsigned kMaxLevels = 64;  // nested folders; a cache has only a few levels
 
 Result<uint64_t> disk_bytes(FileSystem& files, const Path& folder, unsigned levels) {
   if (levels == 0) return Error{ErrorKind::unsupported, folder.string() + ": lies too deep"};
@@ -121,7 +121,7 @@ std::string_view to_string(KeptState state) {
 }
 
 Result<uint64_t> kept_disk_bytes(FileSystem& files, const Path& folder) {
-  return disk_bytes(files, folder, kMostLevels);
+  return disk_bytes(files, folder, kMaxLevels);
 }
 
 Result<KeptNames> list_kept_names(FileSystem& files, const Path& root, const std::stop_token& stop) {

@@ -107,7 +107,7 @@ Result<std::string> KeptRepository::read_text(std::string_view path, uint64_t li
   return read_kept_text(files_, cache_text_path(root_, path), kept->second);
 }
 
-constexpr size_t kMostFindings = 10;
+constexpr size_t kMaxFindings = 10;
 
 /// The model whose weights are kept, and the files planned for them.
 struct KeptModel {
@@ -180,7 +180,7 @@ struct Checking {
 
   void found(std::string finding) {
     ++check.damaged;
-    if (check.findings.size() < kMostFindings) check.findings.push_back(std::move(finding));
+    if (check.findings.size() < kMaxFindings) check.findings.push_back(std::move(finding));
   }
 
   Result<Digest> digest_of(const ReadFile& file, ByteRange range) {

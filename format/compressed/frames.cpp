@@ -48,7 +48,7 @@ Result<void> expand(std::span<const std::byte> stored, std::span<std::byte> into
 std::vector<uint64_t> frame_cuts(std::span<const uint64_t> tensors, uint64_t size_bytes) {
   std::vector<uint64_t> cuts{0};
   const auto cut_to = [&](uint64_t end) {
-    const auto next = [&] { return (cuts.back() / kMostFrameBytes + 1) * kMostFrameBytes; };
+    const auto next = [&] { return (cuts.back() / kMaxFrameBytes + 1) * kMaxFrameBytes; };
     while (next() < end)
       cuts.push_back(next());
     if (end != cuts.back()) cuts.push_back(end);

@@ -18,7 +18,7 @@
 
 namespace dspack::format {
 
-inline constexpr uint64_t kMostFrameBytes = 1ULL << 20;
+inline constexpr uint64_t kMaxFrameBytes = 1ULL << 20;
 /// Suffix of a compressed file's path.
 inline constexpr std::string_view kCompressedSuffix = ".zst";
 

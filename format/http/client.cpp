@@ -19,12 +19,12 @@ namespace dspack::format {
 namespace {
 
 constexpr long kConnectSeconds = 15;
-constexpr long kIdleConnections = 2;            // per handle: one to the Hub, one to where it redirects
-constexpr long kReceiveBytes = 512L * 1024;     // curl's own buffer; larger pieces mean fewer calls of the sink
-constexpr long kSendBytes = 512L * 1024;        // the same for sending
-constexpr uint64_t kMostHeaderBytes = 1 << 22;  // ten redirects with the most that libcurl takes
-constexpr size_t kErrorBodyBytes = 4096;        // kept of a refusal's body, for the message
-constexpr uint64_t kReadErrorBytes = 1 << 16;   // read of a refusal's body at most; a longer one costs the connection
+constexpr long kIdleConnections = 2;                 // per handle: one to the Hub, one to where it redirects
+constexpr long kReceiveBytes = 512L * 1024;          // curl's own buffer; larger pieces mean fewer calls of the sink
+constexpr long kSendBytes = 512L * 1024;             // the same for sending
+constexpr uint64_t kMaxAnswerHeaderBytes = 1 << 22;  // ten redirects with the most that libcurl takes
+constexpr size_t kErrorBodyBytes = 4096;             // kept of a refusal's body, for the message
+constexpr uint64_t kReadErrorBytes = 1 << 16;  // read of a refusal's body at most; a longer one costs the connection
 
 using CurlErrorText = std::array<char, CURL_ERROR_SIZE>;
 
@@ -206,9 +206,10 @@ class HttpClient::Transfer {
   /// libcurl limits the header lines of each head, but not those after a chunked body (RFC 9112 section 7.1.2).
   bool header_line(std::string_view line) {
     header_bytes_ += line.size();
-    if (header_bytes_ > kMostHeaderBytes)
+    if (header_bytes_ > kMaxAnswerHeaderBytes)
       return give_up(
-          answer_.fail(ErrorKind::network, fmt::format("more than {} of header lines", size_words(kMostHeaderBytes)))
+          answer_
+              .fail(ErrorKind::network, fmt::format("more than {} of header lines", size_words(kMaxAnswerHeaderBytes)))
               .error);
     answer_.add_line(line);
     return !answer_.refused_redirect();

@@ -86,10 +86,10 @@ struct State {
 };
 
 Result<uint64_t> block_of(const Json& state, const char* key) {
-  constexpr uint64_t kMost = 1U << 20;
+  constexpr uint64_t kMax = 1U << 20;
   const auto size = state.find(key);
-  if (size == state.end() || !size->is_number_unsigned() || *size < 1 || *size > kMost)
-    return Error{ErrorKind::invalid, fmt::format("its quant_state has no \"{}\" from 1 to {}", key, kMost)};
+  if (size == state.end() || !size->is_number_unsigned() || *size < 1 || *size > kMax)
+    return Error{ErrorKind::invalid, fmt::format("its quant_state has no \"{}\" from 1 to {}", key, kMax)};
   return size->get<uint64_t>();
 }
 

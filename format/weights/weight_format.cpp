@@ -160,11 +160,11 @@ Result<StoredMatrix> find_codes(const Checkpoint& checkpoint, const MatrixReques
 
 Result<MatrixShape> shape_of_codes(const Checkpoint& checkpoint, const TensorEntry& codes, uint64_t per_element,
                                    bool is_turned) {
-  constexpr uint64_t kMost = (1ULL << 31) - 1;
+  constexpr uint64_t kMax = (1ULL << 31) - 1;
   const auto size_of = [&](size_t side) { return codes.shape.size() == 2 ? codes.shape[side] : 0; };
   const uint64_t out = size_of(is_turned ? 1 : 0);
   const uint64_t in = size_of(is_turned ? 0 : 1);
-  if (out >= 1 && out <= kMost && in >= 1 && in <= kMost / per_element)
+  if (out >= 1 && out <= kMax && in >= 1 && in <= kMax / per_element)
     return MatrixShape{.out = static_cast<uint32_t>(out), .in = static_cast<uint32_t>(in * per_element)};
   return Error{ErrorKind::invalid, fmt::format("{} has shape {}, which is none of a matrix of codes",
                                                place_of(checkpoint, codes), shown_shape(codes.shape))};

@@ -24,7 +24,7 @@ namespace dspack::kernels {
 namespace {
 
 constexpr uint32_t kHeadGroup = 8;
-constexpr uint32_t kMostGroups = 16;  // that walk together: queries and outputs of 128 heads of V3 are 512 KB
+constexpr uint32_t kMaxGroups = 16;  // that walk together: queries and outputs of 128 heads of V3 are 512 KB
 constexpr uint32_t kBlockPositions = kAttendPositions;
 
 struct AttendGroup {
@@ -264,11 +264,11 @@ struct WindowBlocks {
 /// the `begin`-th on, in the type of L.
 template <class V, class L, class Blocks = StoredBlocks<L>>
 void attend_items(const AttendTask& task, RowRange items) {
-  AttendGroup groups[kMostGroups];
+  AttendGroup groups[kMaxGroups];
   for (uint32_t item = items.begin; item < items.end;) {
     const uint32_t row = item / task.heads;
     const uint32_t first = item % task.heads;
-    const uint32_t heads = smaller(kMostGroups * kHeadGroup, smaller(task.heads - first, items.end - item));
+    const uint32_t heads = smaller(kMaxGroups * kHeadGroup, smaller(task.heads - first, items.end - item));
     uint32_t count = 0;
     for (uint32_t head = 0; head < heads; head += kHeadGroup)
       start_group(task, row, first + head, smaller(kHeadGroup, heads - head), groups[count++]);

@@ -17,7 +17,7 @@ namespace {
 // Positions whose scores are filtered together.
 constexpr uint32_t kBlockPositions = 512;
 // Most rows that share one transposition of a tile's keys.
-constexpr uint32_t kMostTogether = 4;
+constexpr uint32_t kMaxTogether = 4;
 // A shorter range of positions does not pay for a thread and a merge.
 constexpr uint32_t kLeastRange = 2048;
 
@@ -160,9 +160,9 @@ void choose_all(const ChooseArgs& args, uint32_t row, uint32_t count) {
 }  // namespace
 
 uint64_t most_choose_bytes(unsigned threads, uint32_t most, uint32_t dim) {
-  const uint64_t scoring = uint64_t{dim} * kIndexTile + uint64_t{kMostTogether} * kBlockPositions;
-  // A batch has fewer than two shares per thread, each of up to kMostTogether rows.
-  const uint64_t best = uint64_t{2} * kMostTogether * 2 * most * sizeof(uint64_t);
+  const uint64_t scoring = uint64_t{dim} * kIndexTile + uint64_t{kMaxTogether} * kBlockPositions;
+  // A batch has fewer than two shares per thread, each of up to kMaxTogether rows.
+  const uint64_t best = uint64_t{2} * kMaxTogether * 2 * most * sizeof(uint64_t);
   return threads * (scoring * sizeof(float) + best);
 }
 
@@ -175,7 +175,7 @@ void choose_positions(const CpuOps& ops, Workers& workers, const ChooseArgs& arg
   for (uint32_t row = 0; row < whole; ++row)
     choose_all(args, row, (position + row + 1) / args.every);
   const uint32_t threads = workers.threads();
-  const uint32_t together = std::clamp((args.rows - whole) / threads, 1U, kMostTogether);
+  const uint32_t together = std::clamp((args.rows - whole) / threads, 1U, kMaxTogether);
   // One group of rows per thread at a time, so that the memory for candidates depends on threads, not on rows.
   for (uint32_t row = whole; row < args.rows; row += together * threads) {
     const uint32_t rows = std::min(together * threads, args.rows - row);

@@ -22,7 +22,7 @@ struct Places {
 Places lay_out(const ExpertsShape& shape) {
   Places places;
   // An expert has at most one assignment per token.
-  const uint64_t together = std::min<uint64_t>(kMostRowsTogether, uint64_t{shape.rows} * shape.top_k);
+  const uint64_t together = std::min<uint64_t>(kMaxRowsTogether, uint64_t{shape.rows} * shape.top_k);
   places.tile_rows = std::min(kTileRows, std::max(shape.rows, static_cast<uint32_t>(together)));
   const uint64_t tile = places.tile_rows;
   const auto add = [&](uint64_t values) {
@@ -71,7 +71,7 @@ void run_grouped_parts(Queue& queue, Products& products, std::span<const ExpertM
     const ExpertMatrices& expert = experts[group.entry];
     for (size_t first = 0; first < group.parts.size(); first += at.tile_rows) {
       const auto some = group.parts.subspan(first, std::min<size_t>(at.tile_rows, group.parts.size() - first));
-      if (done.size() + some.size() > std::min(at.tile_rows, kMostRowsTogether) && !done.empty()) compute();
+      if (done.size() + some.size() > std::min(at.tile_rows, kMaxRowsTogether) && !done.empty()) compute();
       const auto row = static_cast<uint32_t>(done.size());
       std::vector<uint32_t> tokens;
       for (const uint32_t part : some)

@@ -47,7 +47,7 @@ struct LinearTask {
 };
 
 /// Most rows of x in one PanelTask.
-inline constexpr uint32_t kMostPanelRows = 96;
+inline constexpr uint32_t kMaxPanelRows = 96;
 
 /// Packs groups of PanelOps::group_rows rows of x [rows, in] for products with matrices whose scale blocks have
 /// `block_in` columns. `to`: start of the memory for all groups.
@@ -61,7 +61,7 @@ struct PackingTask {
   float* to = nullptr;
 };
 
-/// As LinearTask, with packed x of at most kMostPanelRows rows.
+/// As LinearTask, with packed x of at most kMaxPanelRows rows.
 struct PanelTask {
   MatrixView matrix;
   RowRange outputs;

@@ -92,8 +92,8 @@ struct PanelScratch {
   alignas(64) float weights[kLanes][kClassValues];       // [unit][output]
   alignas(64) float scales[kPanelUnits][kPanelOutputs];  // by segment
   // Sums of a block that continues in the next window, and totals of all blocks before it.
-  alignas(64) float block[kLanes][kMostPanelRows][kPanelOutputs];
-  alignas(64) float total[kLanes][kMostPanelRows][kPanelOutputs];
+  alignas(64) float block[kLanes][kMaxPanelRows][kPanelOutputs];
+  alignas(64) float total[kLanes][kMaxPanelRows][kPanelOutputs];
   Segment segments[kPanelUnits];
   uint32_t segment_count = 0;
 };

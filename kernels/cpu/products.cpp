@@ -71,8 +71,8 @@ void for_each_matrix(const Products::Product& product, Work work) {
 uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in) {
   // Exact rows are laid out as FP32 in groups of a few; rounded ones as FP32 too, or as BF16 in groups of
   // kRoundedGroup.
-  const uint64_t exact = round_up(std::min(rows, kMostPanelRows), kRoundedGroup) * sizeof(float);
-  const uint64_t rounded = std::min(std::max(rows, kMostRowsTogether), kRoundedRowsAtOnce) * sizeof(float);
+  const uint64_t exact = round_up(std::min(rows, kMaxPanelRows), kRoundedGroup) * sizeof(float);
+  const uint64_t rounded = std::min(std::max(rows, kMaxRowsTogether), kRoundedRowsAtOnce) * sizeof(float);
   return std::max(exact, rounded) * round_up(in, kRoundedStep) + threads * kPanelScratchBytes + kAlignment;
 }
 
@@ -108,7 +108,7 @@ void Products::multiply(std::span<const Product> products) {
     switch (way_of(product)) {
       case Way::direct: direct.push_back(product); break;
       case Way::rounded:
-        if (rows <= kMostRowsTogether) {
+        if (rows <= kMaxRowsTogether) {
           rounded.push_back(product);
           break;
         }
@@ -117,7 +117,7 @@ void Products::multiply(std::span<const Product> products) {
           multiply_rounded({&product, 1}, {begin, std::min(begin + kRoundedRowsAtOnce, rows)});
         break;
       case Way::panels: {
-        const uint32_t share = share_of(rows, kMostPanelRows, ops_.panels.group_rows);
+        const uint32_t share = share_of(rows, kMaxPanelRows, ops_.panels.group_rows);
         for (uint32_t begin = 0; begin < rows; begin += share)
           multiply_panels(product, {begin, std::min(begin + share, rows)});
         break;
@@ -218,7 +218,7 @@ std::byte* Products::memory_of(uint64_t first_bytes, uint64_t piece_bytes) {
 Products::Pieces Products::scratch_for(const MatrixView& matrix, uint32_t rows) {
   if (exact_way_of(matrix, rows) != Way::panels) return {nullptr, 0};
   const PanelOps& ops = ops_.panels;
-  const uint64_t packed = ops.x_values(std::min(rows, kMostPanelRows), matrix.in, matrix.block_in) * sizeof(float);
+  const uint64_t packed = ops.x_values(std::min(rows, kMaxPanelRows), matrix.in, matrix.block_in) * sizeof(float);
   const uint64_t bytes = kPanelScratchBytes + round_up(packed, kAlignment);
   return {memory_of(0, bytes), bytes};
 }
@@ -227,7 +227,7 @@ void Products::linear(const LinearTask& task, std::byte* scratch) const {
   const PanelOps& ops = ops_.panels;
   const auto coding = static_cast<size_t>(task.matrix.coding);
   if (exact_way_of(task.matrix, task.rows) != Way::panels) return ops_.linear[coding](task);
-  const uint32_t share = share_of(task.rows, kMostPanelRows, ops.group_rows);
+  const uint32_t share = share_of(task.rows, kMaxPanelRows, ops.group_rows);
   auto* const packed = reinterpret_cast<float*>(scratch + kPanelScratchBytes);
   for (uint32_t first = 0; first < task.rows; first += share) {
     const uint32_t count = std::min(share, task.rows - first);

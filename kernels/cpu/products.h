@@ -23,7 +23,7 @@ namespace dspack::kernels {
 [[nodiscard]] MatrixView view_of(const Weight& weight);
 
 /// Most rows, in total, of several products that are computed together.
-inline constexpr uint32_t kMostRowsTogether = 64;
+inline constexpr uint32_t kMaxRowsTogether = 64;
 
 class Products {
  public:
@@ -39,7 +39,7 @@ class Products {
     Rows scratch = {};
     float limit = kNoLimit;  // clamps the gated values, with `up`
   };
-  /// Several products of one shape, with at most kMostRowsTogether rows in total, or a single product. Products of few
+  /// Several products of one shape, with at most kMaxRowsTogether rows in total, or a single product. Products of few
   /// rows each run in one parallel region, in which a thread computes the same outputs of all of them.
   void multiply(std::span<const Product> products);
 

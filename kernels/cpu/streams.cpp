@@ -34,7 +34,7 @@ double mean_of_squares(const float* x, uint64_t count) {
 }
 
 /// An n x n matrix; row j begins at n j.
-using Square = std::array<double, size_t{kMostStreams} * kMostStreams>;
+using Square = std::array<double, size_t{kMaxStreams} * kMaxStreams>;
 
 void softmax_rows(Square& c, uint32_t n, double epsilon) {
   for (uint32_t j = 0; j < n; ++j) {
@@ -112,7 +112,7 @@ void join_streams_row(const JoinStreamsArgs& args, uint32_t row) {
   const float* y = floats(args.y.data) + uint64_t{row} * args.y.stride;
   // Computes some values of all streams before it changes any of them.
   constexpr uint64_t kAtOnce = 64;
-  std::array<std::array<float, kAtOnce>, kMostStreams> joined;
+  std::array<std::array<float, kAtOnce>, kMaxStreams> joined;
   for (uint64_t first = 0; first < hidden; first += kAtOnce) {
     const uint64_t count = std::min(kAtOnce, hidden - first);
     for (uint32_t k = 0; k < n; ++k) {

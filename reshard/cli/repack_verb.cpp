@@ -274,13 +274,13 @@ Result<bool> has_begun(const RepackFlags& flags) {
 }
 
 // V3 has 15,000 files by expert, and the largest known model 25,000.
-constexpr uint64_t kMostFilesUnasked = 100'000;
+constexpr uint64_t kMaxFilesUnasked = 100'000;
 
 /// A header of 100 MB can name millions of experts. File systems handle that many files badly, and they are hard to
 /// remove again, so the user must confirm.
 Result<bool> confirm_many_files(const RepackFlags& flags, const RepackOutlook& outlook) {
   const uint64_t count = outlook.plan.files.size();
-  if (count <= kMostFilesUnasked || flags.yes) return true;
+  if (count <= kMaxFilesUnasked || flags.yes) return true;
   TRY_ASSIGN(const bool begun, has_begun(flags));
   if (begun) return true;
   const std::string what = fmt::format("{} would get {} weight files", flags.out, count);

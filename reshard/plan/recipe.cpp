@@ -84,10 +84,10 @@ Result<int> parse_compression(std::string_view text) {
   if (text == kName) return kDefaultZstdLevel;
   if (text.starts_with("zstd:")) {
     const std::optional<uint64_t> level = parse_decimal(text.substr(kName.size() + 1));
-    if (level && *level >= 1 && *level <= kMostZstdLevel) return static_cast<int>(*level);
+    if (level && *level >= 1 && *level <= kMaxZstdLevel) return static_cast<int>(*level);
   }
   return invalid(fmt::format("\"{}\" is no compression; there is \"zstd\" and \"zstd:LEVEL\" with a level from 1 to {}",
-                             text, kMostZstdLevel));
+                             text, kMaxZstdLevel));
 }
 
 Result<Recipe> parse_recipe(std::string_view json) {

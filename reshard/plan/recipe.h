@@ -32,7 +32,7 @@ struct Recipe {
 /// In FP8 and BF16 weights zstd finds no matches, only unequal symbol frequencies: higher levels gain next to nothing
 /// and take longer (figures in docs/recipes.md).
 inline constexpr int kDefaultZstdLevel = 1;
-inline constexpr int kMostZstdLevel = 19;
+inline constexpr int kMaxZstdLevel = 19;
 /// "zstd" or "zstd:LEVEL" -> the level.
 [[nodiscard]] Result<int> parse_compression(std::string_view text);
 

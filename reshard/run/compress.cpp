@@ -96,8 +96,8 @@ Result<format::CompressedForm> compress_file(format::FileSystem& files, const fo
   TRY_ASSIGN(auto opened, files.open_write(to, format::OpenMode::truncate));
   Appending file(std::move(opened));
   format::CompressedForm form;
-  PageBuffer frame(kPageBytes + format::kMostFrameBytes);
-  std::vector<std::byte> compressed(ZSTD_compressBound(format::kMostFrameBytes));
+  PageBuffer frame(kPageBytes + format::kMaxFrameBytes);
+  std::vector<std::byte> compressed(ZSTD_compressBound(format::kMaxFrameBytes));
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
     const auto piece = frame.bytes().subspan(cuts[i] % kPageBytes, cuts[i + 1] - cuts[i]);
     TRY(raw.read(cuts[i], piece));

@@ -15,12 +15,12 @@ Result<Part> parse_part(std::string_view text) {
   const size_t slash = text.find('/');
   const auto number = parse_decimal(text.substr(0, slash));
   const auto count = slash == std::string_view::npos ? std::nullopt : parse_decimal(text.substr(slash + 1));
-  if (number && count && *number >= 1 && *number <= *count && *count <= kMostParts)
+  if (number && count && *number >= 1 && *number <= *count && *count <= kMaxParts)
     return Part{static_cast<uint32_t>(*number), static_cast<uint32_t>(*count)};
   return Error{ErrorKind::invalid,
                fmt::format("\"{}\" is no part; write I/N, with I from 1 to N and N up to {}: 2/4 is "
                            "the second of four",
-                           text, kMostParts)};
+                           text, kMaxParts)};
 }
 
 std::string to_string(Part part) {

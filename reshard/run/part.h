@@ -21,7 +21,7 @@ struct Part {
   uint32_t count = 1;
   bool operator==(const Part&) const = default;
 };
-inline constexpr uint32_t kMostParts = 10'000;
+inline constexpr uint32_t kMaxParts = 10'000;
 
 /// Parses "2/4".
 [[nodiscard]] Result<Part> parse_part(std::string_view text);

@@ -19,7 +19,7 @@ using format::Digest;
 // pay off.
 constexpr unsigned kFirstConnections = 4;
 // Each record comes after twice as many bytes as the one before, up to this multiple of the first.
-constexpr uint64_t kMostToFirst = 64;
+constexpr uint64_t kMaxToFirst = 64;
 
 /// State shared by the shards under way.
 struct Run {
@@ -183,7 +183,7 @@ class Passage {
     scatter_.recorded(pause.begun);
     has_record_ = true;
     unrecorded_ = scatter_.at() - pause.begun.at;
-    record_after_ = std::min(2 * record_after_, kMostToFirst * run_.input.first_record_bytes);
+    record_after_ = std::min(2 * record_after_, kMaxToFirst * run_.input.first_record_bytes);
     until_record_ = record_after_;
     return {};
   }

@@ -5,8 +5,8 @@
 namespace dspack::runtime {
 
 unsigned default_open_files() {
-  constexpr uint64_t kMost = 512;
-  return static_cast<unsigned>(std::clamp<uint64_t>(format::open_file_limit() / 2, 1, kMost));
+  constexpr uint64_t kMax = 512;
+  return static_cast<unsigned>(std::clamp<uint64_t>(format::open_file_limit() / 2, 1, kMax));
 }
 
 FolderTier::FolderTier(format::Repository& repository, const format::Checkpoint& checkpoint,

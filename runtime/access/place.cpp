@@ -15,7 +15,7 @@ std::string origin_of(const format::Repository& repository) {
 }
 
 format::Path cache_folder_of(const format::Path& root, const std::string& origin) {
-  constexpr size_t kMostCharacters = 80;
+  constexpr size_t kMaxCharacters = 80;
   constexpr size_t kDigits = 8;
   std::string name;
   const size_t scheme = origin.find("://");
@@ -25,7 +25,7 @@ format::Path cache_folder_of(const format::Path& root, const std::string& origin
   }
   while (name.ends_with('_'))
     name.pop_back();
-  name = name.substr(0, kMostCharacters);
+  name = name.substr(0, kMaxCharacters);
   return root / fmt::format("{}-{}", name, to_hex(format::sha256(origin)).substr(0, kDigits));
 }
 

@@ -13,7 +13,7 @@ namespace {
 // conversation of 300 kB.
 constexpr uint64_t kLimitShare = 4;
 constexpr uint64_t kLeastBytes = 48ULL << 20U;
-constexpr uint64_t kMostBytes = 384ULL << 20U;
+constexpr uint64_t kMaxBytes = 384ULL << 20U;
 constexpr uint64_t kBodiesShare = 6;  // one sixth for arriving bodies, another for waiting ones
 
 // Measured (tests/runtime/serve/request_memory_test.cpp): a list's value takes 16 bytes, and 16 more while the list
@@ -28,7 +28,7 @@ constexpr uint64_t kEncodingBytes = 96;
 }  // namespace
 
 RequestBounds request_bounds(uint64_t limit_bytes) {
-  const uint64_t all = std::clamp(limit_bytes / kLimitShare, kLeastBytes, kMostBytes);
+  const uint64_t all = std::clamp(limit_bytes / kLimitShare, kLeastBytes, kMaxBytes);
   const uint64_t bodies = all / kBodiesShare;
   return {.arriving_bytes = bodies, .waiting_bytes = bodies, .expanding_bytes = all - 2 * bodies};
 }

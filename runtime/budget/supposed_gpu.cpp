@@ -43,10 +43,10 @@ class SupposedGpu final : public kernels::Device {
   /// Partial results of attention over parts of the cache, in FP32: of the rows that fit at once, at least one.
   [[nodiscard]] uint64_t workspace_bytes(const kernels::WorkspaceShape& largest) const override {
     constexpr uint64_t kPartPositions = 32;
-    constexpr uint64_t kMostParts = 32;
+    constexpr uint64_t kMaxParts = 32;
     constexpr uint64_t kRoomForParts = 128ULL << 20;
     constexpr uint64_t kOthers = 1ULL << 20;
-    const uint64_t parts = std::clamp<uint64_t>(ceil_div(largest.positions, kPartPositions), 1, kMostParts);
+    const uint64_t parts = std::clamp<uint64_t>(ceil_div(largest.positions, kPartPositions), 1, kMaxParts);
     const uint64_t row = uint64_t{largest.heads} * parts * (uint64_t{largest.latent_dim} + 2) * sizeof(float);
     return std::max(row, std::min(row * largest.rows, kRoomForParts)) + kOthers;
   }

@@ -15,7 +15,7 @@ constexpr size_t kLeastTurns = 3;
 constexpr double kLongTurn = 0.25;
 // Turns that are not awaited are timed together: at most this many, and for about this long, so that starting them does
 // not count.
-constexpr double kMostTurnsTogether = 16;
+constexpr double kMaxTurnsTogether = 16;
 constexpr double kTogetherSeconds = 0.005;
 
 Result<double> awaited_seconds(kernels::Queue& queue, const Turn& turn, size_t number) {
@@ -67,7 +67,7 @@ Result<double> median_seconds(kernels::Queue& queue, const TurnTiming& how, cons
   TRY(awaited_seconds(queue, turn, 0));
   TRY_ASSIGN(double once, awaited_seconds(queue, turn, 1));
   if (once > kLongTurn) return once;
-  const double together = once > 0 ? std::clamp(kTogetherSeconds / once, 1.0, kMostTurnsTogether) : kMostTurnsTogether;
+  const double together = once > 0 ? std::clamp(kTogetherSeconds / once, 1.0, kMaxTurnsTogether) : kMaxTurnsTogether;
   Round round(queue, turn, static_cast<size_t>(together));
   if (how.pace == Pace::recorded) TRY(round.record());
   std::vector<double> seconds;

@@ -83,13 +83,13 @@ class AnswerStatus {
 
   /// Share of a prompt's work: its finished layers, and of the current one the experts read out of the expected number.
   double share_done(uint64_t begun, const Amounts& amounts) {
-    constexpr double kMostOfLayer = 0.95;
+    constexpr double kMaxOfLayer = 0.95;
     if (std::exchange(layers_seen_, amounts.layers) != amounts.layers) layer_experts_ = amounts.experts;
     const auto layers = static_cast<double>(layers_ * passes_);
     double of_layer = 0;
     if (amounts.expected_experts > 0) {
       const double expected = static_cast<double>(amounts.expected_experts) / layers;
-      of_layer = std::min(kMostOfLayer, static_cast<double>(amounts.experts - layer_experts_) / expected);
+      of_layer = std::min(kMaxOfLayer, static_cast<double>(amounts.experts - layer_experts_) / expected);
     }
     return (static_cast<double>(begun - 1) + of_layer) / layers;
   }

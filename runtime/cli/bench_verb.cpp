@@ -19,9 +19,9 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint32_t kMostTokens = 1U << 26U;
-constexpr uint32_t kMostRepetitions = 1000;
-constexpr uint64_t kMostTextBytes = 1ULL << 30;
+constexpr uint32_t kMaxTokens = 1U << 26U;
+constexpr uint32_t kMaxRepetitions = 1000;
+constexpr uint64_t kMaxBenchTextBytes = 1ULL << 30;
 constexpr uint64_t kLeastPeakBytes = 16ULL << 20;
 constexpr double kReadSeconds = 1;
 constexpr uint32_t kRepeatedPositions = 512;
@@ -67,7 +67,8 @@ Result<double> measure_fetching(LoadedModel& loaded, const std::vector<BenchResu
 Result<std::vector<uint32_t>> read_bench_text(LoadedModel& loaded, const BenchVerbOptions& options, uint64_t positions,
                                               const std::stop_token& stop) {
   if (options.text_file.empty()) return random_text(positions, loaded.model().config().vocab);
-  TRY_ASSIGN(const std::string text, format::read_text(format::posix_file_system(), options.text_file, kMostTextBytes));
+  TRY_ASSIGN(const std::string text,
+             format::read_text(format::posix_file_system(), options.text_file, kMaxBenchTextBytes));
   TRY_ASSIGN(const TextModel model, load_text(loaded, {}, stop));
   TRY_ASSIGN(std::vector<uint32_t> tokens, model.encode_raw(text));
   if (tokens.size() >= positions) return tokens;
@@ -154,7 +155,7 @@ Result<int> run_bench(const BenchVerbOptions& options, format::Process& process)
 Result<std::vector<uint32_t>> parse_counts(const std::vector<std::string>& words) {
   std::vector<uint32_t> counts;
   for (const std::string& word : words) {
-    TRY_ASSIGN(const uint64_t count, format::parse_count(word, 0, kMostTokens));
+    TRY_ASSIGN(const uint64_t count, format::parse_count(word, 0, kMaxTokens));
     counts.push_back(static_cast<uint32_t>(count));
   }
   return counts;
@@ -181,7 +182,7 @@ void add_bench_options(format::OptionTable& table, BenchVerbOptions& options) {
   add_counts(table, "-d,--depth", options.depths, "Positions before them (default: 0)");
   table.flag("--repeat-depth", options.repeats_depth,
              "Compute 512 of these positions and repeat what the cache holds of them: deep contexts in seconds");
-  table.add("-r,--repetitions", "N", options.repetitions, format::between(1U, kMostRepetitions),
+  table.add("-r,--repetitions", "N", options.repetitions, format::between(1U, kMaxRepetitions),
             "Times that each test is measured (default: 5)");
   table.flag("--no-warmup", options.no_warmup, "Do not run each test once before it is measured");
   table.add("--text", "FILE", options.text_file, "What is read (default: random tokens)");

@@ -87,7 +87,7 @@ void Typist::load_history() {
 
 void Typist::remember(const std::string& message) {
   if (!editor_) return;
-  if (message.size() <= InputHistory::kMostEntryBytes) editor_->remember(message);
+  if (message.size() <= InputHistory::kMaxEntryBytes) editor_->remember(message);
   if (const auto kept = history_.add(message); !kept && !std::exchange(history_fails_, true)) {
     note("what is typed is not kept for later chats: " + kept.error().message);
   }
@@ -246,9 +246,9 @@ Result<void> Chat::set_temperature(const std::string& number) {
 
 Result<void> Chat::attach(const std::string& file) {
   TRY_ASSIGN(const std::string text, read_text_file(file));
-  if (attached_.size() + text.size() > kMostFileBytes) {
+  if (attached_.size() + text.size() > kMaxFileBytes) {
     return Error{ErrorKind::budget, fmt::format("/read: the files of one question can have at most {} in all",
-                                                format::human_bytes(kMostFileBytes))};
+                                                format::human_bytes(kMaxFileBytes))};
   }
   attached_ += text + (text.ends_with('\n') ? "\n" : "\n\n");
   note(fmt::format("({} are put in front of the next question)", format::human_bytes(text.size())));

@@ -17,7 +17,7 @@ namespace dspack::runtime {
 namespace {
 
 constexpr uint64_t kMaxEvalBytes = 1ULL << 30;
-constexpr uint32_t kMostStride = 1U << 26U;
+constexpr uint32_t kMaxStride = 1U << 26U;
 
 struct EvalText {
   std::vector<uint32_t> prefix;  // BOS, if the tokenizer adds one
@@ -92,7 +92,7 @@ void add_eval_options(format::OptionTable& table, EvalOptions& options) {
       "windows overlap: all but the first score their last M tokens only, the rest is context.");
   add_folder(table, options.folder);
   table.add("--text", "FILE", options.text_file, "File with the text").required();
-  table.add("--stride", "M", options.stride, format::count_between(1U, kMostStride),
+  table.add("--stride", "M", options.stride, format::count_between(1U, kMaxStride),
             "Tokens from one window to the next (default: windows do not overlap)");
   table.add("--json", "FILE", options.json_file, "Write the figures as JSON");
   add_model_options(table, options.load, "Positions of a window (default: what the model allows, at most 4096)");

@@ -30,14 +30,14 @@ bool parse_bias(std::string_view text, std::map<uint32_t, double>& biases) {
 }
 
 // Later drafts of a chain are hardly ever accepted; no published result gains from more than a handful.
-constexpr uint32_t kMostDrafts = 16;
+constexpr uint32_t kMaxDrafts = 16;
 
 Result<DraftOptions> parse_drafts(std::string_view text) {
   if (text == "off") return DraftOptions{};
   if (text == "auto") return DraftOptions{.is_on = true, .speculation = {}};
-  const auto count = format::between(1U, kMostDrafts)(text);
+  const auto count = format::between(1U, kMaxDrafts)(text);
   if (count) return DraftOptions{.is_on = true, .speculation = {.drafts = *count}};
-  return invalid(fmt::format("{} is none of off, auto and 1 to {}", quote(text), kMostDrafts));
+  return invalid(fmt::format("{} is none of off, auto and 1 to {}", quote(text), kMaxDrafts));
 }
 
 class Reader {

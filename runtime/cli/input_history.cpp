@@ -44,7 +44,7 @@ std::vector<std::string> parse_history(std::string_view text) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     std::string entry = unescaped(line);
-    if (entry.empty() || entry.size() > InputHistory::kMostEntryBytes || printable_text(entry) != entry) continue;
+    if (entry.empty() || entry.size() > InputHistory::kMaxEntryBytes || printable_text(entry) != entry) continue;
     entries.push_back(std::move(entry));
   }
   return entries;
@@ -54,10 +54,10 @@ std::string history_text(const std::vector<std::string>& entries) {
   size_t bytes = 0;
   size_t first = entries.size();
   std::vector<std::string> lines;
-  while (first > 0 && lines.size() < InputHistory::kMostEntries) {
+  while (first > 0 && lines.size() < InputHistory::kMaxEntries) {
     std::string line = escaped(entries[--first]) + "\n";
     bytes += line.size();
-    if (bytes > InputHistory::kMostBytes) break;
+    if (bytes > InputHistory::kMaxBytes) break;
     lines.push_back(std::move(line));
   }
   std::string text;
@@ -68,16 +68,16 @@ std::string history_text(const std::vector<std::string>& entries) {
 
 Result<std::vector<std::string>> InputHistory::read() const {
   if (file_.empty()) return std::vector<std::string>();
-  const auto text = format::read_text(files_, file_, kMostBytes);
+  const auto text = format::read_text(files_, file_, kMaxBytes);
   if (!text && text.error().kind == ErrorKind::not_found) return std::vector<std::string>();
   if (!text) return text.error();
   return parse_history(*text);
 }
 
 Result<void> InputHistory::add(const std::string& entry) {
-  if (file_.empty() || entry.empty() || entry.size() > kMostEntryBytes) return {};
+  if (file_.empty() || entry.empty() || entry.size() > kMaxEntryBytes) return {};
   waiting_.push_back(entry);
-  if (waiting_.size() > kMostEntries) waiting_.erase(waiting_.begin());
+  if (waiting_.size() > kMaxEntries) waiting_.erase(waiting_.begin());
   TRY(files_.make_private_folders(file_.parent_path()));
   const auto lock = files_.lock(format::Path(file_) += ".lock", format::LockKind::exclusive);
   if (!lock && lock.error().kind == ErrorKind::conflict) return {};

@@ -18,9 +18,9 @@ namespace dspack::runtime {
 
 class InputHistory {
  public:
-  static constexpr size_t kMostEntries = 1000;
-  static constexpr size_t kMostBytes = 1U << 20U;        // size limit of the file
-  static constexpr size_t kMostEntryBytes = 16U << 10U;  // longer entries are not kept
+  static constexpr size_t kMaxEntries = 1000;
+  static constexpr size_t kMaxBytes = 1U << 20U;        // size limit of the file
+  static constexpr size_t kMaxEntryBytes = 16U << 10U;  // longer entries are not kept
 
   /// An empty path: nothing is read or kept.
   InputHistory(format::FileSystem& files, format::Path file) : files_(files), file_(std::move(file)) {}

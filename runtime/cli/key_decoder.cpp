@@ -10,7 +10,7 @@ namespace dspack::runtime {
 namespace {
 
 constexpr char kEscape = '\x1b';
-constexpr size_t kMostParameters = 64;  // bytes; a longer sequence is no key
+constexpr size_t kMaxParameters = 64;  // bytes; a longer sequence is no key
 
 bool is_between(char byte, char first, char last) {
   return byte >= first && byte <= last;
@@ -156,7 +156,7 @@ std::optional<KeyPress> KeyDecoder::escape(char byte) {
 
 std::optional<KeyPress> KeyDecoder::csi(char byte) {
   if (is_between(byte, ' ', '?')) {  // parameters and intermediate characters
-    if (parameters_.size() < kMostParameters) parameters_ += byte;
+    if (parameters_.size() < kMaxParameters) parameters_ += byte;
     return std::nullopt;
   }
   const bool from_bracket = state_ == State::csi;
@@ -208,7 +208,7 @@ std::optional<KeyPress> KeyDecoder::csi_key(char final_byte) {
 std::optional<KeyPress> KeyDecoder::paste(KeyPress press) {
   if (!pasting_) return press;
   // Keeps the beginning: drops everything from the first character without room on.
-  if (lost_bytes_ == 0 && pasted_.size() + press.text.size() <= kMostPasteBytes)
+  if (lost_bytes_ == 0 && pasted_.size() + press.text.size() <= kMaxPasteBytes)
     pasted_ += press.text;
   else
     lost_bytes_ += press.text.size();

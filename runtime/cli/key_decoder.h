@@ -12,7 +12,7 @@ namespace dspack::runtime {
 
 enum class Key {
   character,  // in `text`, as UTF-8
-  paste,      // in `text`, up to kMostPasteBytes, as lines that end in line feeds
+  paste,      // in `text`, up to kMaxPasteBytes, as lines that end in line feeds
   enter,
   new_line,  // within a message
   backspace,
@@ -46,7 +46,7 @@ struct KeyPress {
 class KeyDecoder {
  public:
   /// Longer pastes are cut; far above the context of any model.
-  static constexpr size_t kMostPasteBytes = 16U << 20U;
+  static constexpr size_t kMaxPasteBytes = 16U << 20U;
 
   /// The key that this byte completes, if it does.
   std::optional<KeyPress> push(char byte);

@@ -155,7 +155,7 @@ bool LibeditEditor::prepare() {
   history_ = history_winit();
   if (edit_ == nullptr || history_ == nullptr) return false;
   HistEventW event{};
-  history_w(history_, &event, H_SETSIZE, static_cast<int>(InputHistory::kMostEntries));
+  history_w(history_, &event, H_SETSIZE, static_cast<int>(InputHistory::kMaxEntries));
   history_w(history_, &event, H_SETUNIQUE, 1);
   el_wset(edit_, EL_CLIENTDATA, this);
   el_wset(edit_, EL_SIGNAL, 0);

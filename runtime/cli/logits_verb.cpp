@@ -10,7 +10,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint32_t kMostChunk = 1U << 26U;
+constexpr uint32_t kMaxChunk = 1U << 26U;
 
 Result<int> run_logits(const LogitsOptions& options, format::Process& process) {
   TRY(format::try_output(options.out));
@@ -44,7 +44,7 @@ void add_logits_options(format::OptionTable& table, LogitsOptions& options) {
   add_folder(table, options.folder);
   add_tokens(table, options.tokens).required();
   table.add("--out", "FILE.safetensors", options.out, "File to write").required();
-  table.dev("chunk", "N", options.chunk, format::between(1U, kMostChunk),
+  table.dev("chunk", "N", options.chunk, format::between(1U, kMaxChunk),
             "tokens that go through the model at once; results do not depend on it");
   add_model_options(table, options.load);
   add_route_options(table, options.load);

@@ -9,8 +9,8 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint32_t kMostPositions = 1U << 26U;
-constexpr unsigned kMostThreads = 4096;
+constexpr uint32_t kMaxContextPositions = 1U << 26U;
+constexpr unsigned kMaxThreads = 4096;
 
 Result<format::LayerSelection> parse_layer_selection(std::string_view text) {
   const size_t first = text.find_first_not_of(' ');
@@ -35,7 +35,7 @@ Result<IoMethod> parse_io(std::string_view name) {
 
 void add_pass_options(format::OptionTable& table, LoadOptions& load, const std::string& about_context) {
   table.heading("Model");
-  table.add("--ctx", "N", load.context, format::count_between(1U, kMostPositions),
+  table.add("--ctx", "N", load.context, format::count_between(1U, kMaxContextPositions),
             about_context.empty() ? "Positions to keep room for, as 4096 or 32k, which is 32768 (default: what the "
                                     "model allows, at most 4096)"
                                   : about_context);
@@ -126,7 +126,7 @@ void add_model_options(format::OptionTable& table, LoadOptions& load, const std:
   add_pass_options(table, load, about_context);
   add_memory_options(table, load);
   add_device_options(table, load.device);
-  table.add("--threads", "N", load.threads, format::between(1U, kMostThreads),
+  table.add("--threads", "N", load.threads, format::between(1U, kMaxThreads),
             "Threads (default: one per core); results do not depend on it");
   table.dev("cpu", "scalar|neon|avx2|avx512|vbmi|avx512bf16|amx", load.instruction_set,
             "instruction set (default: the widest)");

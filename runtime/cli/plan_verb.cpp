@@ -15,7 +15,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint32_t kMostPromptTokens = 1U << 26U;
+constexpr uint32_t kMaxPromptTokens = 1U << 26U;
 constexpr double kReadSeconds = 0.5;
 constexpr double kLinkSeconds = 0.2;
 // Most rows for measuring a prompt's compute. A GPU's time hardly grows with rows at first, so it gets more, as long as
@@ -75,7 +75,7 @@ class Measurement {
     TrialPass pass{.rows = rows, .position = position};
     // As in the model: a resident pass is recorded if possible; tiers wait for each router's choice.
     if (outlook_.placement() == ExpertPlacement::resident)
-      pass.timing.pace = rows <= kMostRecordedRows ? Pace::recorded : Pace::enqueued;
+      pass.timing.pace = rows <= kMaxRecordedRows ? Pace::recorded : Pace::enqueued;
     if (memory_.vram && !outlook_.plan.needs.device_layouts.empty()) {
       const uint64_t largest =
           std::ranges::max(outlook_.plan.needs.device_layouts, {}, &SlotLayout::slot_bytes).slot_bytes;
@@ -338,7 +338,7 @@ void add_plan_options(format::OptionTable& table, PlanOptions& options) {
       "  dsrun plan ./ds-packed --gpu-memory 24GB --link-rate 25GB\n\nStatus: 0 it fits, 1 it does "
       "not (or something failed), 2 wrong usage.");
   add_folder(table, options.folder);
-  table.add("--prompt-tokens", "N", options.prompt_tokens, format::count_between(1U, kMostPromptTokens),
+  table.add("--prompt-tokens", "N", options.prompt_tokens, format::count_between(1U, kMaxPromptTokens),
             "Length of the prompt to expect (default: 128)");
   table.flag("--json", options.json, "As JSON");
   table.dev("hit-rate", "PERCENT", options.hit_rate, format::between(0.0, 100.0),

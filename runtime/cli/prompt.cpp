@@ -102,9 +102,9 @@ Result<std::vector<uint32_t>> parse_token_ids(std::string_view text) {
     uint32_t id = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (word.empty() || error != std::errc() || end != word.data() + word.size()) {
-      constexpr size_t kMostShown = 40;
+      constexpr size_t kMaxShown = 40;
       return Error{ErrorKind::invalid, fmt::format("number {}: \"{}\" is not a token id", ids.size() + 1,
-                                                   printable(word.substr(0, kMostShown)))};
+                                                   printable(word.substr(0, kMaxShown)))};
     }
     ids.push_back(id);
     text.remove_prefix(word.size());
@@ -172,7 +172,7 @@ Result<EncodedPrompt> encode_conversation(const TextModel& text, const Conversat
 }
 
 Result<std::string> read_text_file(const std::string& file) {
-  auto text = format::read_text(format::posix_file_system(), file, kMostFileBytes);
+  auto text = format::read_text(format::posix_file_system(), file, kMaxFileBytes);
   if (!text) return text.error();
   std::string_view rest = *text;
   while (!rest.empty()) {

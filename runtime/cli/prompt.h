@@ -85,9 +85,9 @@ struct EncodedPrompt {
 /// The value of --system, or the text of the file after @: valid UTF-8. Errors: those of read_text_file.
 [[nodiscard]] Result<std::string> read_system(const std::string& text_or_file);
 
-/// A file as text for a prompt. Errors: those of reading; budget (above kMostFileBytes); invalid (not UTF-8, or a zero
+/// A file as text for a prompt. Errors: those of reading; budget (above kMaxFileBytes); invalid (not UTF-8, or a zero
 /// byte).
-inline constexpr uint64_t kMostFileBytes = 4U << 20U;
+inline constexpr uint64_t kMaxFileBytes = 4U << 20U;
 [[nodiscard]] Result<std::string> read_text_file(const std::string& file);
 
 /// The conversation, ending at the start of the answer.

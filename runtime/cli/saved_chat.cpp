@@ -70,7 +70,7 @@ Result<void> save_chat(const std::string& file, const SavedChat& chat, const Seq
   if (const auto may = check_replaceable(file); !may) return may.error().in(brief(file));
   TRY_ASSIGN(const KvIdentity identity, find_identity(loaded, stop));
   const std::string text = saved_messages(chat);
-  if (text.size() > kMostKvTextBytes) return Error{ErrorKind::budget, "the messages are too long to be saved"};
+  if (text.size() > kMaxKvTextBytes) return Error{ErrorKind::budget, "the messages are too long to be saved"};
   TRY_ASSIGN(const KvBlock block, sequence.read_block(0, sequence.length()));
   return write_kv_file(format::posix_file_system(), file, block, {.parent = identity.digest, .text = text}, identity);
 }

@@ -71,7 +71,7 @@ and at /tokenize, /detokenize, /apply-template, /health, /props and /metrics; at
 and the machine at work. While the model is loaded, /health has status 503 and says how far. Ctrl-C or SIGTERM: no more
 requests are taken, and answers under way have 30 s to end; a second one ends the program at once.)";
 
-constexpr uint32_t kMostPlaces = 64;
+constexpr uint32_t kMaxPlaces = 64;
 constexpr std::chrono::seconds kDrainTime{30};
 
 /// After a stop request, running requests get kDrainTime to end.
@@ -204,7 +204,7 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
   table.add("--allow-origin", "ORIGIN", options.allow_origin,
             "A page that may ask from browsers, as https://chat.example.org, or * for all (default: none)");
   table.add("--model-name", "NAME", options.model_name, "How the model is called (default: the folder's name)");
-  table.add("--parallel", "N", options.parallel, format::between(1U, kMostPlaces),
+  table.add("--parallel", "N", options.parallel, format::between(1U, kMaxPlaces),
             "Answers at once, each with room for --ctx positions (default: 1)");
   table.add("--waiting", "N", options.waiting, format::between(1U, 10'000U),
             "Requests that may wait for a place; others are refused with status 429 (default: 64)");

@@ -203,7 +203,7 @@ Result<void> read_window_attention(format::ConfigFields& fields, ModelConfig& co
 
 void read_streams(format::ConfigFields& fields, ModelConfig& config) {
   StreamsConfig streams;
-  streams.count = fields.integer("hc_mult", 1, kernels::kMostStreams);
+  streams.count = fields.integer("hc_mult", 1, kernels::kMaxStreams);
   streams.rounds = fields.integer("hc_sinkhorn_iters", 1, kMaxRounds);
   streams.epsilon = static_cast<float>(fields.number("hc_eps", 0, 1));
   if (uint64_t{config.hidden} * streams.count > kMaxRowValues)

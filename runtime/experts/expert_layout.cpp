@@ -17,7 +17,7 @@ constexpr uint64_t kAlignment = 256;
 constexpr uint64_t kCodesAlignment = 128;
 constexpr uint64_t kPlaneAlignment = 16;
 // Largest gap between two planes, in bytes, that is copied along instead of splitting the copy.
-constexpr uint64_t kMostGap = 256;
+constexpr uint64_t kMaxGap = 256;
 constexpr std::array<const char*, 3> kProjections = {"gate_proj", "up_proj", "down_proj"};
 
 Error stored_otherwise(ExpertKey key, const char* projection, const char* like) {
@@ -97,7 +97,7 @@ ExpertLayout layout_of(const SlotPlan& plan) {
   for (const PlaneAt& plane : planes_of(plan)) {
     const uint64_t gap = plane.at - std::min(plane.at, host_end);
     const uint64_t alignment = plane.plane == kernels::kCodes ? kCodesAlignment : kPlaneAlignment;
-    const bool goes_on = end > 0 && gap <= kMostGap && (end + gap) % alignment == 0;
+    const bool goes_on = end > 0 && gap <= kMaxGap && (end + gap) % alignment == 0;
     const uint64_t at = goes_on ? end + gap : round_up(end, kAlignment);
     layout.matrices[plane.matrix].planes[plane.plane] = at;
     end = at + plane.bytes;
@@ -170,7 +170,7 @@ std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeigh
     };
     Run* const last = runs.empty() ? nullptr : &runs.back();
     const uint64_t gap = last == nullptr ? 0 : gap_of(last->device, last->bytes, plane.device);
-    const bool goes_on = last != nullptr && last->host.buffer == plane.host.buffer && gap <= kMostGap &&
+    const bool goes_on = last != nullptr && last->host.buffer == plane.host.buffer && gap <= kMaxGap &&
                          gap_of(last->host, last->bytes, plane.host) == gap;
     goes_on ? void(last->bytes += gap + plane.bytes) : runs.push_back(plane);
   }

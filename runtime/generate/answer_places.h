@@ -28,7 +28,7 @@ struct PlaceState {
 };
 
 /// After this many other conversations, a conversation counts as ended.
-inline constexpr uint32_t kMostPassedOver = 16;
+inline constexpr uint32_t kMaxPassedOver = 16;
 
 /// Whether the prompt continues the place's conversation: shares all of its last prompt, except the few tokens with
 /// which a template begins an answer. The rest may be another answer to the same prompt, or the same one written

@@ -19,7 +19,7 @@
 namespace dspack::runtime {
 
 /// Most bytes of a form's description; the library takes too long for more.
-inline constexpr size_t kMostFormBytes = 512U << 10U;
+inline constexpr size_t kMaxFormBytes = 512U << 10U;
 
 class ConstraintCompiler {
  public:

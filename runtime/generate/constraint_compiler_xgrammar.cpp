@@ -77,30 +77,30 @@ void LogMessageImpl(const std::string& /*file*/, int /*line*/, int level, const 
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostKept = 64;
-constexpr uint64_t kMostKeptBytes = 256U << 20U;
+constexpr size_t kMaxKept = 64;
+constexpr uint64_t kMaxKeptBytes = 256U << 20U;
 /// Limit on the rules that the library keeps; the forms of many schemas share rules (schema_grammar.h).
-constexpr int64_t kMostRuleBytes = 128 << 20;
+constexpr int64_t kMaxRuleBytes = 128 << 20;
 /// Limit on a form's grammar, as text: the library's further work takes time and memory in proportion.
-constexpr size_t kMostGrammarBytes = 1U << 20U;
+constexpr size_t kMaxGrammarBytes = 1U << 20U;
 // Most forms take 0.05 s with a vocabulary of 129,000 tokens, a server's first bounded string 1.3 s. Forms that take
 // longer than a quarter of a second go to the other thread, so that short ones do not wait for them.
-constexpr double kMostQuickSeconds = 0.25;
-constexpr double kMostCompileSeconds = 10;
+constexpr double kMaxQuickSeconds = 0.25;
+constexpr double kMaxCompileSeconds = 10;
 /// By which the program may grow during a compilation. Most forms take less than 10 MB with a vocabulary of 129,000
 /// tokens; allocations of other threads count too, since they cannot be told apart.
-constexpr uint64_t kMostCompileBytes = 128U << 20U;
+constexpr uint64_t kMaxCompileBytes = 128U << 20U;
 /// All answers wait for one answer's mask, which takes 0.1 ms in most forms.
-constexpr double kMostMaskSeconds = 0.5;
+constexpr double kMaxMaskSeconds = 0.5;
 
 /// Limits on a piece of the library's work.
 struct WorkBounds {
   double seconds;
   uint64_t bytes = UINT64_MAX;  // growth of the program; default: no limit
 };
-constexpr WorkBounds kCompiling{.seconds = kMostCompileSeconds, .bytes = kMostCompileBytes};
-constexpr WorkBounds kCompilingQuickly{.seconds = kMostQuickSeconds, .bytes = kMostCompileBytes};
-constexpr WorkBounds kMasking{.seconds = kMostMaskSeconds};
+constexpr WorkBounds kCompiling{.seconds = kMaxCompileSeconds, .bytes = kMaxCompileBytes};
+constexpr WorkBounds kCompilingQuickly{.seconds = kMaxQuickSeconds, .bytes = kMaxCompileBytes};
+constexpr WorkBounds kMasking{.seconds = kMaxMaskSeconds};
 
 /// While it lives, the library's work on this thread ends at these bounds.
 class BoundedWork {
@@ -237,14 +237,14 @@ class GrammarLibrary final : public ConstraintCompiler {
       : vocab_(vocab),
         tokens_(vocabulary(tokenizer, vocab), xgrammar::VocabType::RAW, static_cast<int>(vocab),
                 std::vector<int32_t>(end_tokens.begin(), end_tokens.end())),
-        compiler_(tokens_, /*max_threads=*/1, /*cache_enabled=*/true, kMostRuleBytes),
+        compiler_(tokens_, /*max_threads=*/1, /*cache_enabled=*/true, kMaxRuleBytes),
         slow_([this](const std::stop_token& stop) { work(stop, long_ones_, kCompiling, nullptr); }),
         quick_([this](const std::stop_token& stop) { work(stop, waiting_, kCompilingQuickly, &long_ones_); }) {}
 
   void compile(std::string form, std::string client, Done done, std::stop_token gone) override {
-    if (form.size() > kMostFormBytes) {
+    if (form.size() > kMaxFormBytes) {
       return done(
-          invalid(fmt::format("the form of the answer has {} bytes, more than {}", form.size(), kMostFormBytes)));
+          invalid(fmt::format("the form of the answer has {} bytes, more than {}", form.size(), kMaxFormBytes)));
     }
     WantedForm wanted{
         .form = std::move(form), .client = std::move(client), .done = std::move(done), .gone = std::move(gone)};
@@ -320,9 +320,9 @@ class GrammarLibrary final : public ConstraintCompiler {
       std::visit([](const auto& each) { throw std::runtime_error(each.what()); }, *failure);
     }
     const auto& grammar = std::get<xgrammar::Grammar>(made);
-    if (const size_t bytes = grammar.ToString().size(); bytes > kMostGrammarBytes) {
+    if (const size_t bytes = grammar.ToString().size(); bytes > kMaxGrammarBytes) {
       throw std::runtime_error(
-          fmt::format("it is too large: its grammar has {} bytes, more than {}", bytes, kMostGrammarBytes));
+          fmt::format("it is too large: its grammar has {} bytes, more than {}", bytes, kMaxGrammarBytes));
     }
     xgrammar::CompiledGrammar compiled = compiler_.CompileGrammar(grammar);
     if (!last_warning.empty()) throw std::runtime_error(last_warning);  // it has ignored a part of the form
@@ -334,7 +334,7 @@ class GrammarLibrary final : public ConstraintCompiler {
     size_t count = 0;
     for (auto each = kept_.begin(); each != kept_.end(); ++each) {
       bytes += each->bytes;
-      if (++count == 1 || (count <= kMostKept && bytes <= kMostKeptBytes)) continue;
+      if (++count == 1 || (count <= kMaxKept && bytes <= kMaxKeptBytes)) continue;
       kept_.erase(each, kept_.end());
       return;
     }

@@ -15,7 +15,7 @@ constexpr uint64_t kLongestInterval = 4096;
 constexpr double kTimeWeight = 0.05;  // weight of the newest step in the average of seconds
 // A step counts as at most this many average ones: a pause of the machine is no cost of drafts. A lasting rise still
 // shows, by a tenth per step.
-constexpr double kMostSteps = 3;
+constexpr double kMaxSteps = 3;
 constexpr double kForget = 0.97;           // decay of older drafts in the acceptance: about the last 33 count
 constexpr double kMissWeight = 0.1;        // weight of the newest step in the averages of waiting and misses
 constexpr double kDraftCost = 1.2;         // plain steps per draft: all misses and arithmetic again, and the module
@@ -173,7 +173,7 @@ void DraftPolicy::record(const DraftStep& step) {
     burst_seconds_.push_back(step.seconds);
     arm.seconds = typical(burst_seconds_);
   } else {
-    const double counted = std::min(step.seconds, kMostSteps * arm.seconds);
+    const double counted = std::min(step.seconds, kMaxSteps * arm.seconds);
     arm.seconds = arm.steps == 0 ? step.seconds : arm.seconds + kTimeWeight * (counted - arm.seconds);
   }
   ++arm.steps;

@@ -9,7 +9,7 @@ bool FormQueue::push(WantedForm& wanted) {
   const std::lock_guard lock(mutex_);
   std::erase_if(waiting_, [](const WantedForm& each) { return each.gone.stop_requested(); });
   const auto own = std::ranges::count(waiting_, wanted.client, &WantedForm::client);
-  if (waiting_.size() >= kMost || static_cast<size_t>(own) >= kMostOfClient) return false;
+  if (waiting_.size() >= kMax || static_cast<size_t>(own) >= kMaxOfClient) return false;
   waiting_.push_back(std::move(wanted));
   changed_.notify_one();
   return true;

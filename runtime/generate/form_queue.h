@@ -26,8 +26,8 @@ struct WantedForm {
 
 class FormQueue {
  public:
-  static constexpr size_t kMostOfClient = 32;
-  static constexpr size_t kMost = 256;
+  static constexpr size_t kMaxOfClient = 32;
+  static constexpr size_t kMax = 256;
 
   /// Queues the form if there is room; abandoned forms make room. False: no room, and `wanted` is unchanged.
   [[nodiscard]] bool push(WantedForm& wanted);

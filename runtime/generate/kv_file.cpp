@@ -104,7 +104,7 @@ Result<std::string> read_header_json(const format::ReadFile& file) {
   if (file.size_bytes() < text.size()) return Error{ErrorKind::corrupt, "it is too short to be a saved KV cache"};
   TRY(file.read(0, std::as_writable_bytes(std::span(text))));
   TRY_ASSIGN(const uint64_t length, format::parse_header_length(text, file.size_bytes()));
-  if (length > kMostKvHeaderBytes) return invalid("its header is too long for a saved KV cache");
+  if (length > kMaxKvHeaderBytes) return invalid("its header is too long for a saved KV cache");
   text.resize(length);
   TRY(file.read(8, std::as_writable_bytes(std::span(text))));
   return text;
@@ -141,7 +141,7 @@ Result<KvHeader> parse_kv_header(std::string_view json, uint64_t file_bytes, con
   result.first = static_cast<uint32_t>(*number);
   result.positions = static_cast<uint32_t>(positions);
   result.text_bytes = length_of(header, kTextName);
-  if (result.text_bytes > kMostKvTextBytes) return does_not_fit();
+  if (result.text_bytes > kMaxKvTextBytes) return does_not_fit();
   if (const auto goes_on = metadata.find(kGoesOnKey); goes_on != metadata.end()) {
     if (goes_on->second != "false" || !identity.shape.has_rings()) return does_not_fit();
     result.goes_on = false;

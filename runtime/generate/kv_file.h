@@ -31,9 +31,9 @@ struct KvIdentity {
 };
 
 /// Longer headers are refused; those written here have less than 1 KB.
-inline constexpr uint64_t kMostKvHeaderBytes = 64ULL << 10U;
+inline constexpr uint64_t kMaxKvHeaderBytes = 64ULL << 10U;
 /// Limit on the messages beside the rows.
-inline constexpr uint64_t kMostKvTextBytes = 16ULL << 20U;
+inline constexpr uint64_t kMaxKvTextBytes = 16ULL << 20U;
 
 /// A file's contents besides the block.
 struct KvFileNotes {

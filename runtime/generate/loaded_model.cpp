@@ -34,7 +34,7 @@ uint64_t loaded_bytes(const LoadPlan& plan) {
 }
 
 // Linux allows a process 65,530 mappings (vm.max_map_count); beyond that every allocation fails.
-constexpr uint64_t kMostMappings = 50'000;
+constexpr uint64_t kMaxMappings = 50'000;
 
 // Mappings of all experts if files are mapped: each piece of a file, and the memory up to the next one.
 uint64_t expert_mappings(const format::Checkpoint& checkpoint) {
@@ -109,7 +109,7 @@ Result<void> LoadedModel::assemble(const ModelConfig& config, const LoadOptions&
 // cache.
 bool LoadedModel::is_in_place(const LoadPlan& plan) const {
   const IoChoice& io = access_->io();
-  if (!io.in_place || expert_mappings(checkpoint()) > kMostMappings) return false;
+  if (!io.in_place || expert_mappings(checkpoint()) > kMaxMappings) return false;
   uint64_t experts = 0;
   for (const SlotLayout& layout : plan.needs.layouts)
     experts += layout.experts;

@@ -18,7 +18,7 @@ constexpr std::string_view kBlockSuffix = ".safetensors";
 constexpr char kLockFile[] = "dspack-prefix-cache.lock";
 // One line per block; 16 MiB are 250,000 blocks: 16 million tokens.
 constexpr char kUseFile[] = "dspack-prefix-cache.use";
-constexpr uint64_t kMostUseBytes = 16ULL << 20U;
+constexpr uint64_t kMaxUseBytes = 16ULL << 20U;
 
 std::string block_name(const format::Digest& id) {
   return fmt::format("{}{}{}", kBlockPrefix, to_hex(id), kBlockSuffix);
@@ -138,7 +138,7 @@ Result<void> PrefixFolder::scan() {
 
 // A damaged list only makes eviction choose worse.
 void PrefixFolder::sort_by_use() {
-  const auto text = format::read_text(files_, folder_ / kUseFile, kMostUseBytes);
+  const auto text = format::read_text(files_, folder_ / kUseFile, kMaxUseBytes);
   std::map<format::Digest, size_t> places;
   constexpr size_t kLine = 65;
   for (size_t at = 0; text && at + kLine <= text->size(); at += kLine)
@@ -152,7 +152,7 @@ void PrefixFolder::sort_by_use() {
 
 void PrefixFolder::remember_use(std::span<const format::Digest> ids) {
   std::string text;
-  for (const format::Digest& id : ids.last(std::min<size_t>(ids.size(), kMostUseBytes / 65)))
+  for (const format::Digest& id : ids.last(std::min<size_t>(ids.size(), kMaxUseBytes / 65)))
     text += to_hex(id) + '\n';
   if (const auto done = format::write_sealed(files_, folder_ / kUseFile, text, format::Access::owner); !done)
     log_(done.error());
@@ -188,7 +188,7 @@ bool PrefixFolder::has_room(const KvExtent& extent) {
 void PrefixFolder::write(const format::Digest& id, const format::Digest& parent, std::shared_ptr<const KvBlock> block) {
   bytes_ += kv_file_bytes(identity_, block->extent());
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return unwritten_bytes_ <= kMostUnwrittenBytes; });
+  changed_.wait(lock, [this] { return unwritten_bytes_ <= kMaxUnwrittenBytes; });
   unwritten_bytes_ += block->rows.size();
   jobs_.push_back({.id = id, .parent = parent, .block = std::move(block)});
   changed_.notify_all();

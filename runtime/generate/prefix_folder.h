@@ -44,7 +44,7 @@ class PrefixFolder {
 
   /// Whether there is room for a file of such a block. Removes files of other models to make room, oldest first.
   [[nodiscard]] bool has_room(const KvExtent& extent);
-  /// Queues the block. Blocks while more than kMostUnwrittenBytes are queued.
+  /// Queues the block. Blocks while more than kMaxUnwrittenBytes are queued.
   void write(const format::Digest& id, const format::Digest& parent, std::shared_ptr<const KvBlock> block);
   void remove(const format::Digest& id, const KvExtent& extent);
   [[nodiscard]] Result<std::shared_ptr<const KvBlock>> read(const format::Digest& id);
@@ -55,7 +55,7 @@ class PrefixFolder {
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
   /// Queued blocks stay in memory: V3's block of 64 positions has 9 MB.
-  static constexpr uint64_t kMostUnwrittenBytes = 512ULL << 20U;
+  static constexpr uint64_t kMaxUnwrittenBytes = 512ULL << 20U;
 
  private:
   struct Job {

@@ -131,7 +131,7 @@ Result<Sampler::Adjusted> Sampler::adjust(std::span<const float> logits, std::sp
   TRY(find_best(logits));
   TRY_ASSIGN(std::vector<double> changed, adjusted(logits, context));
   TRY_ASSIGN(const uint32_t best, find_best(std::span<const double>(changed)));
-  if (options_.temperature > 0 && logits.size() > kernels::kMostSampled) {
+  if (options_.temperature > 0 && logits.size() > kernels::kMaxSampled) {
     return Error{ErrorKind::invalid, fmt::format("{} logits are too many to draw from", logits.size())};
   }
   return Adjusted{.logits = std::move(changed), .best = best};

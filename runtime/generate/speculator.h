@@ -42,7 +42,7 @@ struct SpeculationStats {
 class Speculator {
  public:
   /// Most drafts per step if their number is chosen by measurement.
-  static constexpr uint32_t kMostAutomatic = 4;
+  static constexpr uint32_t kMaxAutomatic = 4;
 
   /// Precondition: the engine has a module.
   Speculator(const Engine& engine, const SpeculationOptions& options);

@@ -12,10 +12,10 @@ Result<std::unique_ptr<TokenPicker>> TokenPicker::make(const Model& model, Scrat
   std::unique_ptr<TokenPicker> picker(new TokenPicker(model, scratch));
   if (model.device().is_host()) return picker;
   ScratchPlan plan;
-  const uint64_t choices = plan.add(kMostRecordedRows);
+  const uint64_t choices = plan.add(kMaxRecordedRows);
   const uint64_t draw = plan.add(sizeof(TokenDraw) / sizeof(float));
   TRY_ASSIGN(picker->memory_, model.device().allocate(plan.size_bytes()));
-  TRY_ASSIGN(picker->chosen_, model.device().allocate_host(kMostRecordedRows * sizeof(uint32_t)));
+  TRY_ASSIGN(picker->chosen_, model.device().allocate_host(kMaxRecordedRows * sizeof(uint32_t)));
   picker->choices_ = {.buffer = picker->memory_.get(), .offset_bytes = choices};
   picker->draw_place_ = {.buffer = picker->memory_.get(), .offset_bytes = draw};
   return picker;
@@ -29,11 +29,11 @@ std::optional<TokenDraw> TokenPicker::draw_of(const Sampler& sampler, std::span<
 }
 
 bool TokenPicker::can_draw() const {
-  return model_.config().vocab <= kernels::kMostSampled;
+  return model_.config().vocab <= kernels::kMaxSampled;
 }
 
 PassEnd* TokenPicker::end_of_pass(uint32_t rows, const std::optional<TokenDraw>& draw) {
-  if (memory_ == nullptr || rows > kMostRecordedRows) return nullptr;
+  if (memory_ == nullptr || rows > kMaxRecordedRows) return nullptr;
   ending_ = {.choice = Choice::highest, .rows = rows, .draw = std::nullopt};
   if (draw && rows == 1 && can_draw()) ending_ = {.choice = Choice::drawn, .rows = rows, .draw = draw};
   return this;
@@ -50,7 +50,7 @@ void TokenPicker::enqueue(const kernels::Rows& final) {
   score(final, model_.head(), ending_.choice);
 }
 
-// At most kMostRecordedRows rows.
+// At most kMaxRecordedRows rows.
 void TokenPicker::score(const kernels::Rows& final, const Linear& head, Choice choice) {
   model_.score(final, head, scratch_);
   const kernels::Rows logits = model_.score_rows(scratch_, final.rows);
@@ -68,7 +68,7 @@ void TokenPicker::upload(const TokenDraw& draw) {
 }
 
 std::span<const uint32_t> TokenPicker::chosen() const {
-  return {reinterpret_cast<const uint32_t*>(kernels::host_bytes(*chosen_).data()), kMostRecordedRows};
+  return {reinterpret_cast<const uint32_t*>(kernels::host_bytes(*chosen_).data()), kMaxRecordedRows};
 }
 
 void TokenPicker::download_choices(uint32_t rows) {
@@ -95,7 +95,7 @@ std::optional<std::vector<uint32_t>> TokenPicker::likeliest(const kernels::Rows&
 }
 
 std::optional<std::vector<uint32_t>> TokenPicker::likeliest(const kernels::Rows& final, const Linear& head) {
-  if (memory_ == nullptr || final.rows > kMostRecordedRows) return std::nullopt;
+  if (memory_ == nullptr || final.rows > kMaxRecordedRows) return std::nullopt;
   std::optional<uint32_t> first = &head == &model_.head() ? scored_at(final) : std::nullopt;
   if (!first || draw_) {
     scored_rows_ = 0;  // their place is taken
@@ -131,7 +131,7 @@ void TokenPicker::logits(const kernels::Rows& final, std::span<float> into, Trac
   const std::optional<uint32_t> scored = scored_at(final);
   if (!scored) return model_.logits(final, model_.head(), scratch_, into, trace);
   DSPACK_CHECK(into.size() == size_t{final.rows} * model_.config().vocab, "no place for the logits");
-  const kernels::Rows logits = model_.score_rows(scratch_, kMostRecordedRows);
+  const kernels::Rows logits = model_.score_rows(scratch_, kMaxRecordedRows);
   queue_.download(std::as_writable_bytes(into), rows_of(logits, *scored, final.rows).data);
   queue_.synchronize();
 }

@@ -45,7 +45,7 @@ class TokenPicker final : private PassEnd {
   void logits(const kernels::Rows& final, std::span<float> into, Trace* trace = nullptr);
   /// The tokens with the highest logits, the lowest index among equals, if the device can determine them for less than
   /// the logits cost. Nullopt: use the logits, since they are in host memory, not all finite, or of more than
-  /// kMostRecordedRows rows.
+  /// kMaxRecordedRows rows.
   [[nodiscard]] std::optional<std::vector<uint32_t>> likeliest(const kernels::Rows& final);
   /// The same with another head than the model's.
   [[nodiscard]] std::optional<std::vector<uint32_t>> likeliest(const kernels::Rows& final, const Linear& head);
@@ -80,7 +80,7 @@ class TokenPicker final : private PassEnd {
   Scratch& scratch_;
   kernels::Queue& queue_;
   std::unique_ptr<kernels::Buffer> memory_;  // device memory of the places below; null if the host computes
-  kernels::Slice choices_;                   // u32 [kMostRecordedRows]
+  kernels::Slice choices_;                   // u32 [kMaxRecordedRows]
   kernels::Slice draw_place_;                // TokenDraw
   std::unique_ptr<kernels::Buffer> chosen_;  // host memory: the last downloaded choices_
   struct Ending {

@@ -11,7 +11,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostRemembered = 1024;  // clients with nothing in the queue
+constexpr size_t kMaxRemembered = 1024;  // clients with nothing in the queue
 
 }  // namespace
 
@@ -46,16 +46,16 @@ std::vector<Generation> WaitingQueue::take_if(Is is) {
 
 Result<std::vector<Generation>> WaitingQueue::add(std::vector<Generation> request) {
   if (request.empty()) return std::vector<Generation>();
-  if (request.size() > kMostWaiting) {
+  if (request.size() > kMaxWaiting) {
     return Error{ErrorKind::invalid,
-                 fmt::format("a request for {} answers, of {} at most", request.size(), kMostWaiting)};
+                 fmt::format("a request for {} answers, of {} at most", request.size(), kMaxWaiting)};
   }
   const std::string client = request.front().client;
   std::vector<Request> left = requests();
   const size_t before = left.size();
   size_t generations = waiting_.size() + request.size();
   std::set<uint64_t> give_way;
-  while (left.size() >= most_requests_ || generations > kMostWaiting) {
+  while (left.size() >= most_requests_ || generations > kMaxWaiting) {
     // Amount per client of what exceeds its limit: requests, or generations; for this client with the new request.
     const bool are_requests = left.size() >= most_requests_;
     std::map<std::string_view, uint64_t> held;
@@ -65,7 +65,7 @@ Result<std::vector<Generation>> WaitingQueue::add(std::vector<Generation> reques
     const auto fullest = std::ranges::max_element(held, {}, [](const auto& each) { return each.second; });
     if (fullest->second <= held[client]) {
       return Error{ErrorKind::budget, fmt::format("{} requests are waiting already, for {} answers; {} may, for {}",
-                                                  before, waiting_.size(), most_requests_, kMostWaiting)};
+                                                  before, waiting_.size(), most_requests_, kMaxWaiting)};
     }
     const auto latest =
         std::find_if(left.rbegin(), left.rend(), [&](const Request& each) { return *each.client == fullest->first; });
@@ -99,7 +99,7 @@ std::optional<Generation> WaitingQueue::take(const std::function<uint32_t(const 
   last_turns_[next->client] = ++turns_;
   std::optional<Generation> taken = std::move(*next);
   waiting_.erase(next);
-  if (last_turns_.size() > waiting_.size() + kMostRemembered) {
+  if (last_turns_.size() > waiting_.size() + kMaxRemembered) {
     std::erase_if(last_turns_, [this](const auto& turn) {
       return std::ranges::none_of(waiting_, [&](const Generation& each) { return each.client == turn.first; });
     });

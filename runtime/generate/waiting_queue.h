@@ -20,7 +20,7 @@
 namespace dspack::runtime {
 
 /// Most waiting generations of all requests: each keeps its prompt, its sampler and its client's options.
-inline constexpr uint32_t kMostWaiting = 2048;
+inline constexpr uint32_t kMaxWaiting = 2048;
 
 class WaitingQueue {
  public:

@@ -92,7 +92,7 @@ class AttentionBlock {
     ChoiceUse use = ChoiceUse::as_needed;
   };
   /// Stores the rows in their sequences' caches, and attends: residual += output, which a trace first finds in y. If
-  /// residual has no rows: y = output. Both [rows, hidden]. At a live position: at most kMostRecordedRows rows.
+  /// residual has no rows: y = output. Both [rows, hidden]. At a live position: at most kMaxRecordedRows rows.
   virtual void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
                    const TraceScope& trace = {}) const = 0;
 

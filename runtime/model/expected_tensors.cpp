@@ -15,7 +15,7 @@ namespace dspack::runtime {
 namespace {
 
 /// Far above any release; more would only cost time and memory.
-constexpr uint64_t kMostTensors = 600'000;
+constexpr uint64_t kMaxTensors = 600'000;
 
 /// Modules that a quantised release keeps in BF16.
 class Unquantised {
@@ -279,8 +279,8 @@ Result<format::Checkpoint> expected_tensors(const ModelConfig& config) {
                  "config.json: \"quantization_config\" does not tell how large the weights are; name a place that has "
                  "them, whose headers do"};
   }
-  constexpr uint64_t kMostOfAnExpert = 6;
-  if (uint64_t{config.layers} * (uint64_t{config.experts} + 4) > kMostTensors / kMostOfAnExpert) {
+  constexpr uint64_t kMaxOfAnExpert = 6;
+  if (uint64_t{config.layers} * (uint64_t{config.experts} + 4) > kMaxTensors / kMaxOfAnExpert) {
     return Error{ErrorKind::invalid, fmt::format("config.json: {} layers of {} experts are more than any model has",
                                                  config.layers, config.experts)};
   }

@@ -216,7 +216,7 @@ MlaAttention::NewRows MlaAttention::new_rows(const Input& input) const {
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t) {
     const CacheRows cache = part.cache->rows(input.layer, kLatents);
     DSPACK_CHECK(cache.dtype == options_.cache_dtype, "a cache of another type");
-    DSPACK_CHECK(part.position.live.empty() || part.rows <= kMostRecordedRows, "too many rows at a live position");
+    DSPACK_CHECK(part.position.live.empty() || part.rows <= kMaxRecordedRows, "too many rows at a live position");
     if (cache.dtype != Dtype::f32 || part.rows != input.x.rows || !part.position.live.empty()) return;
     made.is_in_cache = true;
     made.rows.data = cache.at(part.position.first);

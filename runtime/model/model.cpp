@@ -14,7 +14,7 @@ namespace {
 
 // Rows of logits that are computed at once; V3: 16 rows are 8 MB.
 constexpr uint32_t kLogitRows = 16;
-static_assert(kLogitRows >= kMostRecordedRows);
+static_assert(kLogitRows >= kMaxRecordedRows);
 // Positions of the rotary table that are computed at once, so that a long context needs no second copy of the table.
 constexpr uint32_t kTableRows = 4096;
 
@@ -51,7 +51,7 @@ Error interrupted() {
 }
 
 // Drafting never reads more rows than this: a further layer with more catches up on a prompt.
-constexpr uint32_t kMostDecodeRows = 16;
+constexpr uint32_t kMaxDecodeRows = 16;
 
 }  // namespace
 
@@ -228,7 +228,7 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
     runner_.residual().begin(queue_, stream);
   }
   if (stop.stop_requested()) return interrupted();  // a recorded step does not check
-  DSPACK_CHECK(options.end == nullptr || rows <= kMostRecordedRows, "too many rows for what ends the pass");
+  DSPACK_CHECK(options.end == nullptr || rows <= kMaxRecordedRows, "too many rows for what ends the pass");
   if (options.end != nullptr) options.end->prepare();
   const auto operations = [&](const PassPosition& first) -> Result<void> {
     scratch.parts_.front().position = first;
@@ -367,7 +367,7 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
   const KvCache& cache = layer.cache;
   ++scratch.generation_;
   DSPACK_CHECK(hidden.rows <= options_.max_rows && hidden.rows <= cache.capacity() - cache.length(), "no room");
-  const bool is_long = hidden.rows > kMostDecodeRows;
+  const bool is_long = hidden.rows > kMaxDecodeRows;
   executor_.begin_pass(
       {.phase = is_long ? Phase::prefill : Phase::decode, .rows = hidden.rows, .draft_rows = hidden.rows});
   const auto run = [&](const PassPosition& position) {
@@ -387,7 +387,7 @@ Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::
 }
 
 void Model::score(const kernels::Rows& final, const Linear& head, const Scratch& scratch) const {
-  DSPACK_CHECK(final.rows <= kMostRecordedRows, "more rows than are scored at once");
+  DSPACK_CHECK(final.rows <= kMaxRecordedRows, "more rows than are scored at once");
   const StageScope stage(scratch.stages(), Stage::head);
   head.apply(queue_, final, score_rows(scratch, final.rows));
 }

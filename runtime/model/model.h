@@ -97,7 +97,7 @@ struct PassOptions {
   /// Receives the modules of the pass. Layers are named by their place in the pass, as in a checkpoint in which
   /// repeated layers are physically copied.
   Trace* trace = nullptr;
-  PassEnd* end = nullptr;  // only in passes of at most kMostRecordedRows rows
+  PassEnd* end = nullptr;  // only in passes of at most kMaxRecordedRows rows
 };
 
 /// load(), then make_scratch() once and make_sequence() per conversation; then any number of passes: forward() appends
@@ -140,7 +140,7 @@ class Model {
   /// Logits of final hidden states: FP32 [rows, vocab] into host memory. Waits for the queue.
   void logits(const kernels::Rows& final, const Linear& head, Scratch& scratch, std::span<float> into,
               Trace* trace = nullptr) const;
-  /// Enqueues the logits of at most kMostRecordedRows final states, into score_rows.
+  /// Enqueues the logits of at most kMaxRecordedRows final states, into score_rows.
   void score(const kernels::Rows& final, const Linear& head, const Scratch& scratch) const;
   [[nodiscard]] kernels::Rows score_rows(const Scratch& scratch, uint32_t rows) const;
   /// Place of a pass's final states: [rows, hidden].

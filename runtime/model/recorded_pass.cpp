@@ -7,7 +7,7 @@
 namespace dspack::runtime {
 
 Result<void> RecordedPass::run(const Pass& pass, const Operations& operations) {
-  if (pass.rows == 0 || pass.rows > kMostRecordedRows || !records_) return operations({.first = pass.first});
+  if (pass.rows == 0 || pass.rows > kMaxRecordedRows || !records_) return operations({.first = pass.first});
   Recording& recording = recordings_[{pass.rows, pass.end}];
   if (!recording.has_run) {
     recording.has_run = true;

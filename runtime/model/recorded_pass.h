@@ -17,7 +17,7 @@
 namespace dspack::runtime {
 
 /// Most rows of a pass that is recorded: a token and its drafts.
-inline constexpr uint32_t kMostRecordedRows = 8;
+inline constexpr uint32_t kMaxRecordedRows = 8;
 
 /// Position of a pass's first row in the cache: `first`, plus the value of `live` when the pass runs.
 struct PassPosition {
@@ -38,7 +38,7 @@ class RecordedPass {
   };
   using Operations = std::function<Result<void>(const PassPosition& position)>;
   /// Enqueues a pass, by calling `operations` or by running its recording. The caller synchronises before the next
-  /// call. Precondition for passes of at most kMostRecordedRows: the operations transfer nothing to or from the host,
+  /// call. Precondition for passes of at most kMaxRecordedRows: the operations transfer nothing to or from the host,
   /// do not synchronise, and apart from the position are the same in every call with equal `rows` and `end`.
   [[nodiscard]] Result<void> run(const Pass& pass, const Operations& operations);
 

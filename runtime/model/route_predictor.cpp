@@ -10,7 +10,7 @@ namespace dspack::runtime {
 namespace {
 
 // More rows would predict more experts than can be read in time.
-constexpr uint32_t kMostRows = 4;
+constexpr uint32_t kMaxRows = 4;
 
 // The last of the top k are the least certain; published prefetchers read 4 to 6 of 8.
 uint32_t sure_ones(uint32_t top_k) {
@@ -35,20 +35,20 @@ std::vector<ExpertId> likely_ones(std::span<const uint32_t> ids, uint32_t top_k)
 RoutePredictor::RoutePredictor(const ModelConfig& config, const Residual& residual, ScratchPlan& plan)
     : config_(config),
       router_(config),
-      stream_at_(plan.add(uint64_t{kMostRows} * Residual::width(config))),
-      mix_at_(plan.add(residual.mix_values(kMostRows))),
-      hidden_at_(plan.add(uint64_t{kMostRows} * config.hidden)),
-      logits_at_(plan.add(uint64_t{kMostRows} * config.experts)),
-      ids_at_(plan.add(uint64_t{kMostRows} * config.top_k)),
-      weights_at_(plan.add(uint64_t{kMostRows} * config.top_k)) {}
+      stream_at_(plan.add(uint64_t{kMaxRows} * Residual::width(config))),
+      mix_at_(plan.add(residual.mix_values(kMaxRows))),
+      hidden_at_(plan.add(uint64_t{kMaxRows} * config.hidden)),
+      logits_at_(plan.add(uint64_t{kMaxRows} * config.experts)),
+      ids_at_(plan.add(uint64_t{kMaxRows} * config.top_k)),
+      weights_at_(plan.add(uint64_t{kMaxRows} * config.top_k)) {}
 
 uint64_t RoutePredictor::forecast_bytes() const {
-  return uint64_t{kMostRows} * config_.top_k * sizeof(uint32_t);
+  return uint64_t{kMaxRows} * config_.top_k * sizeof(uint32_t);
 }
 
 ExpertForecast RoutePredictor::predict(kernels::Queue& queue, const Memory& memory, const Residual& residual,
                                        const Known& known, const LayerWeights& next) const {
-  const uint32_t rows = std::min(known.stream.rows, kMostRows);
+  const uint32_t rows = std::min(known.stream.rows, kMaxRows);
   const auto place = [&](uint64_t offset) { return kernels::Slice{.buffer = &memory.scratch, .offset_bytes = offset}; };
   const kernels::Rows hidden{.data = place(hidden_at_), .rows = rows, .cols = config_.hidden, .stride = config_.hidden};
   const uint32_t width = Residual::width(config_);

@@ -15,7 +15,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostNameBytes = 64;  // per function; OpenAI's limit
+constexpr size_t kMaxNameBytes = 64;  // per function; OpenAI's limit
 
 OrderedJson any_object() {
   return {{"type", "object"}, {"additionalProperties", true}};
@@ -23,7 +23,7 @@ OrderedJson any_object() {
 
 /// Whether a name can stand in a call without ending it.
 bool is_plain(const std::string& name) {
-  return !name.empty() && name.size() <= kMostNameBytes && std::ranges::all_of(name, [](unsigned char c) {
+  return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
   });
 }
@@ -100,7 +100,7 @@ Result<void> choose(Choice choice, const std::string& name, bool is_parallel, Or
     if (choice == Choice::named && tool.name != name) continue;
     if (!is_plain(tool.name)) {
       return invalid(fmt::format("the tool's name {} is not of letters, digits, \"_\", \"-\" and \".\", up to {}",
-                                 quote(tool.name), kMostNameBytes));
+                                 quote(tool.name), kMaxNameBytes));
     }
     form.tools.push_back(is_forced || each.is_strict ? held_tool(each, remarks)
                                                      : CallableTool{.name = tool.name, .parameters = any_object()});

@@ -11,8 +11,8 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint64_t kMostLogprobs = 20;  // OpenAI's limit
-constexpr uint64_t kMostChoices = 128;  // OpenAI's limit
+constexpr uint64_t kMaxLogprobs = 20;  // OpenAI's limit
+constexpr uint64_t kMaxChoices = 128;  // OpenAI's limit
 
 /// Reads the four forms of "prompt": a text, texts, token ids, lists of token ids.
 Result<std::vector<TextPrompt>> read_prompts(const OrderedJson* field) {
@@ -33,9 +33,9 @@ Result<std::vector<TextPrompt>> read_prompts(const OrderedJson* field) {
     TRY_ASSIGN(prompts.emplace_back(), read_ids(*field));
     return prompts;
   }
-  if (field->size() > kMostAnswers) {
+  if (field->size() > kMaxAnswers) {
     return invalid(fmt::format("\"prompt\" has {} prompts, of {} at most; send the others in requests of their own",
-                               field->size(), kMostAnswers));
+                               field->size(), kMaxAnswers));
   }
   for (const OrderedJson& each : *field) {
     if (each.type() != field->front().type()) return wrong;
@@ -59,7 +59,7 @@ Result<AnswerRequest> read_openai(const OrderedJson& root, RequestApi api, const
   TRY(read_format(fields.find("response_format"), "response_format", request.form));
   TRY(read_schemas(fields, request.form));
   for (const char* name : {"n_cmpl", "n"}) {  // llama-server's name and OpenAI's
-    TRY_ASSIGN(const auto choices, fields.whole(name, 1, kMostChoices));
+    TRY_ASSIGN(const auto choices, fields.whole(name, 1, kMaxChoices));
     if (choices) request.choices = static_cast<uint32_t>(*choices);
   }
   // An evaluator may request only the prompt's likelihoods: no answer tokens.
@@ -140,7 +140,7 @@ Result<AnswerRequest> parse_chat_request(std::string_view body, const SamplerOpt
   TRY(read_ending(fields, conversation));
   leave_out_tools(conversation.tools, request.remarks);
   TRY_ASSIGN(const auto logprobs, fields.flag("logprobs"));
-  TRY_ASSIGN(const auto likeliest, fields.whole("top_logprobs", 0, kMostLogprobs));
+  TRY_ASSIGN(const auto likeliest, fields.whole("top_logprobs", 0, kMaxLogprobs));
   if (logprobs.value_or(false)) request.top_logprobs = static_cast<uint32_t>(likeliest.value_or(0));
   if (likeliest.value_or(0) > 0 && !logprobs.value_or(false))
     return invalid("\"top_logprobs\" needs \"logprobs\": true");
@@ -154,15 +154,15 @@ Result<AnswerRequest> parse_completion_request(std::string_view body, const Samp
   const JsonFields fields(root);
   TRY_ASSIGN(AnswerRequest request, read_openai(root, kCompletions, defaults));
   if (!request.max_tokens) request.max_tokens = std::max(16U, request.min_tokens);  // the API's default
-  TRY_ASSIGN(const auto logprobs, fields.whole("logprobs", 0, kMostLogprobs));
+  TRY_ASSIGN(const auto logprobs, fields.whole("logprobs", 0, kMaxLogprobs));
   if (logprobs) request.top_logprobs = static_cast<uint32_t>(*logprobs);
   TRY_ASSIGN(const auto echoes, fields.flag("echo"));
   request.echoes = echoes.value_or(false);
   TRY_ASSIGN(request.prompt, read_prompts(fields.find("prompt")));
   const uint64_t answers = uint64_t{request.prompts()} * request.choices;
-  if (answers > kMostAnswers) {
+  if (answers > kMaxAnswers) {
     return invalid(
-        fmt::format("\"n\" answers to each prompt of \"prompt\" are {}, of {} at most", answers, kMostAnswers));
+        fmt::format("\"n\" answers to each prompt of \"prompt\" are {}, of {} at most", answers, kMaxAnswers));
   }
   return request;
 }

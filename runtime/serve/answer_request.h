@@ -22,7 +22,7 @@ namespace dspack::runtime {
 using TextPrompt = std::variant<std::string, std::vector<uint32_t>>;
 
 /// Limit of answers per request: an evaluator's batch has one for each of its prompts.
-inline constexpr uint64_t kMostAnswers = 1024;
+inline constexpr uint64_t kMaxAnswers = 1024;
 
 struct AnswerRequest {
   /// The prompt: a conversation, or independent texts.

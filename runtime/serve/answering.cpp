@@ -136,7 +136,7 @@ void Answering::refuse(const Error& error) {
 
 void Answering::ping(Clock::time_point now, uint32_t layer, uint32_t layers) {
   const std::lock_guard lock(mutex_);
-  if (has_ended_ || now - told_ < kMostSilence) return;
+  if (has_ended_ || now - told_ < kMaxSilence) return;
   told_ = now;
   writer_->waiting({.read = read_,
                     .tokens = counts_.prompt_tokens,

@@ -76,10 +76,10 @@ class Answering final : public GenerationListener {
   /// Fails the answer before generation: it gets no place.
   void refuse(const Error& error);
   using Clock = std::chrono::steady_clock;
-  /// Sends progress if the client has received nothing for kMostSilence at `now`: the prompt is being read, or text is
+  /// Sends progress if the client has received nothing for kMaxSilence at `now`: the prompt is being read, or text is
   /// held back. `layer` of `layers`: progress of the current pass; 0: unknown.
   void ping(Clock::time_point now, uint32_t layer, uint32_t layers);
-  static constexpr std::chrono::seconds kMostSilence{4};  // plus at most a second until the next ping
+  static constexpr std::chrono::seconds kMaxSilence{4};  // plus at most a second until the next ping
 
  private:
   void deliver(std::string_view text, bool is_end);

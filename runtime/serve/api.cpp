@@ -62,7 +62,7 @@ constexpr uint64_t kAnswerBytes = 16U << 10U;
 // /health reports a failed pass for this long, unless a pass succeeds: clients that send requests only to healthy
 // servers retry after it.
 constexpr std::chrono::seconds kUnhealthyTime{60};
-constexpr size_t kMostSaid = 256;  // remarks logged during a server's life
+constexpr size_t kMaxSaid = 256;  // remarks logged during a server's life
 constexpr std::string_view kModelPath = "/v1/models/";
 
 bool is_health(std::string_view path) {
@@ -325,7 +325,7 @@ void Api::say(const std::vector<std::string>& remarks) {
   for (const std::string& line : remarks) {
     {
       const std::lock_guard lock(mutex_);
-      if (said_.size() >= kMostSaid || !said_.insert(line).second) continue;
+      if (said_.size() >= kMaxSaid || !said_.insert(line).second) continue;
     }
     log_({ErrorKind::unsupported, line});
   }

@@ -83,7 +83,7 @@ class Api {
   void route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   void get(const HttpRequest& request, HttpReply& reply);
   void send_health(HttpReply& reply) const;
-  /// Logs each distinct line once, up to kMostSaid lines.
+  /// Logs each distinct line once, up to kMaxSaid lines.
   void say(const std::vector<std::string>& remarks);
   void answer(AnswerRequest request, const Call& call);
   [[nodiscard]] Result<Answers> make_answers(AnswerRequest request, std::span<const Prompt> prompts, const Call& call);

@@ -13,7 +13,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostRemarks = 8;  // per request
+constexpr size_t kMaxRemarks = 8;  // per request
 
 // Sets of APIs: OpenAI's older ones, all of OpenAI's, all.
 constexpr uint8_t kOlder = kChat | kCompletions;
@@ -440,7 +440,7 @@ std::string_view to_string(RequestField::Treatment treatment) {
 }
 
 void remark(std::vector<std::string>& remarks, std::string line) {
-  if (remarks.size() < kMostRemarks) remarks.push_back(std::move(line));
+  if (remarks.size() < kMaxRemarks) remarks.push_back(std::move(line));
 }
 
 Result<void> check_fields(const OrderedJson& request, RequestApi api, std::vector<std::string>& remarks) {

@@ -13,7 +13,7 @@ namespace {
 // Frequent enough for a map that follows the layers of a pass; a few kB a second per watcher.
 constexpr std::chrono::milliseconds kInterval{300};
 constexpr std::chrono::milliseconds kPatience{20};  // how long `run` waits for `look`: a pass may take longer
-constexpr size_t kMostWatchers = 8;
+constexpr size_t kMaxWatchers = 8;
 
 std::string event(std::string_view name, const format::Json& data) {
   return fmt::format("event: {}\ndata: {}\n\n", name, data.dump());
@@ -95,7 +95,7 @@ Result<void> MachineWatch::watch(std::shared_ptr<HttpReply> reply) {
   const std::lock_guard lock(mutex_);
   if (has_ended_) return Error{ErrorKind::conflict, "the server is going down"};
   std::erase_if(watchers_, [](const Watcher& each) { return each.reply->gone().stop_requested(); });
-  if (watchers_.size() >= kMostWatchers) {
+  if (watchers_.size() >= kMaxWatchers) {
     return Error{ErrorKind::budget, fmt::format("{} look on already", watchers_.size())};
   }
   reply->begin_stream("text/event-stream");

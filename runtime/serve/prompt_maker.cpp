@@ -11,9 +11,9 @@ namespace dspack::runtime {
 namespace {
 
 // Limit per request: each answer keeps its prompt, 16 MB in all.
-constexpr uint64_t kMostPromptTokens = 1U << 22U;
+constexpr uint64_t kMaxPromptTokens = 1U << 22U;
 // Limit for likelihoods of prompt tokens: about 100 bytes each, kept until the last answer has ended.
-constexpr uint64_t kMostLikelihoods = 1U << 21U;
+constexpr uint64_t kMaxLikelihoods = 1U << 21U;
 constexpr uint64_t kLikelihoodBytes = 100;
 // Too long a prompt is counted this far beyond the context, for the message.
 constexpr uint64_t kCountedBeyond = 65'536;
@@ -151,9 +151,9 @@ Result<std::vector<Prompt>> PromptMaker::prompts_of(const AnswerRequest& request
                     "in a request",
                     count, of, most));
   };
-  if (tokens > kMostPromptTokens) return refuse(tokens, "tokens", kMostPromptTokens);
+  if (tokens > kMaxPromptTokens) return refuse(tokens, "tokens", kMaxPromptTokens);
   const uint64_t likelihoods = request.scores_prompt() ? tokens * (1 + *request.top_logprobs) : 0;
-  if (likelihoods > kMostLikelihoods) return refuse(likelihoods, "logprobs", kMostLikelihoods);
+  if (likelihoods > kMaxLikelihoods) return refuse(likelihoods, "logprobs", kMaxLikelihoods);
   TRY(asker.memory.need(asker.memory.bytes() + likelihoods * kLikelihoodBytes));
   return prompts;
 }

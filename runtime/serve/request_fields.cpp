@@ -12,16 +12,16 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostStops = 16;  // OpenAI allows 4; clients of llama.cpp send more
-constexpr size_t kMostStopBytes = 4096;
-constexpr size_t kMostBiases = 1024;  // as kMostStops: clients of llama.cpp send more than OpenAI allows
-constexpr size_t kMostStopTokens = 128;
+constexpr size_t kMaxStops = 16;  // OpenAI allows 4; clients of llama.cpp send more
+constexpr size_t kMaxStopBytes = 4096;
+constexpr size_t kMaxBiases = 1024;  // as kMaxStops: clients of llama.cpp send more than OpenAI allows
+constexpr size_t kMaxStopTokens = 128;
 
 Result<void> read_bias(const JsonFields& fields, SamplerOptions& sampling) {
   const OrderedJson* bias = fields.find("logit_bias");
   if (bias == nullptr) return {};
-  if (!bias->is_object() || bias->size() > kMostBiases) {
-    return invalid(fmt::format("\"logit_bias\" is not an object of at most {} token ids", kMostBiases));
+  if (!bias->is_object() || bias->size() > kMaxBiases) {
+    return invalid(fmt::format("\"logit_bias\" is not an object of at most {} token ids", kMaxBiases));
   }
   for (const auto& [key, value] : bias->items()) {
     uint32_t token = 0;
@@ -52,14 +52,14 @@ Result<std::optional<uint64_t>> read_seed(const JsonFields& fields) {
 
 /// Reads which tokens end the answer, and how early they may.
 Result<void> read_ends(const JsonFields& fields, AnswerRequest& request) {
-  TRY_ASSIGN(const auto least, fields.whole("min_tokens", 0, kMostTokens));
+  TRY_ASSIGN(const auto least, fields.whole("min_tokens", 0, kMaxTokens));
   TRY_ASSIGN(const auto ignores, fields.flag("ignore_eos"));
   request.min_tokens = static_cast<uint32_t>(least.value_or(0));
   request.ignores_end_tokens = ignores.value_or(false);
   const OrderedJson* tokens = fields.find("stop_token_ids");
   if (tokens == nullptr) return {};
-  if (!tokens->is_array() || tokens->size() > kMostStopTokens) {
-    return invalid(fmt::format("\"stop_token_ids\" is not a list of at most {} token ids", kMostStopTokens));
+  if (!tokens->is_array() || tokens->size() > kMaxStopTokens) {
+    return invalid(fmt::format("\"stop_token_ids\" is not a list of at most {} token ids", kMaxStopTokens));
   }
   for (const OrderedJson& id : *tokens) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX) {
@@ -85,12 +85,12 @@ Result<std::vector<std::string>> read_stops(const OrderedJson* field, const char
   std::vector<std::string> stops;
   if (field == nullptr) return stops;
   const OrderedJson list = field->is_string() ? OrderedJson::array({*field}) : *field;
-  if (!list.is_array() || list.size() > kMostStops) {
-    return invalid(fmt::format("\"{}\" is not a string or a list of at most {}", name, kMostStops));
+  if (!list.is_array() || list.size() > kMaxStops) {
+    return invalid(fmt::format("\"{}\" is not a string or a list of at most {}", name, kMaxStops));
   }
   for (const OrderedJson& each : list) {
-    if (!each.is_string() || each.get_ref<const std::string&>().size() > kMostStopBytes) {
-      return invalid(fmt::format("\"{}\" holds something else than strings of at most {} bytes", name, kMostStopBytes));
+    if (!each.is_string() || each.get_ref<const std::string&>().size() > kMaxStopBytes) {
+      return invalid(fmt::format("\"{}\" holds something else than strings of at most {} bytes", name, kMaxStopBytes));
     }
     if (!each.get_ref<const std::string&>().empty()) stops.push_back(each.get<std::string>());
   }
@@ -101,7 +101,7 @@ Result<void> read_sampling(const JsonFields& fields, AnswerRequest& request) {
   TRY_ASSIGN(const auto temperature, fields.number("temperature", 0, 100));
   TRY_ASSIGN(const auto top_p, fields.number("top_p", 0, 1));
   TRY_ASSIGN(const auto min_p, fields.number("min_p", 0, 1));
-  TRY_ASSIGN(const auto top_k, fields.limit("top_k", 0, kMostTokens));
+  TRY_ASSIGN(const auto top_k, fields.limit("top_k", 0, kMaxTokens));
   TRY_ASSIGN(auto penalty, fields.number("repetition_penalty", 0.01, 100));
   if (!penalty) {
     TRY_ASSIGN(penalty, fields.number("repeat_penalty", 0.01, 100));  // llama-server's name
@@ -129,7 +129,7 @@ Result<void> read_sampling(const JsonFields& fields, AnswerRequest& request) {
 Result<void> read_length(const JsonFields& fields, std::initializer_list<const char*> names, uint64_t least,
                          AnswerRequest& request) {
   for (const char* name : names) {
-    TRY_ASSIGN(const auto most, fields.limit(name, least, kMostTokens));
+    TRY_ASSIGN(const auto most, fields.limit(name, least, kMaxTokens));
     if (!most) continue;
     request.max_tokens = *most == JsonFields::kUnlimited ? UINT32_MAX : static_cast<uint32_t>(*most);
     if (request.min_tokens <= *request.max_tokens) return {};

@@ -13,7 +13,7 @@
 
 namespace dspack::runtime {
 
-inline constexpr uint64_t kMostTokens = 1U << 24U;  // limit of an answer's length
+inline constexpr uint64_t kMaxTokens = 1U << 24U;  // limit of an answer's length
 
 /// Parses the body strictly; it must be an object.
 [[nodiscard]] Result<OrderedJson> parse_body(std::string_view body);

@@ -45,7 +45,7 @@ class SchemaKinds {
 
   Kinds of(const OrderedJson& schema) {
     // Schemas are untrusted: references may be circular, and alternatives numerous.
-    if (!schema.is_object() || ++visited_ > kMostVisited || depth_ >= kMostDepth) return kAll;
+    if (!schema.is_object() || ++visited_ > kMaxVisited || depth_ >= kMaxDepth) return kAll;
     ++depth_;
     Kinds kinds = kAll;
     if (const auto type = schema.find("type"); type != schema.end()) kinds &= of_type(*type);
@@ -75,8 +75,8 @@ class SchemaKinds {
   }
 
  private:
-  static constexpr unsigned kMostVisited = 256;
-  static constexpr unsigned kMostDepth = 32;
+  static constexpr unsigned kMaxVisited = 256;
+  static constexpr unsigned kMaxDepth = 32;
 
   static Kinds of_type(const OrderedJson& type) {
     if (type.is_string()) return kind_of_name(type.get_ref<const std::string&>());

@@ -11,7 +11,7 @@ using namespace marks;
 
 constexpr std::string_view kFence = "```json\n";
 /// Longer names and argument keys are not accepted: so a mark in prose is soon recognised as such.
-constexpr size_t kMostNameBytes = 512;
+constexpr size_t kMaxNameBytes = 512;
 constexpr size_t kAnyLength = SIZE_MAX;
 
 /// Finds the end of a JSON text that is followed by one of several marks. Marks within strings belong to the string.
@@ -99,7 +99,7 @@ class HeadedCall final : public CallReader {
 
   Step read_head() {
     std::string_view between;
-    const Step step = cursor_.take_until(kHead[form_], kMostNameBytes, between);
+    const Step step = cursor_.take_until(kHead[form_], kMaxNameBytes, between);
     if (step != Step::taken) return step;
     const std::string_view head = trimmed(between);
     if (form_ == 1) {
@@ -116,7 +116,7 @@ class HeadedCall final : public CallReader {
     if (cursor_.rest().empty()) return Step::undecided;
     if (cursor_.rest().front() == '{') return accept("function", Stage::arguments);
     std::string_view line;
-    const Step step = cursor_.take_until("\n", kMostNameBytes, line);
+    const Step step = cursor_.take_until("\n", kMaxNameBytes, line);
     return step == Step::taken ? accept(trimmed(line), Stage::fence) : step;
   }
 
@@ -253,7 +253,7 @@ class DsmlCall final : public CallReader {
         return go_on(Stage::attributes);
       }
       case Stage::attributes: {
-        const Step step = cursor_.take_until(">", kMostNameBytes, text);
+        const Step step = cursor_.take_until(">", kMaxNameBytes, text);
         if (step != Step::taken) return step;
         kind_ = trimmed(text);
         const bool is_known = kind_.empty() || kind_ == kText || kind_ == kJson;
@@ -280,7 +280,7 @@ class DsmlCall final : public CallReader {
       if (step != Step::taken) return step;
       has_begun_ = true;
     }
-    return cursor_.take_until("\"", kMostNameBytes, name);
+    return cursor_.take_until("\"", kMaxNameBytes, name);
   }
 
   Step go_on(Stage next) {
@@ -331,7 +331,7 @@ class TaggedCall final : public CallReader {
         return step;
       }
       case Stage::key: {
-        const Step step = cursor_.take_until(kEndKey, kMostNameBytes, text);
+        const Step step = cursor_.take_until(kEndKey, kMaxNameBytes, text);
         if (step == Step::taken) key_ = trimmed(text);
         return follow(step, Stage::value_mark);
       }

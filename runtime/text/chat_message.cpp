@@ -116,7 +116,7 @@ Result<ChatMessage> read_message(const OrderedJson& value) {
 }
 
 Error too_many_arguments(std::string_view place) {
-  return invalid(fmt::format("{} has more than {} members; templates read a handful", place, kMostTemplateArguments));
+  return invalid(fmt::format("{} has more than {} members; templates read a handful", place, kMaxTemplateArguments));
 }
 
 /// Parses strictly. Errors: invalid, budget.
@@ -183,7 +183,7 @@ Result<Conversation> read_conversation(const OrderedJson& root) {
     }
     if (const auto given = root.find("chat_template_kwargs"); given != root.end() && !given->is_null()) {
       if (!given->is_object()) return wrong("\"chat_template_kwargs\"", "an object");
-      if (given->size() > kMostTemplateArguments) return too_many_arguments("\"chat_template_kwargs\"");
+      if (given->size() > kMaxTemplateArguments) return too_many_arguments("\"chat_template_kwargs\"");
       conversation.arguments = *given;
     }
   }
@@ -199,7 +199,7 @@ Result<Conversation> read_conversation(const OrderedJson& root) {
 Result<OrderedJson> parse_template_arguments(std::string_view json_text) {
   TRY_ASSIGN(OrderedJson arguments, parse_ordered(json_text));
   if (!arguments.is_object()) return wrong("this", "an object, such as {\"thinking\": true}");
-  if (arguments.size() > kMostTemplateArguments) return too_many_arguments("this");
+  if (arguments.size() > kMaxTemplateArguments) return too_many_arguments("this");
   return arguments;
 }
 

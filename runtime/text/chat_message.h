@@ -64,7 +64,7 @@ struct RenderOptions {
 };
 
 /// Limit per conversation. Published templates read at most eight.
-inline constexpr size_t kMostTemplateArguments = 256;
+inline constexpr size_t kMaxTemplateArguments = 256;
 
 struct Conversation {
   std::vector<ChatMessage> messages;

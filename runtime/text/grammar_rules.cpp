@@ -236,7 +236,7 @@ ObjectStyle json_object_style(GrammarRules& rules) {
 Result<std::optional<std::string>> object_rule(GrammarRules& rules, const ObjectStyle& style,
                                                const ObjectMembers& members) {
   const uint64_t counted = members.most.value_or(std::max<uint64_t>(members.least, 1)) + 1;
-  if (members.listed.size() * counted > kMostObjectStates)
+  if (members.listed.size() * counted > kMaxObjectStates)
     return invalid("too many properties for bounds on how many there are");
   const auto body = ObjectWriter(rules, style, members).follow(0, 0);
   if (!body) return std::optional<std::string>();
@@ -256,7 +256,7 @@ std::optional<std::string> other_names_rule(GrammarRules& rules, const std::vect
     letters += all.size();
     spelled.push_back(std::move(all));
   }
-  if (letters > kMostPatternStates) return std::nullopt;
+  if (letters > kMaxPatternStates) return std::nullopt;
   std::ranges::sort(spelled);
   return rules.add(regex(fmt::format("\"{}\"", other_than(spelled, 0))));
 }

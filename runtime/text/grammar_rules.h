@@ -5,7 +5,7 @@
 // a vocabulary of 129,000 tokens. So bounded strings consist of a few rules that all grammars share, for which xgrammar
 // caches its results. They are read in two ways at once, in pieces that are offset by half a piece: when one way
 // reaches the end of a piece, the other is in the middle of one and knows at once which tokens may follow.
-// Threads: single-thread. Errors: invalid (an object of more states than kMostObjectStates).
+// Threads: single-thread. Errors: invalid (an object of more states than kMaxObjectStates).
 #pragma once
 
 #include <cstddef>
@@ -64,7 +64,7 @@ class GrammarRules {
   std::set<std::string> shared_;
 };
 
-inline constexpr size_t kMostObjectStates = 4000;  // members times counts of members
+inline constexpr size_t kMaxObjectStates = 4000;  // members times counts of members
 
 struct ObjectMembers {
   struct Member {
@@ -89,7 +89,7 @@ struct ObjectStyle {
                                                              const ObjectMembers& members);
 
 /// JSON strings other than `names`, with one spelling for each letter, so that no name can appear in another spelling;
-/// nullopt: the names have more letters than kMostPatternStates.
+/// nullopt: the names have more letters than kMaxPatternStates.
 [[nodiscard]] std::optional<std::string> other_names_rule(GrammarRules& rules, const std::vector<std::string>& names);
 
 }  // namespace dspack::runtime

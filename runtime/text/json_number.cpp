@@ -22,7 +22,7 @@ struct Decimal {
 
 Result<Decimal> read_decimal(std::string_view text) {
   const auto wrong = [&] {
-    return invalid(fmt::format("a bound that is no number or has more than {} digits", kMostDigits));
+    return invalid(fmt::format("a bound that is no number or has more than {} digits", kMaxDigits));
   };
   Decimal decimal;
   if (text.starts_with('-')) {
@@ -58,7 +58,7 @@ Result<Decimal> read_decimal(std::string_view text) {
   }
   whole.erase(0, std::min(whole.find_first_not_of('0'), whole.size() - 1));
   fraction.erase(fraction.find_last_not_of('0') + 1);
-  if (fraction.size() > kMostDigits) return wrong();
+  if (fraction.size() > kMaxDigits) return wrong();
   decimal.whole = std::move(whole);
   decimal.fraction = std::move(fraction);
   decimal.is_negative = decimal.is_negative && !decimal.is_zero();
@@ -217,11 +217,11 @@ Result<std::optional<Limit>> read_limit(const std::optional<NumberBound>& bound)
   return std::optional(Limit{.value = std::move(value), .is_exclusive = bound->is_exclusive});
 }
 
-/// Replaces a bound beyond all numbers of kMostDigits digits by the first number beyond them, exclusively. The bound
+/// Replaces a bound beyond all numbers of kMaxDigits digits by the first number beyond them, exclusively. The bound
 /// must face away from zero.
 void bring_near(Limit& limit) {
-  if (limit.value.whole.size() <= kMostDigits) return;
-  limit.value.whole = "1" + std::string(kMostDigits, '0');
+  if (limit.value.whole.size() <= kMaxDigits) return;
+  limit.value.whole = "1" + std::string(kMaxDigits, '0');
   limit.value.fraction.clear();
   limit.is_exclusive = true;
 }
@@ -243,9 +243,9 @@ Result<bool> is_multiple(std::string_view value, std::string_view divisor) {
   };
   std::string all = digits(step);
   all.erase(0, all.find_first_not_of('0'));
-  constexpr size_t kMostOfDivisor = 18;  // ten times this fits 64 bits
-  if (all.empty() || all.size() > kMostOfDivisor)
-    return invalid(fmt::format("a divisor that is zero or has more than {} digits", kMostOfDivisor));
+  constexpr size_t kMaxOfDivisor = 18;  // ten times this fits 64 bits
+  if (all.empty() || all.size() > kMaxOfDivisor)
+    return invalid(fmt::format("a divisor that is zero or has more than {} digits", kMaxOfDivisor));
   uint64_t whole = 0;
   for (const char digit : all)
     whole = whole * 10 + static_cast<uint64_t>(digit - '0');
@@ -265,10 +265,10 @@ Result<std::string> json_number(const NumberBounds& bounds) {
   if (least && least->value.is_negative) bring_near(*least);
   if (most && !most->value.is_negative) bring_near(*most);
   const auto is_far = [](const std::optional<Limit>& limit) {
-    return limit && limit->value.whole.size() > kMostDigits + 1;
+    return limit && limit->value.whole.size() > kMaxDigits + 1;
   };
   if (is_far(least) || is_far(most))
-    return invalid(fmt::format("a bound beyond which numbers have more than {} digits", kMostDigits));
+    return invalid(fmt::format("a bound beyond which numbers have more than {} digits", kMaxDigits));
   std::vector<std::string> ways;
   const auto add = [&](const char* sign, const Edge& from, const std::optional<Edge>& to) {
     if (to && compare_sizes(from.size, to->size) > 0) return;

@@ -2,7 +2,7 @@
 // compared digit by digit, without rounding.
 //
 // Bounded numbers are written without an exponent, and zero without a sign; unbounded ones in all of JSON's forms.
-// Threads: thread-safe (pure functions). Errors: invalid (not a number; more than kMostDigits written out; no number
+// Threads: thread-safe (pure functions). Errors: invalid (not a number; more than kMaxDigits written out; no number
 // within the bounds).
 #pragma once
 
@@ -17,7 +17,7 @@ namespace dspack::runtime {
 
 /// Most digits of a bound when written out. A bound farther from zero than any number of this many digits is replaced
 /// by the limit of these numbers.
-inline constexpr size_t kMostDigits = 40;
+inline constexpr size_t kMaxDigits = 40;
 
 struct NumberBound {
   std::string value;  // as JSON writes it

@@ -14,8 +14,8 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kDeepest = 32;          // groups within groups
-constexpr uint32_t kMostCounted = 4096;  // in {m,n}
+constexpr size_t kDeepest = 32;         // groups within groups
+constexpr uint32_t kMaxCounted = 4096;  // in {m,n}
 constexpr uint32_t kQuote = '"', kBackslash = '\\';
 
 const CodepointSet& surrogates() {
@@ -88,8 +88,8 @@ class PatternReader {
       if (!text.empty()) text += '|';
       text += (each.opens ? "" : any) + each.text + (each.closes ? "" : any);
     }
-    if (states > kMostPatternStates) {
-      return invalid(fmt::format("a pattern of about {} states, more than {}", states, kMostPatternStates));
+    if (states > kMaxPatternStates) {
+      return invalid(fmt::format("a pattern of about {} states, more than {}", states, kMaxPatternStates));
     }
     if (text.empty() && std::ranges::all_of(alternatives, &Part::is_never)) {
       return invalid("a pattern that no string has");
@@ -105,7 +105,7 @@ class PatternReader {
     const uint64_t least = std::max(whole.counts->least, length_.least);
     auto most = whole.counts->most;
     if (length_.most) most = std::min(most.value_or(*length_.most), *length_.most);
-    if (most.value_or(least) > kMostPatternStates || most.value_or(least) < least) return std::nullopt;
+    if (most.value_or(least) > kMaxPatternStates || most.value_or(least) < least) return std::nullopt;
     return repeated_expression(whole.character, least, most);
   }
 
@@ -143,8 +143,8 @@ class PatternReader {
       whole.closes |= next.closes;
       whole.is_never |= next.is_never;
       whole.states += next.states;
-      if (whole.states > kMostPatternStates) {
-        return invalid(fmt::format("a pattern of more than about {} states", kMostPatternStates));
+      if (whole.states > kMaxPatternStates) {
+        return invalid(fmt::format("a pattern of more than about {} states", kMaxPatternStates));
       }
       whole.text += next.text;
       whole.counts = parts == 0 ? next.counts : std::nullopt;
@@ -169,8 +169,8 @@ class PatternReader {
       return repeated;
     }
     if (item.text.empty() || most == 0U) return repeated;
-    if (repeated.states > kMostPatternStates) {
-      return invalid(fmt::format("a pattern of more than about {} states", kMostPatternStates));
+    if (repeated.states > kMaxPatternStates) {
+      return invalid(fmt::format("a pattern of more than about {} states", kMaxPatternStates));
     }
     if (item.is_character) {
       repeated.counts = LengthBounds{.least = least, .most = most};
@@ -221,8 +221,8 @@ class PatternReader {
     std::optional<uint32_t> number;
     while (cursor_.peek() >= '0' && cursor_.peek() <= '9') {
       number = number.value_or(0) * 10 + static_cast<uint32_t>(cursor_.take(1)[0] - '0');
-      if (*number > kMostCounted) {
-        return invalid(fmt::format("a pattern that repeats more than {} times", kMostCounted));
+      if (*number > kMaxCounted) {
+        return invalid(fmt::format("a pattern that repeats more than {} times", kMaxCounted));
       }
     }
     return number;
@@ -433,14 +433,14 @@ std::optional<std::string> json_character(const CodepointSet& set) {
 }
 
 std::string repeated_expression(std::string_view single, uint64_t least, std::optional<uint64_t> most) {
-  constexpr uint64_t kMostAtOnce = 100;
+  constexpr uint64_t kMaxAtOnce = 100;
   std::string text;
   const auto add = [&](uint64_t from, uint64_t to) { text += fmt::format("{}{{{},{}}}", single, from, to); };
-  for (uint64_t left = least; left > 0; left -= std::min(left, kMostAtOnce))
-    add(std::min(left, kMostAtOnce), std::min(left, kMostAtOnce));
+  for (uint64_t left = least; left > 0; left -= std::min(left, kMaxAtOnce))
+    add(std::min(left, kMaxAtOnce), std::min(left, kMaxAtOnce));
   if (!most) return text + fmt::format("{}*", single);
-  for (uint64_t left = *most - least; left > 0; left -= std::min(left, kMostAtOnce))
-    add(0, std::min(left, kMostAtOnce));
+  for (uint64_t left = *most - least; left > 0; left -= std::min(left, kMaxAtOnce))
+    add(0, std::min(left, kMaxAtOnce));
   return text;
 }
 

@@ -7,7 +7,7 @@
 // anchors ^ $ at the beginning and end of an alternative. Look-around, back references and \b are refused by name; lazy
 // quantifiers are read as greedy ones, which match the same whole texts.
 // Threads: thread-safe (pure functions). Errors: unsupported (a construct, with its place), invalid (syntax, or more
-// states than kMostPatternStates).
+// states than kMaxPatternStates).
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 namespace dspack::runtime {
 
 /// Approximate limit of states in a pattern's automaton: the time that a grammar takes is proportional to them.
-inline constexpr size_t kMostPatternStates = 400;
+inline constexpr size_t kMaxPatternStates = 400;
 
 /// Bounds on a string's length, in characters of its value.
 struct LengthBounds {

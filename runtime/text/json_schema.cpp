@@ -89,11 +89,11 @@ class SchemaReader {
  private:
   Result<void> read(const OrderedJson& schema, const OrderedJson* parent, std::string step, size_t depth) {
     made_.spots_[&schema] = {.parent = parent, .step = std::move(step)};
-    if (made_.spots_.size() > kMostSchemas) {
-      return invalid(fmt::format("the schema holds more than {} schemas", kMostSchemas));
+    if (made_.spots_.size() > kMaxSchemas) {
+      return invalid(fmt::format("the schema holds more than {} schemas", kMaxSchemas));
     }
-    if (depth > kMostSchemaDepth) {
-      return invalid(fmt::format("the schema's schemas are more than {} deep", kMostSchemaDepth));
+    if (depth > kMaxSchemaDepth) {
+      return invalid(fmt::format("the schema's schemas are more than {} deep", kMaxSchemaDepth));
     }
     if (schema.is_boolean()) return {};
     if (!schema.is_object()) return made_.refuse(ErrorKind::invalid, schema, "is not a schema");
@@ -109,8 +109,8 @@ class SchemaReader {
     TRY(check_type(schema));
     TRY(check_values(schema));
     TRY(check_bounds(schema, {"minProperties", "maxProperties", "minItems", "maxItems", "minContains", "maxContains"},
-                     kMostRepeats));
-    TRY(check_bounds(schema, {"minLength", "maxLength"}, kMostLength));
+                     kMaxRepeats));
+    TRY(check_bounds(schema, {"minLength", "maxLength"}, kMaxLength));
     TRY(check_numbers(schema));
     TRY(check_strings(schema));
     return check_names(schema);
@@ -180,7 +180,7 @@ class SchemaReader {
         return made_.refuse(ErrorKind::invalid, schema, "\"enum\" lists nothing");
       values_ += listed->size();
     }
-    if (values_ > kMostValues) return invalid(fmt::format("the schema lists more than {} values", kMostValues));
+    if (values_ > kMaxValues) return invalid(fmt::format("the schema lists more than {} values", kMaxValues));
     return {};
   }
 
@@ -223,12 +223,12 @@ class SchemaReader {
   }
 
   Result<void> check_pattern(const std::string& pattern, const OrderedJson& schema) {
-    if (pattern.size() > kMostPatternBytes)
+    if (pattern.size() > kMaxSchemaPatternBytes)
       return made_.refuse(ErrorKind::invalid, schema,
-                          fmt::format("a pattern of more than {} bytes", kMostPatternBytes));
+                          fmt::format("a pattern of more than {} bytes", kMaxSchemaPatternBytes));
     if (const auto made = ValuePattern::compile(pattern); !made)
       return made_.refuse(made.error().kind, schema, made.error().message);
-    if (++patterns_ > kMostPatterns) return invalid(fmt::format("the schema has more than {} patterns", kMostPatterns));
+    if (++patterns_ > kMaxPatterns) return invalid(fmt::format("the schema has more than {} patterns", kMaxPatterns));
     return {};
   }
 
@@ -320,8 +320,8 @@ const OrderedJson* other_items(const OrderedJson& schema) {
 Result<JsonSchema> JsonSchema::read(const OrderedJson& schema) {
   // Places and the grammar contain keys, so keys must not be long.
   const size_t bytes = schema.dump(-1, ' ', false, OrderedJson::error_handler_t::replace).size();
-  if (bytes > kMostSchemaBytes) {
-    return invalid(fmt::format("the schema has {} bytes, more than {}", bytes, kMostSchemaBytes));
+  if (bytes > kMaxSchemaBytes) {
+    return invalid(fmt::format("the schema has {} bytes, more than {}", bytes, kMaxSchemaBytes));
   }
   JsonSchema made;
   made.root_ = std::make_shared<const OrderedJson>(schema);

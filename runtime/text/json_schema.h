@@ -16,14 +16,14 @@
 namespace dspack::runtime {
 
 /// Limits on the cost of an untrusted schema; measured with 129,000 tokens.
-inline constexpr size_t kMostSchemaBytes = 64U << 10U;  // as JSON
-inline constexpr size_t kMostSchemas = 600;             // schemas within the schema
-inline constexpr size_t kMostSchemaDepth = 32;          // nesting of schemas
-inline constexpr size_t kMostValues = 1000;             // sum over all enumerations
-inline constexpr size_t kMostPatternBytes = 512;        // per pattern
-inline constexpr size_t kMostPatterns = 20;
-inline constexpr uint64_t kMostRepeats = 4096;      // bounds on items or properties
-inline constexpr uint64_t kMostLength = 1U << 20U;  // bounds on the length of strings
+inline constexpr size_t kMaxSchemaBytes = 64U << 10U;  // as JSON
+inline constexpr size_t kMaxSchemas = 600;             // schemas within the schema
+inline constexpr size_t kMaxSchemaDepth = 32;          // nesting of schemas
+inline constexpr size_t kMaxValues = 1000;             // sum over all enumerations
+inline constexpr size_t kMaxSchemaPatternBytes = 512;  // per pattern
+inline constexpr size_t kMaxPatterns = 20;
+inline constexpr uint64_t kMaxRepeats = 4096;      // bounds on items or properties
+inline constexpr uint64_t kMaxLength = 1U << 20U;  // bounds on the length of strings
 
 class JsonSchema {
  public:

@@ -11,7 +11,7 @@ namespace dspack::runtime {
 
 /// Most bytes that the functions below hold per byte of text: "ΐ" grows from two bytes to six in upper case, and a
 /// string that grows allocates twice its size while it keeps the old memory.
-inline constexpr uint64_t kMostCaseGrowth = 6;
+inline constexpr uint64_t kMaxCaseGrowth = 6;
 
 [[nodiscard]] std::string upper_case(std::string_view text);
 [[nodiscard]] std::string lower_case(std::string_view text);

@@ -18,9 +18,9 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint64_t kMostRemainders = 1024;     // one rule each
-constexpr size_t kMostListedMultiples = 1000;  // between two bounds
-constexpr uint64_t kMostDivisor = uint64_t{1} << 53U;
+constexpr uint64_t kMaxRemainders = 1024;     // one rule each
+constexpr size_t kMaxListedMultiples = 1000;  // between two bounds
+constexpr uint64_t kMaxDivisor = uint64_t{1} << 53U;
 
 using Ways = std::vector<std::string>;
 
@@ -63,7 +63,7 @@ std::optional<std::string> listed_multiples(const NumberBounds& bounds, uint64_t
   const int64_t high = *most - (bounds.most->is_exclusive ? 1 : 0);
   Ways ways;
   for (int64_t value = low + (((-low) % step) + step) % step; value <= high; value += step) {
-    if (ways.size() == kMostListedMultiples) return std::nullopt;
+    if (ways.size() == kMaxListedMultiples) return std::nullopt;
     ways.push_back(literal(fmt::format("{}", value)));
   }
   if (ways.empty()) return std::nullopt;
@@ -106,9 +106,9 @@ Result<bool> are_empty(const NumberBounds& bounds) {
 }
 
 std::optional<uint64_t> whole_divisor(const OrderedJson& given) {
-  if (given.is_number_unsigned()) return std::min(given.get<uint64_t>(), kMostDivisor);
+  if (given.is_number_unsigned()) return std::min(given.get<uint64_t>(), kMaxDivisor);
   const double value = given.is_number_float() ? given.get<double>() : 0.5;
-  if (value < 1 || value > static_cast<double>(kMostDivisor)) return std::nullopt;
+  if (value < 1 || value > static_cast<double>(kMaxDivisor)) return std::nullopt;
   const auto whole = static_cast<uint64_t>(value);
   return static_cast<double>(whole) == value ? std::optional(whole) : std::nullopt;
 }
@@ -125,14 +125,14 @@ Result<std::optional<std::string>> number_rule(GrammarRules& rules, const Schema
     if (!whole) continue;
     bounds.are_whole = true;
     const uint64_t others = divisor / std::gcd(divisor, *whole);
-    if (others <= kMostDivisor / *whole) divisor = others * *whole;
+    if (others <= kMaxDivisor / *whole) divisor = others * *whole;
   }
   TRY_ASSIGN(const bool is_nothing, are_empty(bounds));
   if (is_nothing) return std::optional<std::string>();
   TRY_ASSIGN(const std::string expression, json_number(bounds));
   if (divisor > 1 && (bounds.least || bounds.most)) {
     if (auto listed = listed_multiples(bounds, divisor)) return listed;
-  } else if (divisor > 1 && divisor <= kMostRemainders) {
+  } else if (divisor > 1 && divisor <= kMaxRemainders) {
     return std::optional(multiples_rule(rules, divisor));
   }
   const bool are_all = !bounds.least && !bounds.most && !bounds.are_whole;

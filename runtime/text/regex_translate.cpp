@@ -9,8 +9,8 @@ namespace dspack::runtime {
 namespace {
 
 constexpr std::string_view kCallout = "(?C)";
-constexpr unsigned kMostBetweenCallouts = 16;  // characters of a sequence
-constexpr size_t kMaxSets = 4096;              // each is compared with all others; with 256 classes few are useful
+constexpr unsigned kMaxBetweenCallouts = 16;  // characters of a sequence
+constexpr size_t kMaxSets = 4096;             // each is compared with all others; with 256 classes few are useful
 
 constexpr uint32_t kLongS = 0x17F;
 constexpr uint32_t kKelvin = 0x212A;
@@ -64,7 +64,7 @@ class Translator {
   }
   void set(CodepointSet characters) {
     can_repeat_ = true;
-    if (++since_callout_ > kMostBetweenCallouts) count_here();
+    if (++since_callout_ > kMaxBetweenCallouts) count_here();
     const auto known = std::find(out_.sets.begin(), out_.sets.end(), characters);
     const auto index = static_cast<size_t>(known - out_.sets.begin());
     if (known == out_.sets.end()) out_.sets.push_back(std::move(characters));

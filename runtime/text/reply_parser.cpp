@@ -12,7 +12,7 @@ using namespace marks;
 
 /// Limit of text that began as a call and was none. Otherwise a text that begins a call every few bytes, and ends none,
 /// would be read again and again.
-constexpr size_t kMostGivenUpBytes = 16U << 20U;
+constexpr size_t kMaxGivenUpBytes = 16U << 20U;
 
 size_t without_space_at_end(std::string_view text) {
   const size_t last = text.find_last_not_of(kReplySpace);
@@ -169,7 +169,7 @@ void ReplyParser::tell_call() {
 /// Treats the mark as text, and continues to read after it.
 bool ReplyParser::give_up_call(size_t read_bytes) {
   given_up_bytes_ += read_bytes;
-  if (given_up_bytes_ > kMostGivenUpBytes) openings_.clear();
+  if (given_up_bytes_ > kMaxGivenUpBytes) openings_.clear();
   const size_t end = space_ + opening_.size();
   emit(kind(), std::string_view(held_).substr(0, end));
   drop(end);

@@ -13,7 +13,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr size_t kMostCaseSteps = 20'000;  // schemas visited for one value
+constexpr size_t kMaxCaseSteps = 20'000;  // schemas visited for one value
 
 /// Whether a schema adds nothing to the target of its reference, or, without a reference, accepts everything.
 bool is_bare(const OrderedJson& schema) {
@@ -41,7 +41,7 @@ class CaseFinder {
   Result<void> choose(SchemaList next, SchemaList taken, std::vector<Choice> open) {
     for (size_t at = 0; at < next.size(); ++at) {
       const OrderedJson& schema = *next[at];
-      if (++steps_ > kMostCaseSteps) return too_many(schema);
+      if (++steps_ > kMaxCaseSteps) return too_many(schema);
       if (schema.is_boolean()) {
         if (!schema.get<bool>()) return {};
         continue;
@@ -63,7 +63,7 @@ class CaseFinder {
     }
     if (open.empty()) {
       if (std::ranges::find(found_, taken) != found_.end()) return {};
-      if (found_.size() == kMostCases) return too_many(taken.empty() ? schema_.root() : *taken.front());
+      if (found_.size() == kMaxCases) return too_many(taken.empty() ? schema_.root() : *taken.front());
       found_.push_back(std::move(taken));
       return {};
     }
@@ -86,7 +86,7 @@ class CaseFinder {
 
   Error too_many(const OrderedJson& schema) const {
     return schema_.refuse(ErrorKind::invalid, schema,
-                          fmt::format("more than {} combinations of alternatives for one value", kMostCases));
+                          fmt::format("more than {} combinations of alternatives for one value", kMaxCases));
   }
 
   const JsonSchema& schema_;

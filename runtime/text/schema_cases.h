@@ -1,7 +1,7 @@
 // Enumerates the ways in which one value can satisfy several schemas at once. "allOf", "anyOf", "oneOf", "if" and
 // "$ref" compose schemas, also beside other keywords; here they are expanded, until each way is a list of schemas whose
 // remaining keywords must all hold. Such a list also has types that it allows a value, and bounds.
-// Threads: pure functions. Lifetime: lists view the schema. Errors: invalid (more ways than kMostCases), naming the
+// Threads: pure functions. Lifetime: lists view the schema. Errors: invalid (more ways than kMaxCases), naming the
 // place.
 #pragma once
 
@@ -18,7 +18,7 @@
 namespace dspack::runtime {
 
 /// Limit of combinations of alternatives for one value.
-inline constexpr size_t kMostCases = 256;
+inline constexpr size_t kMaxCases = 256;
 
 /// Schemas within one schema, all of which must hold; empty: any value.
 using SchemaList = std::vector<const OrderedJson*>;

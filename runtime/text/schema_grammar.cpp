@@ -27,9 +27,9 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr size_t kMostDepth = 100;      // nesting of values, through references
-constexpr size_t kMostLists = 4000;     // lists of schemas that must hold together
-constexpr int kMostTimes = 32;          // repetitions of writing the grammar, each with the results of the one before
+constexpr size_t kMaxValueDepth = 100;  // nesting of values, through references
+constexpr size_t kMaxLists = 4000;      // lists of schemas that must hold together
+constexpr int kMaxTimes = 32;           // repetitions of writing the grammar, each with the results of the one before
 constexpr size_t kLongestInline = 100;  // bytes; longer expressions become rules
 
 using Ways = std::vector<std::string>;
@@ -95,8 +95,9 @@ class GrammarWriter {
       written.is_used = true;
       return Rule(written.name);
     }
-    if (written_.size() > kMostLists) return invalid("the schema has too many combinations of schemas");
-    if (++depth_ > kMostDepth) return invalid(fmt::format("the schema's values are more than {} deep", kMostDepth));
+    if (written_.size() > kMaxLists) return invalid("the schema has too many combinations of schemas");
+    if (++depth_ > kMaxValueDepth)
+      return invalid(fmt::format("the schema's values are more than {} deep", kMaxValueDepth));
     written.name = fmt::format("d{}", written_.size());
     const auto body = write_cases(given);
     --depth_;
@@ -457,7 +458,7 @@ class GrammarWriter {
 Result<std::string> written(const OrderedJson& schema, std::optional<ArgumentStyle> style) {
   TRY_ASSIGN(const JsonSchema read, JsonSchema::read(schema));
   Valued known;
-  for (int times = 0; times < kMostTimes; ++times) {
+  for (int times = 0; times < kMaxTimes; ++times) {
     GrammarWriter writer(read, known);
     TRY_ASSIGN(std::optional<std::string> grammar, writer.write(style));
     Valued found = writer.valued();

@@ -18,9 +18,9 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint64_t kMostSteps = 500'000;  // visited schemas and values: a tenth of a second
-constexpr uint32_t kMostNested = 400;     // nesting of schemas on the way to a value
-constexpr size_t kMostFaultBytes = 500;
+constexpr uint64_t kMaxSchemaSteps = 500'000;  // visited schemas and values: a tenth of a second
+constexpr uint32_t kMaxNested = 400;           // nesting of schemas on the way to a value
+constexpr size_t kMaxFaultBytes = 500;
 // A pattern is tried with few PCRE2 steps first, which suffice for nearly all texts, and then with its full limit.
 constexpr uint32_t kQuickPatternSteps = 2'000;
 constexpr uint64_t kQuickPattern = 20, kLongPattern = 1'000;  // in steps of a check
@@ -53,7 +53,7 @@ class SchemaValidator::Check {
   Result<bool> is_of(const OrderedJson& value, const OrderedJson& schema) {
     if (schema.is_boolean()) return schema.get<bool>() || !tell("nothing is allowed here");
     TRY(step());
-    if (++nested_ > kMostNested) return Error{ErrorKind::budget, "the answer is nested too deep to be checked"};
+    if (++nested_ > kMaxNested) return Error{ErrorKind::budget, "the answer is nested too deep to be checked"};
     auto result = check(value, schema);
     --nested_;
     return result;
@@ -62,7 +62,7 @@ class SchemaValidator::Check {
  private:
   Result<void> step(uint64_t steps = 1) {
     steps_ += steps;
-    if (steps_ <= kMostSteps) return {};
+    if (steps_ <= kMaxSchemaSteps) return {};
     return Error{ErrorKind::budget, "the answer takes too long to be checked"};
   }
 
@@ -92,7 +92,7 @@ class SchemaValidator::Check {
   /// Checks a member of the value.
   Result<bool> is_within(const OrderedJson& value, const OrderedJson& schema, std::string_view name) {
     const size_t length = path_.size();
-    if (length < kMostFaultBytes) path_ += fmt::format("/{}", brief(name));
+    if (length < kMaxFaultBytes) path_ += fmt::format("/{}", brief(name));
     auto result = is_of(value, schema);
     path_.resize(std::min(length, path_.size()));
     return result;

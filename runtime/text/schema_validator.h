@@ -1,7 +1,7 @@
 // Checks whether a value satisfies a JSON schema: all its keywords, and formats as in string_formats.h. Answers are
 // checked when they have ended, since a grammar enforces only a part of the schema (schema_grammar.h).
 //
-// Numbers are decimals: 1.0 is 1, and whole; nothing is rounded, and compared numbers have at most kMostDigits digits.
+// Numbers are decimals: 1.0 is 1, and whole; nothing is rounded, and compared numbers have at most kMaxDigits digits.
 // Threads: single-thread. Lifetime: views the schema. Errors: budget (more steps than a check may take; a value nested
 // too deep), unsupported or invalid (a pattern, a number of too many digits).
 #pragma once
@@ -28,7 +28,7 @@ class SchemaValidator {
   [[nodiscard]] Result<bool> is_of(const OrderedJson& value, const OrderedJson& schema);
   /// Whether a pattern matches anywhere in a text.
   [[nodiscard]] Result<bool> has_pattern(std::string_view text, const std::string& pattern,
-                                         uint32_t most_steps = ValuePattern::kMostSteps);
+                                         uint32_t most_steps = ValuePattern::kMaxSteps);
 
  private:
   class Check;

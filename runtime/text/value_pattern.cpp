@@ -12,7 +12,7 @@
 namespace dspack::runtime {
 namespace {
 
-constexpr uint32_t kMostMatchKilobytes = 20'000;
+constexpr uint32_t kMaxMatchKilobytes = 20'000;
 constexpr std::string_view kSpaces = "\\t-\\r \\xA0\\u1680\\u2000-\\u200A\\u2028\\u2029\\u202F\\u205F\\u3000\\uFEFF";
 
 /// The pattern in PCRE2's syntax with its options for ECMA-262. Errors: constructs that PCRE2 would read differently.
@@ -112,7 +112,7 @@ Result<bool> ValuePattern::is_in(std::string_view value, uint32_t most_steps) co
       pcre2_match_context_create(nullptr), pcre2_match_context_free);
   if (data == nullptr || context == nullptr) return Error{ErrorKind::budget, "no memory for a pattern"};
   pcre2_set_match_limit(context.get(), most_steps);
-  pcre2_set_heap_limit(context.get(), kMostMatchKilobytes);
+  pcre2_set_heap_limit(context.get(), kMaxMatchKilobytes);
   const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(value.data()), value.size(), 0, 0, data.get(),
                                 context.get());
   if (found >= 0) return true;

@@ -20,10 +20,10 @@ class ValuePattern {
  public:
   [[nodiscard]] static Result<ValuePattern> compile(std::string_view pattern);
 
-  static constexpr uint32_t kMostSteps = 100'000;  // about 2 ms
+  static constexpr uint32_t kMaxSteps = 100'000;  // about 2 ms
 
   /// Whether the pattern is found in a string of valid UTF-8, within `most_steps` of PCRE2.
-  [[nodiscard]] Result<bool> is_in(std::string_view value, uint32_t most_steps = kMostSteps) const;
+  [[nodiscard]] Result<bool> is_in(std::string_view value, uint32_t most_steps = kMaxSteps) const;
 
  private:
   struct Free {

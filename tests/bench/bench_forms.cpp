@@ -67,10 +67,10 @@ class Bench {
 
  private:
   void walk(TokenConstraint& constraint, uint32_t seed, std::vector<double>& masks) const {
-    constexpr size_t kMost = 300;
+    constexpr size_t kMax = 300;
     std::mt19937 random(seed);
     std::vector<uint32_t> answer;
-    while (answer.size() < kMost) {
+    while (answer.size() < kMax) {
       std::vector<uint32_t> allowed, closing;
       Result<std::span<const uint32_t>> bits = std::span<const uint32_t>();
       masks.push_back(seconds_of([&] { bits = constraint.allowed_after(answer); }));

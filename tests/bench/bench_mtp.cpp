@@ -26,7 +26,7 @@ namespace dspack::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr uint32_t kMostDrafts = 3;
+constexpr uint32_t kMaxDrafts = 3;
 constexpr int kRepeats = 60;
 
 double seconds_since(Clock::time_point start) {
@@ -67,8 +67,8 @@ PassTimes time_passes(LoadedModel& loaded, const std::vector<uint32_t>& text, si
   const Engine engine = loaded.engine();
   Sequence sequence = value_of(model.make_sequence(Model::Drafting::mtp));
   const uint32_t vocab = model.config().vocab;
-  std::vector<float> logits(size_t{vocab} * (kMostDrafts + 1));
-  std::vector<std::vector<double>> model_seconds(kMostDrafts + 1);
+  std::vector<float> logits(size_t{vocab} * (kMaxDrafts + 1));
+  std::vector<std::vector<double>> model_seconds(kMaxDrafts + 1);
   std::vector<double> module_seconds;
   const auto append = [&](size_t at, size_t count) {
     return value_of(
@@ -81,13 +81,13 @@ PassTimes time_passes(LoadedModel& loaded, const std::vector<uint32_t>& text, si
   append(0, prompt);
   catch_up(1, prompt);
   for (int i = 0; i < kRepeats; ++i) {
-    const size_t at = prompt + static_cast<size_t>(i) % (text.size() - prompt - kMostDrafts - 1);
+    const size_t at = prompt + static_cast<size_t>(i) % (text.size() - prompt - kMaxDrafts - 1);
     if (sequence.length() > at) sequence.truncate(static_cast<uint32_t>(prompt));
     while (sequence.length() < at) {
       append(sequence.length(), 1);
       catch_up(sequence.length(), 1);
     }
-    for (uint32_t n = kMostDrafts + 1; n >= 1; --n) {
+    for (uint32_t n = kMaxDrafts + 1; n >= 1; --n) {
       const auto start = Clock::now();
       const HiddenStates states = append(at, n);
       engine.picker.logits(states.final, std::span(logits).first(size_t{n} * vocab));
@@ -163,7 +163,7 @@ int run(const std::vector<std::string>& arguments) {
         fmt::print(stderr, "bench_mtp: --mtp {} says something else\n", mode.name);
         return 1;
       }
-  if (text.size() <= prompt.size() + kMostDrafts + 1) {
+  if (text.size() <= prompt.size() + kMaxDrafts + 1) {
     fmt::print(stderr, "bench_mtp: the answer is too short to measure\n");
     return 1;
   }

@@ -24,10 +24,10 @@
 namespace dspack::kernels {
 namespace {
 
-constexpr uint32_t kIndexHeads = 64, kIndexDim = 128, kMost = 2048;
+constexpr uint32_t kIndexHeads = 64, kIndexDim = 128, kMax = 2048;
 constexpr uint32_t kHeads = 128, kLatent = 512, kRope = 64;
 constexpr uint32_t kLongest = 65536;
-constexpr uint32_t kMostRows = 64;
+constexpr uint32_t kMaxRows = 64;
 constexpr int kRuns = 5;
 
 Dtype type_named(std::string_view name) {
@@ -74,12 +74,12 @@ struct Layer {
         key_codes(allocate(device, bytes_of(keys, uint64_t{kLongest} * kIndexDim))),
         key_scales(allocate(device, kLongest * sizeof(float))),
         cache(allocate(device, kLongest * cache_row_bytes(latents, {kLatent, kRope}))),
-        index_queries(random_rows(device, uint64_t{kMostRows} * kIndexHeads * kIndexDim)),
-        index_weights(random_rows(device, uint64_t{kMostRows} * kIndexHeads)),
-        queries(random_rows(device, uint64_t{kMostRows} * kHeads * (kLatent + kRope))),
-        out(allocate(device, uint64_t{kMostRows} * kHeads * kLatent * sizeof(float))),
-        ids(allocate(device, uint64_t{kMostRows} * kMost * sizeof(uint32_t))),
-        counts(allocate(device, kMostRows * sizeof(uint32_t))) {
+        index_queries(random_rows(device, uint64_t{kMaxRows} * kIndexHeads * kIndexDim)),
+        index_weights(random_rows(device, uint64_t{kMaxRows} * kIndexHeads)),
+        queries(random_rows(device, uint64_t{kMaxRows} * kHeads * (kLatent + kRope))),
+        out(allocate(device, uint64_t{kMaxRows} * kHeads * kLatent * sizeof(float))),
+        ids(allocate(device, uint64_t{kMaxRows} * kMax * sizeof(uint32_t))),
+        counts(allocate(device, kMaxRows * sizeof(uint32_t))) {
     constexpr uint32_t kPiece = 4096;
     const auto key_rows = random_rows(device, uint64_t{kPiece} * kIndexDim);
     const auto latent_rows = random_rows(device, uint64_t{kPiece} * (kLatent + kRope));
@@ -125,7 +125,7 @@ struct Layer {
   }
   [[nodiscard]] MlaAttendArgs attend(uint32_t positions, uint32_t rows, const Choice& chosen) const {
     return {.query_latent = {queries.get(), 0},
-            .query_rope = {queries.get(), uint64_t{kMostRows} * kHeads * kLatent * sizeof(float)},
+            .query_rope = {queries.get(), uint64_t{kMaxRows} * kHeads * kLatent * sizeof(float)},
             .cache = {cache.get(), 0},
             .out = {out.get(), 0},
             .rows = rows,
@@ -139,7 +139,7 @@ struct Layer {
             .cache_dtype = latent_dtype,
             .choice = chosen};
   }
-  [[nodiscard]] Choice choice() const { return {.ids = {ids.get(), 0}, .counts = {counts.get(), 0}, .most = kMost}; }
+  [[nodiscard]] Choice choice() const { return {.ids = {ids.get(), 0}, .counts = {counts.get(), 0}, .most = kMax}; }
 
   Dtype key_dtype, latent_dtype;
   std::unique_ptr<Buffer> key_codes, key_scales, cache, index_queries, index_weights, queries, out, ids, counts;
@@ -172,11 +172,11 @@ void print_table(Queue& queue, const Layer& layer, const CpuPeak& peak, uint32_t
     const auto attention = [&](double seen) {
       return Cost{.operations = 2.0 * kHeads * (2 * kLatent + kRope) * seen, .bytes = seen * row_bytes / rows};
     };
-    const Cost index = positions <= kMost ? Cost{}
-                                          : Cost{.operations = 2.0 * kIndexHeads * (kIndexDim + 1) * positions,
-                                                 .bytes = positions * key_bytes / rows};
+    const Cost index = positions <= kMax ? Cost{}
+                                         : Cost{.operations = 2.0 * kIndexHeads * (kIndexDim + 1) * positions,
+                                                .bytes = positions * key_bytes / rows};
     std::printf("| %u | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f |\n", positions, 1e3 * choosing,
-                index.floor(peak) / choosing, 1e3 * chosen, attention(std::min(positions, kMost)).floor(peak) / chosen,
+                index.floor(peak) / choosing, 1e3 * chosen, attention(std::min(positions, kMax)).floor(peak) / chosen,
                 1e3 * (choosing + chosen), 1e3 * dense, attention(positions).floor(peak) / dense,
                 dense / (choosing + chosen));
     std::fflush(stdout);
@@ -197,7 +197,7 @@ int run(int argc, char** argv) {
   std::printf("%s; FP32 %.0f GFLOP/s, memory %.1f GB/s\n", std::string((*device)->description()).c_str(),
               peak->operations_per_second / 1e9, peak->bytes_per_second / 1e9);
   print_table(*queue, layer, *peak, 1);
-  print_table(*queue, layer, *peak, kMostRows);
+  print_table(*queue, layer, *peak, kMaxRows);
   return 0;
 }
 

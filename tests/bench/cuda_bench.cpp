@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kStepSeconds = 0.02;  // long against the start of a step
-constexpr uint32_t kMostLaunches = 2000;
+constexpr uint32_t kMaxLaunches = 2000;
 constexpr uint64_t kAligned = 256;  // where loading puts tensors
 
 double seconds_since(Clock::time_point start) {
@@ -115,9 +115,9 @@ double CudaBench::seconds_per_launch(uint32_t least_launches, const std::functio
   finish();
   if (options_.profile) return 0;
   const double once = seconds_of([&] { launch(1); });
-  const auto filling = static_cast<uint32_t>(std::min<double>(kStepSeconds / once, kMostLaunches)) + 1;
+  const auto filling = static_cast<uint32_t>(std::min<double>(kStepSeconds / once, kMaxLaunches)) + 1;
   const uint32_t launches =
-      sized(std::min(std::max({filling, least_launches, 4U}), std::max(kMostLaunches, least_launches)), 2U);
+      sized(std::min(std::max({filling, least_launches, 4U}), std::max(kMaxLaunches, least_launches)), 2U);
   const auto step = queue_->record([&] {
     for (uint32_t i = 0; i < launches; ++i)
       launch(i);

@@ -108,15 +108,15 @@ void measure_expanded(CudaBench& bench, Dtype cache, uint32_t rows) {
 }  // namespace
 
 void measure_decode_attention(CudaBench& bench) {
-  constexpr uint32_t kMost = 131072;
+  constexpr uint32_t kMax = 131072;
   for (const Dtype cache : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3}) {
     if (bench.options().quick) {
       measure_decode(bench, cache, 40, 48);
       continue;
     }
-    for (const uint32_t positions : {1024U, 8192U, 32768U, kMost})
+    for (const uint32_t positions : {1024U, 8192U, 32768U, kMax})
       measure_decode(bench, cache, positions, positions);
-    measure_decode(bench, cache, 1024, kMost);  // a recorded step is made for all the room that there is
+    measure_decode(bench, cache, 1024, kMax);  // a recorded step is made for all the room that there is
   }
 }
 

@@ -14,7 +14,7 @@ using format::CompressedFile;
 
 namespace {
 
-constexpr uint64_t kMiB = format::kMostFrameBytes;
+constexpr uint64_t kMiB = format::kMaxFrameBytes;
 
 /// A compressed file in memory, which counts what is asked of it and hands bytes on in pieces of `piece_bytes`.
 struct Stored {

@@ -15,7 +15,7 @@ using format::FrameTable;
 
 namespace {
 
-constexpr uint64_t kMiB = format::kMostFrameBytes;
+constexpr uint64_t kMiB = format::kMaxFrameBytes;
 
 /// A file of `size_bytes` in frames, with its bytes.
 struct Sample {

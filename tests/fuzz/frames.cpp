@@ -13,7 +13,7 @@ using format::FrameTable;
 
 namespace {
 
-constexpr uint64_t kMostBytes = 4 * format::kMostFrameBytes;  // of a file that is worth the time
+constexpr uint64_t kMaxBytes = 4 * format::kMaxFrameBytes;  // of a file that is worth the time
 
 /// Ascending or not; nullopt of what is no list of numbers.
 std::optional<std::vector<uint64_t>> numbers(std::string_view line) {
@@ -21,7 +21,7 @@ std::optional<std::vector<uint64_t>> numbers(std::string_view line) {
   for (const std::string_view word : fuzz::split(line, ' ')) {
     uint64_t number = 0;
     const auto read = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (read.ec != std::errc() || read.ptr != word.data() + word.size() || number > kMostBytes) return std::nullopt;
+    if (read.ec != std::errc() || read.ptr != word.data() + word.size() || number > kMaxBytes) return std::nullopt;
     list.push_back(number);
   }
   return list;
@@ -31,7 +31,7 @@ std::optional<std::vector<uint64_t>> numbers(std::string_view line) {
 void check_cuts(const std::vector<uint64_t>& cuts, std::span<const uint64_t> tensors, uint64_t size_bytes) {
   DSPACK_CHECK(cuts.front() == 0 && cuts.back() == size_bytes, "the cuts are not those of the file");
   for (size_t i = 1; i < cuts.size(); ++i)
-    DSPACK_CHECK(cuts[i - 1] < cuts[i] && cuts[i] - cuts[i - 1] <= format::kMostFrameBytes, "a frame of a wrong size");
+    DSPACK_CHECK(cuts[i - 1] < cuts[i] && cuts[i] - cuts[i - 1] <= format::kMaxFrameBytes, "a frame of a wrong size");
   for (const uint64_t begin : tensors)
     DSPACK_CHECK(std::ranges::binary_search(cuts, begin), "a frame across the beginning of a tensor");
 }

@@ -12,7 +12,7 @@ using namespace dspack;
 
 namespace {
 
-constexpr uint64_t kMostMadeBytes = 64 << 10;  // of files with what the header claims
+constexpr uint64_t kMaxMadeBytes = 64 << 10;  // of files with what the header claims
 
 class MemoryFile final : public format::ReadFile {
  public:
@@ -38,7 +38,7 @@ runtime::KvIdentity identity() {
 void check_file(const runtime::KvFile& file, std::string_view bytes) {
   DSPACK_CHECK(!file.block.tokens.empty() && file.block.end() <= 64, "positions that the model does not have");
   DSPACK_CHECK(file.block.rows.size() == identity().shape.block_bytes(file.block.extent()), "other rows");
-  DSPACK_CHECK(file.notes.text.size() <= runtime::kMostKvTextBytes && bytes.ends_with(file.notes.text), "another text");
+  DSPACK_CHECK(file.notes.text.size() <= runtime::kMaxKvTextBytes && bytes.ends_with(file.notes.text), "another text");
 }
 
 /// With the digest of `data`, if the header has a place for it: then the file must be read, whatever else it says.
@@ -70,11 +70,11 @@ void check_header(std::string_view json) {
   if (!header) return fuzz::check_refusal(header.error());
   DSPACK_CHECK(header->positions > 0 && header->positions <= 64 && header->first <= 64 - header->positions,
                "positions that the model does not have");
-  DSPACK_CHECK(header->text_bytes <= runtime::kMostKvTextBytes, "a text that is too long");
+  DSPACK_CHECK(header->text_bytes <= runtime::kMaxKvTextBytes, "a text that is too long");
   const uint64_t bytes = header->positions * 4 + identity().shape.block_bytes(header->extent()) + header->text_bytes;
   DSPACK_CHECK(header->data_start == 8 + json.size() && header->data_start + bytes == file_bytes,
                "the file has more than what it says");
-  if (file_bytes <= kMostMadeBytes && json.size() <= runtime::kMostKvHeaderBytes)
+  if (file_bytes <= kMaxMadeBytes && json.size() <= runtime::kMaxKvHeaderBytes)
     check_made(std::string(json), *header, file_bytes);
 }
 

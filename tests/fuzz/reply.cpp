@@ -74,8 +74,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   answer.remove_prefix(1);
   const Reply whole = read(form, answer, answer.size(), 1);
   // In two, at every place of a short answer and at some of a long one.
-  constexpr size_t kMostCuts = 400;
-  const size_t stride = 1 + answer.size() / kMostCuts;
+  constexpr size_t kMaxCuts = 400;
+  const size_t stride = 1 + answer.size() / kMaxCuts;
   for (size_t cut = 0; cut <= answer.size(); cut += stride)
     DSPACK_CHECK(read(form, answer, cut, answer.size()) == whole, "another reply of an answer in two pieces");
   for (const size_t piece : {1U, 2U, 3U, 7U})

@@ -56,7 +56,7 @@ void check_request(const AnswerRequest& request) {
   DSPACK_CHECK(conversation == nullptr || request.max_tokens.value_or(1) > 0, "an answer without tokens");
   DSPACK_CHECK(request.choices >= 1 && request.choices <= 128, "a number of choices that nobody may ask for");
   const uint64_t answers = uint64_t{request.prompts()} * request.choices;
-  DSPACK_CHECK(answers >= 1 && answers <= runtime::kMostAnswers, "a number of answers that nobody may ask for");
+  DSPACK_CHECK(answers >= 1 && answers <= runtime::kMaxAnswers, "a number of answers that nobody may ask for");
   DSPACK_CHECK(request.top_logprobs.value_or(0) <= 20, "more logprobs than may be");
   for (const std::string& stop : request.stop)
     DSPACK_CHECK(!stop.empty(), "an empty stop string");

@@ -69,11 +69,11 @@ class Writer {
   }
 
  private:
-  static constexpr size_t kMostBytes = 4096;
-  static constexpr int kMostDepth = 8;
+  static constexpr size_t kMaxBytes = 4096;
+  static constexpr int kMaxDepth = 8;
 
   size_t choose(size_t count) { return at_ < size_ ? data_[at_++] % count : 0; }
-  [[nodiscard]] bool is_full() const { return at_ >= size_ || out_.size() > kMostBytes; }
+  [[nodiscard]] bool is_full() const { return at_ >= size_ || out_.size() > kMaxBytes; }
   template <size_t kCount>
   void one_of(const std::array<std::string_view, kCount>& words) {
     out_ += words[choose(kCount)];
@@ -97,7 +97,7 @@ class Writer {
   }
 
   void statement(int depth) {
-    if (depth >= kMostDepth) {
+    if (depth >= kMaxDepth) {
       out_ += "t";
       return;
     }
@@ -191,7 +191,7 @@ class Writer {
   }
 
   void primary(int depth) {
-    if (depth >= kMostDepth || is_full()) {
+    if (depth >= kMaxDepth || is_full()) {
       one_of(kConstants);
       return;
     }

@@ -152,7 +152,7 @@ KERNEL_CASE("mla_attend: the bits depend on neither chunking, threads, nor instr
   const AttendInput input = random_input(all, random);
   Lab plainest(plainest_of(Set::kName), 1);
   const auto wanted = run_attend(plainest, input, all, 0);
-  for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
+  for (unsigned threads = 1; threads <= kMaxThreads; ++threads) {
     for (const uint32_t chunk : {1U, 2U, 7U, 9U}) {
       CAPTURE(threads);
       CAPTURE(chunk);

@@ -250,7 +250,7 @@ KERNEL_CASE("choose: a row's choice depends on it alone, whoever knows its posit
   const ChooseInput input = random_input(c, Dtype::bf16, random);
   Lab plainest(plainest_of(Set::kName), 1);
   const auto wanted = chosen(plainest, input, c);
-  for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
+  for (unsigned threads = 1; threads <= kMaxThreads; ++threads) {
     Lab lab(Set::kName, threads);
     for (const uint32_t piece : {1U, 3U, 11U}) {
       CAPTURE(piece);

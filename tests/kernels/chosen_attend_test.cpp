@@ -197,7 +197,7 @@ KERNEL_CASE("mla_attend: over a choice the bits depend on neither chunking, thre
     const ChosenInput input = random_input(c, random);
     Lab plainest(plainest_of(Set::kName), 1);
     const auto wanted = run_attend(plainest, input, c, {.rows = c.rows});
-    for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
+    for (unsigned threads = 1; threads <= kMaxThreads; ++threads) {
       for (const uint32_t piece : {1U, 2U, 7U}) {
         for (const uint32_t live : {0U, 150U}) {
           Lab lab(Set::kName, threads);

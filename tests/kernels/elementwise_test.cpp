@@ -199,7 +199,7 @@ KERNEL_CASE("elementwise: the bits depend on neither threads nor instruction set
   const auto other = random.normals(x.size());
   Lab plainest(plainest_of(Set::kName), 1);
   const auto wanted = run_all(plainest, x, other, kRows, kCols);
-  for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
+  for (unsigned threads = 1; threads <= kMaxThreads; ++threads) {
     Lab lab(Set::kName, threads);
     CHECK(first_difference(run_all(lab, x, other, kRows, kCols), wanted) == wanted.size());
   }

@@ -150,7 +150,7 @@ KERNEL_CASE("head_linear: the bits depend on neither rows in the call, threads, 
       }
       c.rows = kRows;
       CAPTURE(c);
-      for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
+      for (unsigned threads = 1; threads <= kMaxThreads; ++threads) {
         Lab lab(Set::kName, threads);
         CHECK(first_difference(run_heads(lab, weight.put(lab), x, c, direction), wanted) == wanted.size());
       }

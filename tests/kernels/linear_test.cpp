@@ -170,7 +170,7 @@ void check_same_bits(const WeightCase& shape, Random& random) {
   constexpr uint32_t kRows = kRowCounts[std::size(kRowCounts) - 1];
   const auto x = random.normals(size_t{kRows} * shape.in);
   const auto wanted = row_by_row(Set::kName, weight, x, kRows);
-  for (unsigned threads = 1; threads <= kMostThreads; ++threads) {
+  for (unsigned threads = 1; threads <= kMaxThreads; ++threads) {
     Lab lab(Set::kName, threads);
     const kernels::Weight stored = weight.put(lab);
     for (const uint32_t rows : kRowCounts) {

@@ -266,8 +266,8 @@ TEST_CASE("product: of experts in four bits those that were trained in them are 
     const auto refused = [&](const format::Checkpoint& source) { return problem(transform, source); };
     CHECK(mentions(refused(stored(Dtype::i8, {4, 32}, Dtype::f8_e8m0, {4, 1})), "here [4,2]"));
     CHECK(mentions(refused(stored(Dtype::i8, {4, 24}, Dtype::f8_e8m0, {4, 2})), "48 columns, which groups of 32"));
-    constexpr uint64_t kMost = 1ULL << 60U;
-    CHECK(mentions(refused(stored(Dtype::i8, {1, kMost}, Dtype::f8_e8m0, {1, kMost / 16})), "at once"));
+    constexpr uint64_t kMax = 1ULL << 60U;
+    CHECK(mentions(refused(stored(Dtype::i8, {1, kMax}, Dtype::f8_e8m0, {1, kMax / 16})), "at once"));
     // int8 with a scale for each row, and MXFP4 that somebody has made.
     for (const std::string& said : {refused(stored(Dtype::i8, {4, 32}, Dtype::f32, {4, 1})),
                                     refused(stored(Dtype::u8, {4, 32}, Dtype::f8_e8m0, {4, 2}))}) {

@@ -52,7 +52,7 @@ TEST_CASE("place choice: turns count, until a conversation was passed over often
   const PlaceState of_other{.tokens = other, .use = {.prompt = 90, .turns = 1, .used = 2}};
   const Tokens prompt = conversation(3, 40);
   CHECK(choose_place(std::vector{of_one, of_other}, prompt) == 1);
-  of_one.use.passed_over = kMostPassedOver;
+  of_one.use.passed_over = kMaxPassedOver;
   CHECK(choose_place(std::vector{of_one, of_other}, prompt) == 0);
 }
 

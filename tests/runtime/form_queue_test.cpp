@@ -33,7 +33,7 @@ TEST_CASE("form queue: clients come in turn, and a client's own forms in their o
 TEST_CASE("form queue: one client's fill leaves room for others, and those that left make room") {
   FormQueue queue;
   std::stop_source gone;
-  for (size_t i = 0; i < FormQueue::kMostOfClient; ++i)
+  for (size_t i = 0; i < FormQueue::kMaxOfClient; ++i)
     CHECK(push(queue, "a", "x", gone.get_token()));
   CHECK_FALSE(push(queue, "a", "x"));
   CHECK(push(queue, "b", "y"));
@@ -41,7 +41,7 @@ TEST_CASE("form queue: one client's fill leaves room for others, and those that 
   CHECK(push(queue, "a", "z"));
   CHECK(queue.take({})->form == "y");
   CHECK(queue.take({})->form == "z");
-  for (size_t client = 0; client < FormQueue::kMost; ++client)
+  for (size_t client = 0; client < FormQueue::kMax; ++client)
     CHECK(push(queue, std::to_string(client), "x"));
   CHECK_FALSE(push(queue, "one more", "x"));
 }

@@ -16,12 +16,12 @@ TEST_CASE("input history: what could steer a terminal is left out") {
 }
 
 TEST_CASE("input history: the newest are kept, in number and in bytes") {
-  std::vector<std::string> many(InputHistory::kMostEntries + 10, "x");
+  std::vector<std::string> many(InputHistory::kMaxEntries + 10, "x");
   many.back() = "newest";
-  CHECK(parse_history(history_text(many)).size() == InputHistory::kMostEntries);
+  CHECK(parse_history(history_text(many)).size() == InputHistory::kMaxEntries);
   CHECK(parse_history(history_text(many)).back() == "newest");
-  const std::vector<std::string> large(200, std::string(InputHistory::kMostEntryBytes, 'x'));
-  CHECK(history_text(large).size() <= InputHistory::kMostBytes);
+  const std::vector<std::string> large(200, std::string(InputHistory::kMaxEntryBytes, 'x'));
+  CHECK(history_text(large).size() <= InputHistory::kMaxBytes);
   CHECK(parse_history(history_text(large)).size() > 60);
 }
 

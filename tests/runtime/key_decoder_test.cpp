@@ -74,7 +74,7 @@ TEST_CASE("keys: of a paste that is too long the beginning stays, and the rest i
     REQUIRE(last);
     return *last;
   };
-  const std::string most(KeyDecoder::kMostPasteBytes - 1, 'a');
+  const std::string most(KeyDecoder::kMaxPasteBytes - 1, 'a');
   const KeyPress cut = paste(most + "\xc3\xa9" + "bc");  // of the first two bytes one has room, and then "b" would
   CHECK(cut.text == most);
   CHECK(cut.lost_bytes == 4);

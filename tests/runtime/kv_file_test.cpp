@@ -188,9 +188,9 @@ TEST_CASE("KV files: header and text have bounds, and reading asks for no more")
       longer[i] = static_cast<char>(header_bytes >> (8 * i));
     lab.folder.write("a.safetensors", longer);
   };
-  file_with(kMostKvHeaderBytes);
+  file_with(kMaxKvHeaderBytes);
   CHECK(lab.read(lab.identity));
-  file_with(kMostKvHeaderBytes + 8);
+  file_with(kMaxKvHeaderBytes + 8);
   const auto refused = lab.read(lab.identity);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().message.find("header is too long") != std::string::npos);
@@ -220,8 +220,8 @@ TEST_CASE("KV files: header and text have bounds, and reading asks for no more")
     const uint64_t data = 32 + lab.identity.shape.block_bytes({0, 8}) + text_bytes;
     return parse_kv_header(std::string_view(header).substr(8), header.size() + data, lab.identity);
   };
-  CHECK(with_text(kMostKvTextBytes).value().text_bytes == kMostKvTextBytes);
-  CHECK_FALSE(with_text(kMostKvTextBytes + 1));
+  CHECK(with_text(kMaxKvTextBytes).value().text_bytes == kMaxKvTextBytes);
+  CHECK_FALSE(with_text(kMaxKvTextBytes + 1));
   CHECK_FALSE(with_text(uint64_t{1} << 40U));
 }
 

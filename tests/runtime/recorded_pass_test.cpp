@@ -244,7 +244,7 @@ TEST_CASE("recorded pass: texts are the streamed run's, greedy and at random, wi
       if (drafts) CHECK(wanted.accepted > 0);
     }
     CHECK(counts->steps > 10);
-    CHECK(counts->recordings <= 2 * kMostRecordedRows);
+    CHECK(counts->recordings <= 2 * kMaxRecordedRows);
   }
 }
 

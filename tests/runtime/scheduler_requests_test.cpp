@@ -145,7 +145,7 @@ TEST_CASE("scheduler: what is submitted together waits as one request, and all r
     }
     return scheduler->submit(std::move(generations));
   };
-  const auto too_many = submit(kMostWaiting + 1);
+  const auto too_many = submit(kMaxWaiting + 1);
   REQUIRE(!too_many);
   CHECK(too_many.error().kind == ErrorKind::invalid);  // never, also where nothing waits
   heard.clear();

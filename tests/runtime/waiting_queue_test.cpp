@@ -80,17 +80,17 @@ TEST_CASE("waiting queue: a client fills it alone, and the latest of its request
 
 TEST_CASE("waiting queue: answers are bounded as well, nothing gives way in vain, and too many at once never fit") {
   WaitingQueue queue(64);
-  REQUIRE(queue.add(request_of("a", 0, kMostWaiting - 100)));
+  REQUIRE(queue.add(request_of("a", 0, kMaxWaiting - 100)));
   REQUIRE(queue.add(request_of("b", 0, 100)));
   const auto more = queue.add(request_of("a", 0));
   REQUIRE(!more);
   CHECK(more.error().kind == ErrorKind::budget);
-  CHECK(queue.wanted() == kMostWaiting);
+  CHECK(queue.wanted() == kMaxWaiting);
   const auto gave_way = queue.add(request_of("c", 0, 5));
   REQUIRE(gave_way);
-  CHECK(gave_way->size() == kMostWaiting - 100);
+  CHECK(gave_way->size() == kMaxWaiting - 100);
   CHECK(queue.wanted() == 105);
-  const auto never = queue.add(request_of("d", 0, kMostWaiting + 1));
+  const auto never = queue.add(request_of("d", 0, kMaxWaiting + 1));
   REQUIRE(!never);
   CHECK(never.error().kind == ErrorKind::invalid);
 }

@@ -79,8 +79,8 @@ void StreamOrder::run_until(const Event& event) {
 }
 
 void StreamOrder::run_some() {
-  constexpr uint64_t kMost = 4;
-  for (uint64_t left = random_() % kMost; left > 0; --left)
+  constexpr uint64_t kMax = 4;
+  for (uint64_t left = random_() % kMax; left > 0; --left)
     run_one_of_all();
 }
 

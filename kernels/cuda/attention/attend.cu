@@ -19,13 +19,13 @@ namespace {
 
 constexpr uint64_t kScratchBytes = 128ULL << 20;
 constexpr uint32_t kFewestSplits = 32;
-constexpr uint32_t kMostSplits = 128;
+constexpr uint32_t kMaxSplits = 128;
 constexpr uint32_t kExactBlocks = 256;  // blocks that run at once on an H100: two share a multiprocessor
 
 /// Splits per row so that one row makes about `blocks` blocks. Depends only on the number of heads.
 uint32_t splits_for(uint32_t blocks, uint32_t heads, uint32_t queries_a_block) {
   const auto groups = static_cast<uint32_t>(ceil_div(heads, queries_a_block));
-  return std::clamp(blocks / groups, kFewestSplits, kMostSplits);
+  return std::clamp(blocks / groups, kFewestSplits, kMaxSplits);
 }
 
 uint32_t most_splits(const AttendShape& shape, AttendChoice choice) {
@@ -41,9 +41,9 @@ bool fits(AttendChoice choice, const gpu::Properties& properties) {
 }
 
 constexpr unsigned kThreads = 128;
-constexpr unsigned kSplitsOfLane = kMostSplits / gpu::kWarpThreads;
+constexpr unsigned kSplitsOfLane = kMaxSplits / gpu::kWarpThreads;
 constexpr unsigned kAhead = 32;  // splits whose values are in flight at once
-static_assert(kMostSplits % gpu::kWarpThreads == 0 && gpu::kWarpThreads % kAhead == 0);
+static_assert(kMaxSplits % gpu::kWarpThreads == 0 && gpu::kWarpThreads % kAhead == 0);
 
 /// Statistics of splits lane, lane + 32, .. of one query.
 struct SplitWeights {

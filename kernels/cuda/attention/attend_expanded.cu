@@ -19,8 +19,8 @@ constexpr unsigned kThreads = kWarps * gpu::kWarpThreads;
 constexpr uint32_t kTileQueries = kWarps * 16;
 constexpr uint32_t kTilePositions = 64;
 constexpr unsigned kStages = 2;
-constexpr uint32_t kMostKeyDim = 192;
-constexpr uint32_t kMostValueDim = 128;
+constexpr uint32_t kMaxKeyDim = 192;
+constexpr uint32_t kMaxValueDim = 128;
 
 /// Attention of some heads.
 struct ExpandedRun {
@@ -91,15 +91,15 @@ __device__ __forceinline__ void load_queries(const ExpandedRun& run, uint32_t he
 
 /// Attention of a warp's 16 queries.
 struct WarpAttention {
-  uint32_t queries[kMostKeyDim / 16][4];
-  float values[kMostValueDim / 8][4] = {};
+  uint32_t queries[kMaxKeyDim / 16][4];
+  float values[kMaxValueDim / 8][4] = {};
   float maximum[2] = {device::minus_infinity(), device::minus_infinity()};  // for rows lane / 4 and lane / 4 + 8
   float sum[2] = {};                                                        // over the lane's own columns
 
   __device__ __forceinline__ void take_queries(const ExpandedRun& run, const Tile& tile) {
     const unsigned lane = gpu::lane_index();
 #pragma unroll
-    for (unsigned step = 0; step < kMostKeyDim / 16; ++step) {
+    for (unsigned step = 0; step < kMaxKeyDim / 16; ++step) {
       if (step * 16 >= run.nope_dim + run.rope_dim) break;
       gpu::ldmatrix_x4(queries[step], tile.at(gpu::warp_index() * 16 + lane % 16, step * 2 + lane / 16));
     }
@@ -110,7 +110,7 @@ struct WarpAttention {
     const unsigned lane = gpu::lane_index();
     const uint32_t row = lane / 16 * 8 + lane % 8;
 #pragma unroll
-    for (unsigned step = 0; step < kMostKeyDim / 16; ++step) {
+    for (unsigned step = 0; step < kMaxKeyDim / 16; ++step) {
       if (step * 16 >= run.nope_dim + run.rope_dim) break;
       // The rotary key follows the value.
       const uint32_t column = step * 16 < run.nope_dim ? step * 16 : run.value_dim + step * 16;
@@ -171,7 +171,7 @@ struct WarpAttention {
       const uint32_t a[4] = {gpu::floats_to_bf16s(low[0], low[1]), gpu::floats_to_bf16s(low[2], low[3]),
                              gpu::floats_to_bf16s(high[0], high[1]), gpu::floats_to_bf16s(high[2], high[3])};
 #pragma unroll
-      for (unsigned pair = 0; pair < kMostValueDim / 16; ++pair) {
+      for (unsigned pair = 0; pair < kMaxValueDim / 16; ++pair) {
         if (pair * 16 >= run.value_dim) break;
         uint32_t b[4];
         gpu::ldmatrix_x4_trans(
@@ -195,7 +195,7 @@ struct WarpAttention {
       if (row >= run.rows) continue;
       float* to = run.out + (uint64_t{row} * run.all_heads + run.first_head + head) * run.value_dim;
 #pragma unroll
-      for (unsigned i = 0; i < kMostValueDim / 8; ++i) {
+      for (unsigned i = 0; i < kMaxValueDim / 8; ++i) {
         const uint32_t column = i * 8 + lane % 4 * 2;
         if (column >= run.value_dim) break;
         *reinterpret_cast<float2*>(to + column) =
@@ -285,7 +285,7 @@ ExpandedScratch lay_out(std::byte* memory, const ExpandedShape& shape) {
 bool fits_expanded(const ExpandedShape& shape, const MatrixForm& kv_b, const gpu::Properties& properties) {
   constexpr unsigned kFirstWithBf16 = 8;
   const bool are_multiples = shape.nope_dim % 16 == 0 && shape.rope_dim % 16 == 0 && shape.value_dim % 16 == 0;
-  const bool are_small = uint64_t{shape.nope_dim} + shape.rope_dim <= kMostKeyDim && shape.value_dim <= kMostValueDim;
+  const bool are_small = uint64_t{shape.nope_dim} + shape.rope_dim <= kMaxKeyDim && shape.value_dim <= kMaxValueDim;
   const bool are_whole = kv_b.block_out == 0 || kv_b.block_out >= kv_b.out || head_dim(shape) % kv_b.block_out == 0;
   const uint64_t shared = kStages * kTilePositions * tensor_row_bytes(head_dim(shape) + shape.rope_dim);
   return are_multiples && are_small && shape.nope_dim > 0 && shape.value_dim > 0 && are_whole &&

@@ -64,10 +64,10 @@ __global__ void store_fp8_rows_kernel(StoreFp8RowsTask task) {
 }  // namespace
 
 gpu::LaunchShape choose_store_fp8_rows_launch(uint32_t rows) {
-  constexpr uint32_t kMostWarps = 4;
-  constexpr uint64_t kMostRowBlocks = 1U << 20;
-  const uint32_t warps = std::clamp(rows, 1U, kMostWarps);
-  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(rows, warps), 1, kMostRowBlocks)),
+  constexpr uint32_t kMaxWarps = 4;
+  constexpr uint64_t kMaxRowBlocks = 1U << 20;
+  const uint32_t warps = std::clamp(rows, 1U, kMaxWarps);
+  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(rows, warps), 1, kMaxRowBlocks)),
           .threads = warps * gpu::kWarpThreads};
 }
 
@@ -77,12 +77,12 @@ void run_store_fp8_rows(gpu::Stream& stream, const StoreFp8RowsTask& task) {
 }
 
 gpu::LaunchShape choose_store_latents_launch(uint32_t rows, uint32_t latent_dim) {
-  constexpr uint32_t kMostWarps = 8;        // warps per block
-  constexpr uint32_t kMostBlocks = 65'535;  // in y
+  constexpr uint32_t kMaxWarps = 8;        // warps per block
+  constexpr uint32_t kMaxBlocks = 65'535;  // in y
   const uint32_t parts = latent_tiles(latent_dim) + 1;
-  const uint32_t warps = std::min(parts, kMostWarps);
+  const uint32_t warps = std::min(parts, kMaxWarps);
   return {.grid_x = static_cast<unsigned>(ceil_div(parts, warps)),
-          .grid_y = std::clamp(rows, 1U, kMostBlocks),
+          .grid_y = std::clamp(rows, 1U, kMaxBlocks),
           .threads = warps * gpu::kWarpThreads};
 }
 

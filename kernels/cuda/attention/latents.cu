@@ -83,7 +83,7 @@ __device__ __forceinline__ void finish_row(const LatentsTask& task, unsigned thr
 }
 
 template <bool kFours>
-__global__ void __launch_bounds__(kMostNormThreads) latents_kernel(LatentsTask task, NormThreads threads) {
+__global__ void __launch_bounds__(kMaxNormThreads) latents_kernel(LatentsTask task, NormThreads threads) {
   gpu::launch_dependents();
   const bool is_query = gpu::block_index().x != 0;
   const device::NormGains gains = is_query ? device::load_gains<kFours>(task.query, threads.query)

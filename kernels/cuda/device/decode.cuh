@@ -209,7 +209,7 @@ void with_tokens(uint32_t tokens, Operation operation) {
       if (tokens == 4) return operation(std::integral_constant<unsigned, 4>());
     }
   }
-  operation(std::integral_constant<unsigned, kMostKernelTokens>());
+  operation(std::integral_constant<unsigned, kMaxKernelTokens>());
 }
 
 /// Same for tensor cores. is_scaled: whether any of the matrices has scales.

@@ -50,11 +50,11 @@ struct MatrixForm : WeightForm {
 /// Tokens that a kernel of linear products or of heads takes at once, for `rows` rows: a power of two, up to 8. Each
 /// number needs its own kernel per coding, with the same bits (dot.cuh): rare codings have kernels for 1 and 8,
 /// unaligned rows for 8 only. See device::with_tokens.
-inline constexpr uint32_t kMostKernelTokens = 8;
+inline constexpr uint32_t kMaxKernelTokens = 8;
 [[nodiscard]] constexpr uint32_t kernel_tokens(Coding coding, bool is_aligned, uint32_t rows) {
-  if (!is_aligned) return kMostKernelTokens;
-  if (!is_common(coding)) return rows <= 1 ? 1 : kMostKernelTokens;
-  return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : kMostKernelTokens;
+  if (!is_aligned) return kMaxKernelTokens;
+  if (!is_common(coding)) return rows <= 1 ? 1 : kMaxKernelTokens;
+  return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : kMaxKernelTokens;
 }
 
 /// FP32 activations [rows, cols].

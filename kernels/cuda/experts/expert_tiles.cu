@@ -27,7 +27,7 @@ struct TilesTask {
   uint32_t* counts;  // assignments per expert; only for many assignments
 };
 
-constexpr uint32_t kFewAssignments = kMostHeldAssignments;
+constexpr uint32_t kFewAssignments = kMaxHeldAssignments;
 
 /// Calls visit(value, index) for `count` words, a multiple of four, in shared memory.
 template <class Visit>
@@ -173,14 +173,14 @@ constexpr uint64_t kSharedBytes = 32 << 10;
 // multiprocessors, several blocks each).
 constexpr uint64_t kEnoughWeightBytes = 128 << 10;
 constexpr uint64_t kEnoughBlocks = 768;
-constexpr uint64_t kMostBlocks = 65'535;  // in y
+constexpr uint64_t kMaxBlocks = 65'535;  // in y
 
 /// Turns of a block, each with the next group of rows.
 uint64_t turns_for(uint64_t row_groups, uint64_t turn_bytes, uint64_t tiles) {
   uint64_t turns = 1;
   while (turns * turn_bytes < kEnoughWeightBytes && tiles * ceil_div(row_groups, 2 * turns) >= kEnoughBlocks)
     turns *= 2;
-  return std::max(turns, ceil_div(row_groups, kMostBlocks));
+  return std::max(turns, ceil_div(row_groups, kMaxBlocks));
 }
 
 }  // namespace
@@ -223,8 +223,8 @@ gpu::LaunchShape choose_expert_tiles_launch(uint32_t experts, uint32_t assignmen
     const auto threads = static_cast<unsigned>(round_up(std::max(assignments, 1U), gpu::kWarpThreads));
     return {.threads = threads, .shared_bytes = static_cast<unsigned>(2 * threads * sizeof(uint32_t))};
   }
-  constexpr uint64_t kMostWarps = 8;  // one expert each
-  const uint64_t warps = std::clamp<uint64_t>(experts, 1, kMostWarps);
+  constexpr uint64_t kMaxWarps = 8;  // one expert each
+  const uint64_t warps = std::clamp<uint64_t>(experts, 1, kMaxWarps);
   const uint64_t shared_bytes = 2 * (uint64_t{experts} + 1) * sizeof(uint32_t);
   return {.grid_x = static_cast<unsigned>(std::max<uint64_t>(ceil_div(experts, warps), 1)),
           .threads = static_cast<unsigned>(warps) * gpu::kWarpThreads,
@@ -289,7 +289,7 @@ static_assert(sizeof(ExpertTile) == 4 * sizeof(uint32_t), "a tile is four words"
 
 CutTiles cut_held_experts(gpu::Stream& stream, const HeldAssignments& held, uint32_t experts, uint32_t tile,
                           uint32_t* words) {
-  DSPACK_CHECK(held.count <= kMostHeldAssignments, "more assignments than one block cuts");
+  DSPACK_CHECK(held.count <= kMaxHeldAssignments, "more assignments than one block cuts");
   const uint32_t tiles = launch_count(most_expert_tiles(held.count, experts, tile));
   const uint32_t order_at = 1 + 4 * tiles;
   gpu::launch_overlapping(stream, choose_expert_tiles_launch(experts, held.count), few_tiles_kernel,

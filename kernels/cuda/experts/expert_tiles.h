@@ -103,12 +103,12 @@ struct ExpertGroupWords {
 struct HeldAssignments {
   const uint32_t* ids = nullptr;      // [count], on the device
   const uint32_t* entries = nullptr;  // by expert, visible to the device; kNoEntry: the expert is not held
-  uint32_t count = 0;                 // at most kMostHeldAssignments
+  uint32_t count = 0;                 // at most kMaxHeldAssignments
 };
 /// One block with a thread per assignment.
-inline constexpr uint32_t kMostHeldAssignments = 256;
+inline constexpr uint32_t kMaxHeldAssignments = 256;
 /// Words for their tiles, in the layout of ExpertGroupWords.
-inline constexpr uint32_t kHeldTilesWords = 1 + (4 + 1) * kMostHeldAssignments;
+inline constexpr uint32_t kHeldTilesWords = 1 + (4 + 1) * kMaxHeldAssignments;
 /// Enqueues the division into tiles of at most `tile` assignments, written to `words`, which has room for
 /// kHeldTilesWords. In the result, `tiles` is that of the worst routing of `experts`; the caller sets `most`.
 [[nodiscard]] CutTiles cut_held_experts(gpu::Stream& stream, const HeldAssignments& held, uint32_t experts,

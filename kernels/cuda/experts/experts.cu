@@ -26,15 +26,15 @@ constexpr unsigned kRowsOfWarp = 2;
 constexpr unsigned kRowsOfBlock = kWarpsOfBlock * kRowsOfWarp;
 static_assert(kWarpsOfBlock == device::kExactWarps && kRowsOfBlock == device::kExactRowsOfBlock);
 
-/// Pieces that a lane has in flight in kernels for tiles of up to kMost. (Device code cannot call a host function, so
+/// Pieces that a lane has in flight in kernels for tiles of up to kMax. (Device code cannot call a host function, so
 /// it is a variable.)
-template <unsigned kMost>
-constexpr unsigned kPieces = exact_pieces(kMost);
+template <unsigned kMax>
+constexpr unsigned kPieces = exact_pieces(kMax);
 /// Blocks per multiprocessor that registers are budgeted for.
-template <unsigned kMost>
-constexpr unsigned kBlocks = kMost == 1   ? 4
-                             : kMost == 2 ? 3
-                                          : 2;
+template <unsigned kMax>
+constexpr unsigned kBlocks = kMax == 1   ? 4
+                             : kMax == 2 ? 3
+                                         : 2;
 
 /// Stores the outputs of two matrix rows.
 template <class Product, unsigned kTokens>
@@ -57,10 +57,11 @@ __device__ __forceinline__ void store_outputs(const device::ExpertProduct& task,
 
 /// before_inputs: called before inputs are read, after the first weights have been requested. Must end with a block
 /// barrier unless it does nothing.
-template <class Product, class Stored, bool kAligned, unsigned kMost, unsigned kTokens, class BeforeInputs>
-__device__ void mma_m16n8k16(const device::ExpertProduct& task, const device::TileAt& tile,
-                             const device::RowTurns& turns, uint32_t staged_groups, const BeforeInputs& before_inputs) {
-  constexpr unsigned kDepth = kPieces<kMost> / (Product::kMatrices * kRowsOfWarp);
+template <class Product, class Stored, bool kAligned, unsigned kMax, unsigned kTokens, class BeforeInputs>
+__device__ void multiply_tile(const device::ExpertProduct& task, const device::TileAt& tile,
+                              const device::RowTurns& turns, uint32_t staged_groups,
+                              const BeforeInputs& before_inputs) {
+  constexpr unsigned kDepth = kPieces<kMax> / (Product::kMatrices * kRowsOfWarp);
   Matrix matrices[Product::kMatrices];
   for (Matrix& matrix : matrices)
     matrix = task.form;
@@ -109,11 +110,11 @@ __device__ void mma_m16n8k16(const device::ExpertProduct& task, const device::Ti
   }
 }
 
-/// Tiles of up to kMost assignments.
-template <class Stored, bool kAligned, unsigned kMost>
+/// Tiles of up to kMax assignments.
+template <class Stored, bool kAligned, unsigned kMax>
 struct ExactTiles {
   using Weights = Stored;
-  static constexpr unsigned kBlocksAtOnce = kBlocks<kMost>;
+  static constexpr unsigned kBlocksAtOnce = kBlocks<kMax>;
   static constexpr bool kHasTwo = is_common(Stored::kCoding);  // has kernels for two tokens, as in kernel_tokens()
   static __device__ __forceinline__ uint32_t rows_of_gate_up() { return kRowsOfBlock; }
   static __device__ __forceinline__ uint32_t rows_of_down() { return kRowsOfBlock; }
@@ -125,13 +126,13 @@ struct ExactTiles {
                                                   const device::RowTurns& turns, uint32_t staged_groups,
                                                   const BeforeInputs& before_inputs) {
     const auto run = [&]<unsigned kTokens>(std::integral_constant<unsigned, kTokens>) {
-      mma_m16n8k16<Product, Stored, kAligned, kMost, kTokens>(task, tile, turns, staged_groups, before_inputs);
+      multiply_tile<Product, Stored, kAligned, kMax, kTokens>(task, tile, turns, staged_groups, before_inputs);
     };
-    if constexpr (!kAligned) return run(std::integral_constant<unsigned, kMost>());
-    if constexpr (kMost > 2) {
+    if constexpr (!kAligned) return run(std::integral_constant<unsigned, kMax>());
+    if constexpr (kMax > 2) {
       if (tile.count > (kHasTwo ? 2 : 1)) return run(std::integral_constant<unsigned, kExactTokens>());
     }
-    if constexpr (kMost > 1 && kHasTwo) {
+    if constexpr (kMax > 1 && kHasTwo) {
       if (tile.count > 1) return run(std::integral_constant<unsigned, 2>());
     }
     run(std::integral_constant<unsigned, 1>());
@@ -143,7 +144,7 @@ struct ExactTiles {
   static __device__ __forceinline__ void multiply_shared(const device::SharedProduct& task,
                                                          const device::RowTurns& turns,
                                                          const BeforeInputs& before_inputs) {
-    device::multiply_shared<Product, Stored, kMost, kPieces<kMost>>(task, turns, before_inputs);
+    device::multiply_shared<Product, Stored, kMax, kPieces<kMax>>(task, turns, before_inputs);
   }
 };
 

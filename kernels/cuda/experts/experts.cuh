@@ -192,9 +192,9 @@ inline constexpr unsigned kDoneWord = kIsLastWords + kLargestFusedTile;
 /// Prefetches the first weights of down for a block's first rows.
 template <class Tiles>
 __device__ __forceinline__ void prefetch_down(const Matrix& form, const void* codes, uint32_t group) {
-  constexpr uint32_t kMostBytes = 32 << 10;  // per block; a whole GPU's take at most half of an H100's cache
+  constexpr uint32_t kMaxBytes = 32 << 10;  // per block; a whole GPU's take at most half of an H100's cache
   const uint32_t rows = Tiles::rows_of_down();
-  prefetch_rows<typename Tiles::Weights>(form, codes, group * rows, rows, kMostBytes);
+  prefetch_rows<typename Tiles::Weights>(form, codes, group * rows, rows, kMaxBytes);
 }
 
 /// Called after the block has written its rows of down for some tokens. Sums those of every token that now has all

@@ -32,7 +32,7 @@ struct ExpertsBlasChoice {
 [[nodiscard]] ExpertsBlasChoice choose_experts_blas(const ExpertForm& form, Precision precision, const BlasCard& card);
 
 /// Most assignments of one plan: its data for the device is smaller than kIndexSpaceBytes.
-inline constexpr uint32_t kMostBlasAssignments = 1 << 16;
+inline constexpr uint32_t kMaxBlasAssignments = 1 << 16;
 
 /// Most rows of a piece, a multiple of kSegmentUnit; 0: no room. The inputs fit the workspace, gate and up fit
 /// ExpertsScratch::inner, and for parts only so does down's result, which overwrites them. Pure.

@@ -294,13 +294,13 @@ void run_product(gpu::Stream& stream, const ExpertsTensorChoice& choice, const d
 
 template <bool kFp8>
 void round_tiles(gpu::Stream& stream, const ExpertsTask& experts, const device::ExpertProduct& task) {
-  constexpr uint32_t kMostWarps = 8;
-  constexpr uint64_t kMostBlocks = 65'535;  // in y
+  constexpr uint32_t kMaxWarps = 8;
+  constexpr uint64_t kMaxBlocks = 65'535;  // in y
   const uint64_t blocks = task.rounded.columns / kRoundedBlock;
   const uint32_t tile = tile_of(experts);
   const gpu::LaunchShape shape{.grid_x = launch_count(expert_tiles_of(experts, tile)),
-                               .grid_y = static_cast<unsigned>(std::min(blocks, kMostBlocks)),
-                               .threads = std::min(tile, kMostWarps) * gpu::kWarpThreads};
+                               .grid_y = static_cast<unsigned>(std::min(blocks, kMaxBlocks)),
+                               .threads = std::min(tile, kMaxWarps) * gpu::kWarpThreads};
   gpu::launch(stream, shape, round_tiles_kernel<kFp8>, task);
 }
 
@@ -347,7 +347,7 @@ std::optional<device::FusedTask> plan_fused(const ExpertsTask& task) {
     for (const Matrix* matrix : {&shared.gate, &shared.up, &shared.down}) {
       if (matrix->coding != task.form.gate_up.coding || !fits_tensor_cores(form_of(*matrix))) return std::nullopt;
     }
-    if (task.tokens > kMostTensorRows) return std::nullopt;
+    if (task.tokens > kMaxTensorRows) return std::nullopt;
     steps.gate_up.shared = choose_shared(shared.gate, task.tokens);
     steps.down.shared = choose_shared(shared.down, task.tokens);
     const uint32_t rows =  // TensorTiles::rows_of_gate_up
@@ -390,7 +390,7 @@ bool has_scales(const ExpertsTask& task) {
 
 // Shared memory for inputs: without rings two blocks fit the smallest multiprocessor, with rings one.
 constexpr uint64_t kSharedBytes = 48 << 10;
-constexpr uint64_t kMostBlocks = 65'535;  // in y
+constexpr uint64_t kMaxBlocks = 65'535;  // in y
 
 }  // namespace
 
@@ -420,7 +420,7 @@ ExpertsTensorChoice choose_experts_tensor(const MatrixForm& form, uint32_t matri
   const uint64_t rows_of_warp = uint64_t{expert_row_tiles(choice.tokens)} * kTileRows / matrices;
   const uint64_t row_groups = ceil_div(form.out, rows_of_warp * warps);
   choice.shape.grid_x = launch_count(tiles);
-  choice.shape.grid_y = static_cast<unsigned>(std::min(row_groups, kMostBlocks));
+  choice.shape.grid_y = static_cast<unsigned>(std::min(row_groups, kMaxBlocks));
   choice.shape.threads = warps * gpu::kWarpThreads;
   choice.shape.shared_bytes = static_cast<unsigned>((has_rings ? device::kFewInputsAt : 0) + bytes_of(staged));
   return choice;

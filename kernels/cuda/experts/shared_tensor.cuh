@@ -15,7 +15,7 @@
 namespace dspack::kernels::cuda::device {
 
 inline constexpr unsigned kSharedTensorWarps = expert_tensor_warps(TensorTokens::few);
-inline constexpr unsigned kMostPartsOfWarp = 8 / kSharedTensorWarps;  // linear_tensor has at most 8 parts
+inline constexpr unsigned kMaxPartsOfWarp = 8 / kSharedTensorWarps;  // linear_tensor has at most 8 parts
 
 /// Row tiles in a warp's ring: steps of one tile, or half as many of two. 144 KiB for three blocks.
 inline constexpr unsigned kFewTilesInRing = 6;
@@ -53,7 +53,7 @@ struct SharedTensorTile {
   /// Multiplies this warp's parts of the row tile from `first_row` on.
   template <class Stream>
   __device__ __forceinline__ void multiply(uint32_t first_row, Stream& stream, bool& is_staged,
-                                           Sums (&totals)[kMostPartsOfWarp]) const {
+                                           Sums (&totals)[kMaxPartsOfWarp]) const {
     Rows rows;
     rows.find(matrices, first_row);
     const BlockOfRun<Stored> block_of(matrices[0]);
@@ -73,7 +73,7 @@ struct SharedTensorTile {
       if (task.warps_a_row <= kSharedTensorWarps) {
         rows.template add_steps<1>(matrices, block_of, range, inputs, stream, ahead, totals);
       } else {
-        rows.template add_steps<kMostPartsOfWarp>(matrices, block_of, range, inputs, stream, ahead, totals);
+        rows.template add_steps<kMaxPartsOfWarp>(matrices, block_of, range, inputs, stream, ahead, totals);
       }
     }
   }
@@ -83,14 +83,14 @@ struct SharedTensorTile {
   __device__ __forceinline__ uint32_t columns_of_turn() const { return sharing * kStepColumns<Stored>; }
 
   /// Adds the parts in order and stores the outputs.
-  __device__ __forceinline__ void finish(uint32_t first_row, Sums (&totals)[kMostPartsOfWarp]) const {
+  __device__ __forceinline__ void finish(uint32_t first_row, Sums (&totals)[kMaxPartsOfWarp]) const {
     const unsigned own = gpu::warp_index() % sharing;
     const unsigned first_part = gpu::warp_index() / sharing * task.warps_a_row;
     const auto place = [&](unsigned part, unsigned i) -> float& {
       return sums[((first_part + part) * kSharedValues + i) * gpu::kWarpThreads + gpu::lane_index()];
     };
 #pragma unroll
-    for (unsigned i = 0; i < kMostPartsOfWarp; ++i) {
+    for (unsigned i = 0; i < kMaxPartsOfWarp; ++i) {
       const unsigned part = own + i * kSharedTensorWarps;
       if (part == 0 || part >= task.warps_a_row) continue;
 #pragma unroll
@@ -153,7 +153,7 @@ __device__ void multiply_shared_tensor(const SharedProduct& task, const RowTurns
                                                                        .columns_of_turn = tile.columns_of_turn()});
     if (group == turns.first) before_inputs();
     for (uint32_t row = 0; row < rows; row += rows_at_once) {
-      typename Tile::Sums totals[kMostPartsOfWarp] = {};
+      typename Tile::Sums totals[kMaxPartsOfWarp] = {};
       tile.multiply(row_of_warp + row, stream, is_staged, totals);
       tile.finish(row_of_warp + row, totals);
     }

@@ -91,12 +91,12 @@ bool CudaQueue::multiplies_on_tensor_cores(const Matrix& weight) const {
   return precision_ != Precision::exact && fits_tensor_cores(form_of(weight));
 }
 
-/// Does not call stream(), so that products of the same input round it once. `adds`: at most kMostFusedRows rows.
+/// Does not call stream(), so that products of the same input round it once. `adds`: at most kMaxFusedRows rows.
 void CudaQueue::multiply(const LinearTask& task) {
   if (blas_ != nullptr && blas_->run(*stream_, task, is_recording_)) return;
   if (!multiplies_on_tensor_cores(task.weight)) return linear_exact(*stream_, task, properties_.multiprocessors);
   constexpr uint64_t kRowUnit = 64;  // rows that share one read of the weights
-  const uint64_t most = kMostRoundedBytes / std::max<uint64_t>(rounded_bytes(1, task.weight.in), 1);
+  const uint64_t most = kMaxRoundedBytes / std::max<uint64_t>(rounded_bytes(1, task.weight.in), 1);
   const uint64_t whole = most < kRowUnit ? std::max<uint64_t>(most, 1) : most / kRowUnit * kRowUnit;
   const auto rows_at_once = static_cast<uint32_t>(std::min<uint64_t>(task.rows, whole));
   for (uint32_t row = 0; row < task.rows; row += rows_at_once) {
@@ -144,7 +144,7 @@ void CudaQueue::round_for(std::span<const Weight> readers, RmsNormTask& task) {
 }
 
 void CudaQueue::rms_norm_for(std::span<const Weight> readers, const Rows& x, Slice gain, float epsilon, const Rows& y) {
-  if (x.rows > kMostFusedRows) return rms_norm(x, gain, epsilon, y);
+  if (x.rows > kMaxFusedRows) return rms_norm(x, gain, epsilon, y);
   check_rms_norm(x, gain, y);
   if (is_empty(x)) return;
   gpu::Stream& stream = stream_to(written_to(y));
@@ -164,7 +164,7 @@ void CudaQueue::multiply_each(std::span<const LinearTask> tasks) {
   const bool are_alike = std::ranges::all_of(tasks, [&](const LinearTask& task) {
     return task.weight.coding == coding && multiplies_on_tensor_cores(task.weight);
   });
-  if (on_tensor_cores && are_alike && tasks.front().rows <= kMostTensorRows) {
+  if (on_tensor_cores && are_alike && tasks.front().rows <= kMaxTensorRows) {
     const LinearTask& first = tasks.front();
     const RoundedRows x = rounded({.x = first.x, .rows = first.rows, .in = first.weight.in, .to = {}},
                                   input_rounding(coding, precision_));
@@ -179,7 +179,7 @@ void CudaQueue::multiply_each(std::span<const LinearTask> tasks) {
 
 void CudaQueue::linear_each(std::span<const Product> products, const Rows& x) {
   const bool is_empty_one = std::ranges::any_of(products, [](const Product& one) { return one.weight.out == 0; });
-  if (x.rows == 0 || x.rows > kMostFusedRows || is_empty_one || products.size() > kMostProducts)
+  if (x.rows == 0 || x.rows > kMaxFusedRows || is_empty_one || products.size() > kMaxProducts)
     return Queue::linear_each(products, x);
   std::vector<LinearTask> tasks;
   for (const Product& one : products) {
@@ -198,7 +198,7 @@ void CudaQueue::gated_linear(const Weight& gate, const Weight& up, const Rows& x
 }
 
 void CudaQueue::add_linear(const Weight& weight, const Rows& x, const Rows& y, const Rows& scratch) {
-  if (x.rows > kMostFusedRows) return Queue::add_linear(weight, x, y, scratch);
+  if (x.rows > kMaxFusedRows) return Queue::add_linear(weight, x, y, scratch);
   check_linear(weight, x, y);
   check_same_shape(y, scratch);
   if (x.rows == 0 || weight.out == 0) return;

@@ -33,7 +33,7 @@ inline constexpr uint32_t kHeldTiles = kTokenCounter + 1;
 inline constexpr uint64_t kExpertCounterBytes = (uint64_t{kHeldTiles} + kHeldTilesWords) * sizeof(uint32_t);
 
 /// Counters for the choice of positions.
-inline constexpr uint64_t kChooseCounterBytes = kMostChooseRows * sizeof(ChooseCounters);
+inline constexpr uint64_t kChooseCounterBytes = kMaxChooseRows * sizeof(ChooseCounters);
 
 /// Partial results of attention.
 [[nodiscard]] inline uint64_t attention_workspace_bytes(const WorkspaceShape& largest) {
@@ -65,11 +65,11 @@ inline constexpr uint64_t kChooseCounterBytes = kMostChooseRows * sizeof(ChooseC
 
 /// Rounded inputs of products on tensor cores; more rows run in parts. Holds 192 rows of V3's widest input (18,432
 /// values), while every 64 rows read the weights again anyway.
-inline constexpr uint64_t kMostRoundedBytes = 8 << 20;
+inline constexpr uint64_t kMaxRoundedBytes = 8 << 20;
 
 /// Memory that operations share, one after the other.
 [[nodiscard]] inline uint64_t shared_workspace_bytes(const WorkspaceShape& largest, Precision precision) {
-  const uint64_t rounded = precision == Precision::exact ? 0 : kMostRoundedBytes;
+  const uint64_t rounded = precision == Precision::exact ? 0 : kMaxRoundedBytes;
   return std::max({attention_workspace_bytes(largest), choice_workspace_bytes(largest),
                    expanded_workspace_bytes(largest, precision), rounded});
 }

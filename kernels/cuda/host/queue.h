@@ -15,7 +15,7 @@ namespace dspack::kernels::cuda {
 
 /// Most rows for which neighbouring operations of a layer share launches: a decode pass. With more rows launch overhead
 /// does not matter, and products may go to cuBLASLt.
-inline constexpr uint32_t kMostFusedRows = 8;
+inline constexpr uint32_t kMaxFusedRows = 8;
 
 class CudaQueue final : public Queue {
  public:
@@ -129,7 +129,7 @@ class CudaQueue final : public Queue {
   bool is_recording_ = false;
   std::unique_ptr<gpu::Stream> stream_;
   Workspace workspace_{properties_.index};
-  RoundedInputs rounded_{kMostRoundedBytes};           // in workspace_, or in its earlier memory
+  RoundedInputs rounded_{kMaxRoundedBytes};            // in workspace_, or in its earlier memory
   uint64_t expected_bytes_ = 0;                        // size of workspace_ for the largest call
   Workspace counter_space_{properties_.index};         // ExpertsTask::counters
   Workspace choose_counter_space_{properties_.index};  // ChooseTask::counters

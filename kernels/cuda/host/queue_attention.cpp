@@ -36,7 +36,7 @@ void CudaQueue::absorb(const RopeArgs& rotated, const HeadLinearArgs& absorbed) 
 }
 
 void CudaQueue::finish_latents(const LatentsArgs& args, const Weight* query_reader) {
-  if (args.rows.rows > kMostFusedRows) return Queue::finish_latents(args, query_reader);
+  if (args.rows.rows > kMaxFusedRows) return Queue::finish_latents(args, query_reader);
   Rows latent = args.rows;
   latent.cols = args.shape.latent_dim;
   check_rms_norm(latent, args.gain, latent);

@@ -81,7 +81,7 @@ void CudaQueue::route_rows(const Weight& router, const Rows& x, const RouterArgs
   check_route(args);
   DSPACK_CHECK(!args.ids_are_given && args.score != ScoreFunction::sqrt_softplus, "this device routes otherwise");
   const LinearTask task{.weight = matrix_of(router), .x = inputs_at(x), .y = rows_at(logits), .rows = x.rows};
-  if (x.rows == 0 || x.rows > kMostFusedRows || !takes_route(task)) return Queue::route_rows(router, x, args);
+  if (x.rows == 0 || x.rows > kMaxFusedRows || !takes_route(task)) return Queue::route_rows(router, x, args);
   const RouteEnd end{.task = route_task(args), .counter = expert_counters() + kRouteCounter};
   if (multiplies_on_tensor_cores(task.weight)) {
     const RoundedRows rounded_x =
@@ -174,7 +174,7 @@ void CudaQueue::run_experts_task(const ExpertsTask& task, const ExpertTable& tab
   if (fetched.ids.empty()) return run_own_experts(task);
   fetched.arrival->wait();
   const auto entries = static_cast<const CudaExpertTable&>(table).entries_on_host();
-  const uint32_t most = std::max(kMostBlasAssignments / task.top_k, 1U);
+  const uint32_t most = std::max(kMaxBlasAssignments / task.top_k, 1U);
   for (uint32_t first = 0; first < task.tokens; first += most) {
     const ExpertsTask part = tokens_of(task, first, std::min(most, task.tokens - first));
     const auto ids = std::span(fetched.ids).subspan(size_t{first} * task.top_k, size_t{part.tokens} * task.top_k);
@@ -190,7 +190,7 @@ void CudaQueue::run_experts(const ExpertsArgs& args) {
 /// Gate, up and SiLU, with the result rounded for down.
 void CudaQueue::gate_mlp(const MlpArgs& args) {
   const ExpertMatrices& weights = args.weights;
-  const bool rounds = args.x.rows != 0 && args.x.rows <= kMostFusedRows && weights.gate.out != 0 &&
+  const bool rounds = args.x.rows != 0 && args.x.rows <= kMaxFusedRows && weights.gate.out != 0 &&
                       multiplies_on_tensor_cores(matrix_of(weights.down));
   if (!rounds) return gated_linear(weights.gate, weights.up, args.x, args.inner, args.scratch, weights.limit);
   DSPACK_CHECK(weights.limit == kNoLimit, "this device limits no gated values");
@@ -260,7 +260,7 @@ std::vector<ExpertGroup> CudaQueue::run_large_groups(const ExpertsTask& task, st
     for (auto first = large; first != left.end();) {
       uint64_t assignments = first->parts.size();
       auto end = first + 1;
-      for (; end != left.end() && assignments + end->parts.size() <= kMostBlasAssignments; ++end)
+      for (; end != left.end() && assignments + end->parts.size() <= kMaxBlasAssignments; ++end)
         assignments += end->parts.size();
       if (!run_blas_groups(task, entries, {first, end}, true, card)) refused.insert(refused.end(), first, end);
       first = end;
@@ -304,7 +304,7 @@ bool CudaQueue::run_held_experts(const HeldExpertsArgs& args) {
   const auto& table = static_cast<const CudaExpertTable&>(*args.table);
   check_held_experts(args, parts_scratch_bytes(table, args.x, args.top_k, precision_));
   const uint32_t rows = args.x.rows;
-  if (rows == 0 || rows > kMostFusedRows || args.parts.rows > kMostHeldAssignments || is_recording_) return false;
+  if (rows == 0 || rows > kMaxFusedRows || args.parts.rows > kMaxHeldAssignments || is_recording_) return false;
   ExpertsTask task = parts_task(table, args.x, args.top_k, args.scratch, args.parts);
   const bool on_tensor_cores = precision_ != Precision::exact && experts_fit_tensor_cores(table.form());
   const HeldAssignments held{.ids = reinterpret_cast<const uint32_t*>(visible_address(args.ids)),

@@ -336,7 +336,7 @@ void head_linear_transposed_exact(gpu::Stream& stream, const HeadLinearTask& tas
 
 bool takes_rotation(const HeadLinearTask& absorbed) {
   return is_common(absorbed.weight.coding) && has_aligned_rows(form_of(absorbed.weight)) &&
-         absorbed.rows <= kMostKernelTokens;
+         absorbed.rows <= kMaxKernelTokens;
 }
 
 void absorb_exact(gpu::Stream& stream, const RotateTask& rotated, const HeadLinearTask& absorbed) {

@@ -48,14 +48,14 @@ __device__ __forceinline__ float* output_of(const HeadLinearTask& task, uint32_t
 
 /// Blocks for every head and every group of tokens.
 [[nodiscard]] inline HeadLinearChoice spread_heads(const HeadLinearTask& task, uint64_t blocks_a_head) {
-  constexpr uint64_t kMostBlocks = 65'535;  // in y; more follow in z
+  constexpr uint64_t kMaxBlocks = 65'535;  // in y; more follow in z
   HeadLinearChoice choice;
   choice.tokens = kernel_tokens(task.weight.coding, has_aligned_rows(form_of(task.weight)), task.rows);
   choice.blocks_a_head = static_cast<uint32_t>(blocks_a_head);
   const uint64_t token_groups = ceil_div(task.rows, choice.tokens);
   choice.shape.grid_x = static_cast<unsigned>(blocks_a_head * task.heads);
-  choice.shape.grid_y = static_cast<unsigned>(std::min(token_groups, kMostBlocks));
-  choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMostBlocks));
+  choice.shape.grid_y = static_cast<unsigned>(std::min(token_groups, kMaxBlocks));
+  choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMaxBlocks));
   choice.shape.threads = kHeadThreads;
   return choice;
 }

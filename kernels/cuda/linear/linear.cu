@@ -127,7 +127,7 @@ struct LinearParts {
     uint32_t first_block;
     uint32_t blocks;
   };
-  Part parts[kMostProducts];
+  Part parts[kMaxProducts];
   uint32_t count;
 };
 
@@ -183,7 +183,7 @@ unsigned warps_for(uint32_t out, uint64_t chunks) {
 }
 
 unsigned pieces_for(unsigned tokens) {
-  return tokens <= 2 ? kPieces<1> : kPieces<kMostKernelTokens>;
+  return tokens <= 2 ? kPieces<1> : kPieces<kMaxKernelTokens>;
 }
 
 }  // namespace
@@ -203,10 +203,10 @@ LinearChoice choose_linear(Coding coding, uint32_t out, uint32_t in, uint32_t ro
   choice.tile_groups = static_cast<uint32_t>(std::min(that_fit, ceil_div(groups, turn) * turn));
   const auto row_groups = static_cast<uint32_t>(ceil_div(out, kRowsOfWarp * kWarpsOfBlock / choice.warps_a_row));
   const auto token_groups = static_cast<uint32_t>(ceil_div(rows, choice.tokens));
-  constexpr uint32_t kMostBlocks = 65'535;  // in y; more follow in z
+  constexpr uint32_t kMaxBlocks = 65'535;  // in y; more follow in z
   choice.shape.grid_x = std::min(row_groups, std::max(1U, multiprocessors * kBlocksOfMultiprocessor));
-  choice.shape.grid_y = std::min(token_groups, kMostBlocks);
-  choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMostBlocks));
+  choice.shape.grid_y = std::min(token_groups, kMaxBlocks);
+  choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMaxBlocks));
   choice.shape.threads = kWarpsOfBlock * gpu::kWarpThreads;
   const uint64_t totals_bytes = uint64_t{kWarpsOfBlock} * kRowsOfWarp * choice.tokens * sizeof(float);
   choice.shape.shared_bytes = static_cast<unsigned>(choice.tile_groups * group_bytes + totals_bytes) +
@@ -225,7 +225,7 @@ bool fits_one_launch(std::span<const LinearTask> tasks) {
   const auto fits = [&](const LinearTask& task) {
     return task.weight.coding == tasks.front().weight.coding && has_aligned_rows(form_of(task.weight));
   };
-  return !tasks.empty() && tasks.size() <= kMostProducts && tasks.front().rows <= kMostKernelTokens &&
+  return !tasks.empty() && tasks.size() <= kMaxProducts && tasks.front().rows <= kMaxKernelTokens &&
          is_common(tasks.front().weight.coding) && std::ranges::all_of(tasks, fits);
 }
 
@@ -255,7 +255,7 @@ void linear_exact_each(gpu::Stream& stream, std::span<const LinearTask> tasks, u
 bool takes_route(const LinearTask& task) {
   const Coding coding = task.weight.coding;
   return (coding == Coding::bf16 || coding == Coding::f32) && !has_scales(task.weight) &&
-         has_aligned_rows(form_of(task.weight)) && task.rows <= kMostKernelTokens;
+         has_aligned_rows(form_of(task.weight)) && task.rows <= kMaxKernelTokens;
 }
 
 void linear_exact_route(gpu::Stream& stream, const LinearTask& task, const RouteEnd& end, unsigned multiprocessors) {

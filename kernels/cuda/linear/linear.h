@@ -43,8 +43,8 @@ void linear_exact(gpu::Stream& stream, const LinearTask& task, unsigned multipro
 
 // Several products of one input in one launch, each with the bits of a separate one.
 
-inline constexpr unsigned kMostProducts = 4;
-/// Whether linear_exact_each takes these: at most kMostProducts, with weights of the same, common coding (matrix.h), in
+inline constexpr unsigned kMaxProducts = 4;
+/// Whether linear_exact_each takes these: at most kMaxProducts, with weights of the same, common coding (matrix.h), in
 /// rows that allow 16-byte reads, and no more input rows than one block takes.
 [[nodiscard]] bool fits_one_launch(std::span<const LinearTask> tasks);
 /// Precondition: fits_one_launch.
@@ -89,11 +89,11 @@ struct TensorTask {
 /// DeepSeek's own code, since router and head are BF16.
 void linear_tensor(gpu::Stream& stream, const TensorTask& task);
 
-inline constexpr uint32_t kMostTensorRows = 8;
+inline constexpr uint32_t kMaxTensorRows = 8;
 /// Several products of one input in one launch, each with the bits of a separate one. Precondition: at most
-/// kMostProducts, with weights of the same coding, and at most kMostTensorRows rows.
+/// kMaxProducts, with weights of the same coding, and at most kMaxTensorRows rows.
 void linear_tensor_each(gpu::Stream& stream, std::span<const TensorTask> tasks);
-/// As linear_exact_route. Precondition: takes_route, in BF16, and at most kMostTensorRows rows.
+/// As linear_exact_route. Precondition: takes_route, in BF16, and at most kMaxTensorRows rows.
 void linear_tensor_route(gpu::Stream& stream, const TensorTask& task, const RouteEnd& end);
 
 }  // namespace dspack::kernels::cuda

@@ -14,7 +14,7 @@ using gpu::cublaslt::Matmul;
 namespace {
 
 // Sequences of every length have their own plans; a plan that is used again is used again soon.
-constexpr size_t kMostPlans = 4096;
+constexpr size_t kMaxPlans = 4096;
 
 const float* scales_of_all(const Matrix& weight) {
   return static_cast<const float*>(weight.planes[kScales]);
@@ -211,7 +211,7 @@ LinearBlas::Plan& LinearBlas::plan(const Lane& lane, const Part& part) {
 }
 
 void LinearBlas::drop_old_plans() {
-  if (plans_.size() > kMostPlans) plans_.clear();
+  if (plans_.size() > kMaxPlans) plans_.clear();
 }
 
 bool LinearBlas::is_planned(const Lane& lane, const BlasProduct& product, bool is_recording) {

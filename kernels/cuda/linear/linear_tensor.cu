@@ -174,7 +174,7 @@ struct TensorParts {
     TensorPlan plan;
     uint32_t first_block;
   };
-  Part parts[kMostProducts];
+  Part parts[kMaxProducts];
   uint32_t count;
 };
 
@@ -211,12 +211,12 @@ void run(gpu::Stream& stream, const TensorTask& task) {
   }
 }
 
-constexpr unsigned kMostTokenTiles = 8;
-static_assert(kMostTensorRows == kTileTokens);
+constexpr unsigned kMaxTokenTiles = 8;
+static_assert(kMaxTensorRows == kTileTokens);
 constexpr uint32_t kEnoughBlocks = 224;  // over 1.5 per multiprocessor if there are 132, over 1 if there are 192
 // Shared memory for inputs: without rings two blocks fit the smallest multiprocessor, with rings one.
 constexpr uint64_t kSharedBytes = 48 << 10;
-constexpr uint64_t kMostSharedBytes = 68 << 10;  // if a tile has only one turn's columns
+constexpr uint64_t kMaxSharedBytes = 68 << 10;   // if a tile has only one turn's columns
 constexpr uint64_t kDeepSharedBytes = 17 << 10;  // all inputs, besides deep rings
 constexpr uint64_t kFewBlocks = 264;             // two per multiprocessor if there are 132
 
@@ -254,8 +254,8 @@ TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint
     const uint64_t staged = token_tiles == 1 ? std::min<uint64_t>(rows, tokens) : tokens;  // staged_rows
     return staged * (columns * 2 + device::kRowPadding + columns / device::kRoundedBlock * sizeof(float));
   };
-  while (choice.token_tiles < kMostTokenTiles && choice.token_tiles * kTileTokens < rows &&
-         bytes_of(2 * choice.token_tiles, turn) <= kMostSharedBytes)
+  while (choice.token_tiles < kMaxTokenTiles && choice.token_tiles * kTileTokens < rows &&
+         bytes_of(2 * choice.token_tiles, turn) <= kMaxSharedBytes)
     choice.token_tiles *= 2;
   choice.row_tiles = choice.token_tiles >= 4 ? 2 : 1;
   const uint64_t tokens = uint64_t{choice.token_tiles} * kTileTokens;
@@ -267,10 +267,10 @@ TensorChoice choose_linear_tensor(Coding coding, uint32_t out, uint32_t in, uint
       uint64_t{kWarpsOfBlock} * gpu::kWarpThreads * choice.row_tiles * choice.token_tiles * 4 * sizeof(float);
   const uint64_t row_groups = ceil_div(out, kTileRows * choice.row_tiles * kWarpsOfBlock / choice.warps_a_row);
   const uint64_t token_groups = ceil_div(rows, tokens);
-  constexpr uint64_t kMostBlocks = 65'535;  // in y; more follow in z
+  constexpr uint64_t kMaxBlocks = 65'535;  // in y; more follow in z
   choice.shape.grid_x = static_cast<unsigned>(row_groups);
-  choice.shape.grid_y = static_cast<unsigned>(std::min(token_groups, kMostBlocks));
-  choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMostBlocks));
+  choice.shape.grid_y = static_cast<unsigned>(std::min(token_groups, kMaxBlocks));
+  choice.shape.grid_z = static_cast<unsigned>(ceil_div(token_groups, kMaxBlocks));
   choice.shape.threads = kWarpsOfBlock * gpu::kWarpThreads;
   if (choice.token_tiles == 1) {
     const bool is_deep = row_groups * token_groups <= kFewBlocks && choice.tile_columns >= in &&

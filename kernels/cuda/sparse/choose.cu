@@ -21,12 +21,12 @@ namespace dspack::kernels::cuda {
 namespace {
 
 constexpr uint64_t kOrderBytes = 32ULL << 20;  // most bytes per run, unless one row needs more
-constexpr uint32_t kMostScoreBlocks = 512;     // in x, each takes every 512th tile; four fit a multiprocessor
+constexpr uint32_t kMaxScoreBlocks = 512;      // in x, each takes every 512th tile; four fit a multiprocessor
 constexpr uint32_t kWantedScoreBlocks = 512;   // keep a large GPU busy
-constexpr uint32_t kMostRowsOfBlock = 8;
+constexpr uint32_t kMaxRowsOfBlock = 8;
 constexpr uint32_t kChunksOfPart = 32;
-constexpr uint32_t kMostParts = 32;          // per row
-constexpr uint32_t kMostSelectBlocks = 128;  // over all rows of a run
+constexpr uint32_t kMaxParts = 32;          // per row
+constexpr uint32_t kMaxSelectBlocks = 128;  // over all rows of a run
 constexpr unsigned kSelectWarps = 16;
 
 constexpr uint32_t kCountGroups = 32;
@@ -35,7 +35,7 @@ constexpr unsigned kFirstShift = 64 - kFirstDigitBits;  // position of the first
 
 /// Shared memory of a block.
 struct SelectSpace {
-  uint64_t list[kMostListed];  // entries
+  uint64_t list[kMaxListed];  // entries
   uint32_t counts[kFirstCounts];
   uint32_t groups[kCountGroups];    // sums of counts
   uint32_t of_warps[kSelectWarps];  // flags per warp
@@ -51,7 +51,7 @@ struct SelectSpace {
 struct SelectRow {
   const uint4* orders;  // [chunks, 32 lanes]
   uint4* flags;         // [chunks]
-  uint64_t* list;       // [kMostListed]
+  uint64_t* list;       // [kMaxListed]
   ChooseCounters* counters;
   uint32_t positions;
   uint32_t chunks;
@@ -175,7 +175,7 @@ __device__ __forceinline__ void hand_over(const SelectRow& row, SelectSpace& spa
 __device__ __forceinline__ uint64_t find_least(const SelectRow& row, SelectSpace& space) {
   uint64_t least = uint64_t{space.digit} << kFirstShift;
   uint32_t place = space.place;
-  const bool is_listed = space.entries <= kMostListed;
+  const bool is_listed = space.entries <= kMaxListed;
   const uint32_t listed = space.entries;
   for (unsigned shift = kFirstShift; shift > 0;) {
     const unsigned bits = shift == 42 || shift == 10 ? 10 : kFirstDigitBits;  // 11 + 11 + 10 bits, twice
@@ -213,7 +213,7 @@ __device__ __forceinline__ uint64_t find_least(const SelectRow& row, SelectSpace
 /// Flags the chosen entries of the list, or of all entries if there is no list. A barrier must follow.
 __device__ __forceinline__ void flag_chosen(const SelectRow& row, const SelectSpace& space, uint64_t least,
                                             uint32_t listed) {
-  if (listed <= kMostListed) {
+  if (listed <= kMaxListed) {
     auto* words = reinterpret_cast<uint32_t*>(row.flags);
     for (uint32_t i = gpu::thread_index(); i < listed; i += gpu::block_threads()) {
       if (space.list[i] < least) continue;
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(kSelectWarps* gpu::kWarpThreads) select_kernel
   const uint64_t first = uint64_t{at} * run.order_stride;
   const SelectRow row = {.orders = reinterpret_cast<const uint4*>(run.orders + first),
                          .flags = reinterpret_cast<uint4*>(run.flags + first / 32),
-                         .list = run.lists + uint64_t{at} * kMostListed,
+                         .list = run.lists + uint64_t{at} * kMaxListed,
                          .counters = run.counters + at,
                          .positions = positions,
                          .chunks = (positions - 1) / kSelectChunk + 1};
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kSelectWarps* gpu::kWarpThreads) select_kernel
   const uint32_t digit = space.digit;
   const uint32_t listed = space.entries;
   const bool are_all_chosen = listed == space.place + 1;  // all entries with the digit
-  if (are_all_chosen || listed <= kMostListed) {
+  if (are_all_chosen || listed <= kMaxListed) {
     const uint32_t of_part = (row.chunks + gpu::grid_blocks().x - 1) / gpu::grid_blocks().x;
     const uint32_t begin = part * of_part;
     const uint32_t behind = begin + of_part < row.chunks ? begin + of_part : row.chunks;
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(kSelectWarps* gpu::kWarpThreads) select_kernel
   hand_over(row, space);
   if (space.is_last == 0) return;
   if (!are_all_chosen) {
-    if (listed <= kMostListed) {
+    if (listed <= kMaxListed) {
       for (uint32_t i = gpu::thread_index(); i < listed; i += gpu::block_threads())
         space.list[i] = row.list[i];
     }
@@ -330,12 +330,12 @@ uint32_t tiles_of(uint32_t position_limit) {
 ChooseRuns choose_runs(uint32_t rows, uint32_t position_limit) {
   ChooseRuns runs;
   const uint64_t stride = round_up(std::max(position_limit, 1U), kSelectChunk);
-  const uint64_t row_bytes = kMostListed * sizeof(uint64_t) + stride * sizeof(uint32_t) + stride / 8;
-  const uint64_t most_rows = std::clamp<uint64_t>(kOrderBytes / row_bytes, 1, kMostChooseRows);
+  const uint64_t row_bytes = kMaxListed * sizeof(uint64_t) + stride * sizeof(uint32_t) + stride / 8;
+  const uint64_t most_rows = std::clamp<uint64_t>(kOrderBytes / row_bytes, 1, kMaxChooseRows);
   runs.order_stride = static_cast<uint32_t>(stride);
   runs.rows_a_run = static_cast<uint32_t>(std::min<uint64_t>(most_rows, std::max(rows, 1U)));
   // Monotonic in rows and positions, so that the scratch of the largest call serves all.
-  runs.scratch_bytes = std::max(row_bytes, std::min(row_bytes * std::min(rows, kMostChooseRows), kOrderBytes));
+  runs.scratch_bytes = std::max(row_bytes, std::min(row_bytes * std::min(rows, kMaxChooseRows), kOrderBytes));
   return runs;
 }
 
@@ -345,15 +345,15 @@ bool fits_tensor_scores(uint32_t dim, const gpu::Properties& properties) {
 }
 
 uint32_t score_rows_of_block(uint32_t rows, uint32_t position_limit) {
-  const uint64_t blocks = uint64_t{std::min(tiles_of(position_limit), kMostScoreBlocks)} * rows;
-  return static_cast<uint32_t>(std::clamp<uint64_t>(blocks / kWantedScoreBlocks, 1, kMostRowsOfBlock));
+  const uint64_t blocks = uint64_t{std::min(tiles_of(position_limit), kMaxScoreBlocks)} * rows;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(blocks / kWantedScoreBlocks, 1, kMaxRowsOfBlock));
 }
 
 gpu::LaunchShape choose_scores_launch(const ChooseTask& task, uint32_t rows) {
   const uint32_t heads = task.heads > kScoreHeads / 2 ? kScoreHeads : kScoreHeads / 2;
   const uint64_t floats = uint64_t{kScorePositions} * score_key_stride(task.keys.in) + 2 * heads * kScoreQueryStride;
   const uint64_t of_tensor = uint64_t{kScorePositions + kScoreHeads} * tensor_score_row_bytes(task.keys.in);
-  return {.grid_x = std::min(tiles_of(task.position_limit), kMostScoreBlocks),
+  return {.grid_x = std::min(tiles_of(task.position_limit), kMaxScoreBlocks),
           .grid_y = static_cast<unsigned>(ceil_div(rows, score_rows_of_block(rows, task.position_limit))),
           .threads = kScoreThreads,
           .shared_bytes = static_cast<unsigned>(task.on_tensor_cores ? of_tensor : floats * sizeof(float))};
@@ -363,7 +363,7 @@ gpu::LaunchShape choose_select_launch(uint32_t rows, uint32_t position_limit) {
   // With many rows there are enough blocks without parts.
   const uint64_t parts = ceil_div(position_limit, kSelectChunk * kChunksOfPart);
   return {.grid_x = static_cast<unsigned>(
-              std::clamp<uint64_t>(parts, 1, std::max(std::min(kMostParts, kMostSelectBlocks / rows), 1U))),
+              std::clamp<uint64_t>(parts, 1, std::max(std::min(kMaxParts, kMaxSelectBlocks / rows), 1U))),
           .grid_y = rows,
           .threads = kSelectWarps * gpu::kWarpThreads,
           .shared_bytes = sizeof(SelectSpace)};
@@ -379,7 +379,7 @@ void run_choose(gpu::Stream& stream, const ChooseTask& task) {
     const uint32_t rows = std::min(runs.rows_a_run, task.rows - row);
     const uint64_t heads = uint64_t{row} * task.heads;
     auto* lists = reinterpret_cast<uint64_t*>(task.scratch);
-    auto* orders = reinterpret_cast<uint32_t*>(lists + uint64_t{rows} * kMostListed);
+    auto* orders = reinterpret_cast<uint32_t*>(lists + uint64_t{rows} * kMaxListed);
     const device::ChooseRun run{.queries = task.queries + heads * task.keys.in,
                                 .weights = task.weights + heads,
                                 .keys = task.keys,

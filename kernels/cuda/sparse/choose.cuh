@@ -18,7 +18,7 @@ struct ChooseRun {
   uint32_t* counts;          // [rows]
   uint32_t* orders;          // [rows, order_stride]
   uint32_t* flags;           // [rows, order_stride / 32]
-  uint64_t* lists;           // [rows, kMostListed]
+  uint64_t* lists;           // [rows, kMaxListed]
   ChooseCounters* counters;  // [rows], zero
   const uint32_t* live;      // or null
   uint32_t most;

@@ -31,8 +31,8 @@ namespace dspack::kernels::cuda {
 
 inline constexpr unsigned kFirstDigitBits = 11;  // leading bits of an order, which the scores' kernel counts
 inline constexpr uint32_t kFirstCounts = 1U << kFirstDigitBits;
-inline constexpr uint32_t kMostListed = 4096;    // most positions left undecided by their first digit that a list holds
-inline constexpr uint32_t kMostChooseRows = 64;  // most rows of a run
+inline constexpr uint32_t kMaxListed = 4096;    // most positions left undecided by their first digit that a list holds
+inline constexpr uint32_t kMaxChooseRows = 64;  // most rows of a run
 
 /// Counters of one row of a run. Zero before a call and after it.
 struct ChooseCounters {
@@ -57,7 +57,7 @@ struct ChooseTask {
   bool on_tensor_cores = false;        // requires fits_tensor_scores
   const uint32_t* live = nullptr;      // added to first_position; null: 0
   std::byte* scratch = nullptr;        // choose_scratch_bytes, 256-byte aligned
-  ChooseCounters* counters = nullptr;  // [kMostChooseRows], zero
+  ChooseCounters* counters = nullptr;  // [kMaxChooseRows], zero
 };
 void run_choose(gpu::Stream& stream, const ChooseTask& task);
 /// Whether the tensor cores can compute the scores of keys of this length.

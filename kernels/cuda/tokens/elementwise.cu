@@ -23,7 +23,7 @@ __device__ __forceinline__ void for_each_value(uint32_t rows, uint32_t cols, Ope
 
 /// Normalises rows, and rounds them if products on tensor cores follow.
 template <bool kFours>
-__global__ void __launch_bounds__(kMostNormThreads) rms_norm_kernel(RmsNormTask task) {
+__global__ void __launch_bounds__(kMaxNormThreads) rms_norm_kernel(RmsNormTask task) {
   gpu::launch_dependents();
   const device::NormGains gains = device::load_gains<kFours>(task, gpu::block_threads());
   gpu::griddepcontrol_wait();
@@ -149,7 +149,7 @@ void launch_rows(gpu::Stream& stream, void (*kernel)(Task), const Task& task) {
   gpu::launch_overlapping(stream, choose_rows_launch(task.rows, task.cols), kernel, task);
 }
 
-constexpr uint32_t kMostBlocks = 65'535;  // in y
+constexpr uint32_t kMaxBlocks = 65'535;  // in y
 
 }  // namespace
 
@@ -158,17 +158,17 @@ gpu::LaunchShape choose_rows_launch(uint32_t rows, uint32_t cols) {
   const auto threads =
       static_cast<unsigned>(std::min<uint64_t>(kThreads, round_up(std::max(cols, 1U), gpu::kWarpThreads)));
   return {.grid_x = static_cast<unsigned>(ceil_div(std::max(cols, 1U), threads)),
-          .grid_y = std::min(rows, kMostBlocks),
+          .grid_y = std::min(rows, kMaxBlocks),
           .threads = threads};
 }
 
 gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols) {
   // One thread per four values, or per four in each of as few rounds as possible: one token's norm is bound by latency.
   const uint64_t fours = std::max<uint64_t>(ceil_div(cols, 4), 1);
-  const uint64_t rounds = ceil_div(fours, kMostNormThreads);
+  const uint64_t rounds = ceil_div(fours, kMaxNormThreads);
   const uint64_t threads = round_up(ceil_div(fours, rounds), gpu::kWarpThreads);
   return {.grid_x = 1,
-          .grid_y = std::min(rows, kMostBlocks),
+          .grid_y = std::min(rows, kMaxBlocks),
           .threads = static_cast<unsigned>(threads),
           .shared_bytes = gpu::kWarpThreads * sizeof(float)};
 }
@@ -181,10 +181,10 @@ bool has_fours(const RmsNormTask& task) {
 }
 
 gpu::LaunchShape choose_layer_norm_launch(uint32_t rows) {
-  constexpr unsigned kMostWarps = 4;
-  constexpr uint64_t kMostRowBlocks = 1U << 20;
-  const auto warps = std::clamp(rows, 1U, kMostWarps);
-  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(rows, warps), 1, kMostRowBlocks)),
+  constexpr unsigned kMaxWarps = 4;
+  constexpr uint64_t kMaxRowBlocks = 1U << 20;
+  const auto warps = std::clamp(rows, 1U, kMaxWarps);
+  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(rows, warps), 1, kMaxRowBlocks)),
           .threads = warps * gpu::kWarpThreads,
           .shared_bytes = static_cast<unsigned>(warps * gpu::kWarpThreads * sizeof(double))};
 }
@@ -192,8 +192,8 @@ gpu::LaunchShape choose_layer_norm_launch(uint32_t rows) {
 gpu::LaunchShape choose_copy_launch(uint64_t units) {
   // Enough bytes in flight to fill a link: 128 KiB in units of 16 bytes.
   constexpr unsigned kThreads = 128;
-  constexpr uint64_t kMostBlocks = 64;
-  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(units, kThreads), 1, kMostBlocks)),
+  constexpr uint64_t kMaxBlocks = 64;
+  return {.grid_x = static_cast<unsigned>(std::clamp<uint64_t>(ceil_div(units, kThreads), 1, kMaxBlocks)),
           .threads = kThreads};
 }
 

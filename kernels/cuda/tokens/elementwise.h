@@ -125,7 +125,7 @@ void run_scatter_rows(gpu::Stream& stream, const MoveRowsTask& task);
 
 // Launch choices: pure. Kernels loop over rows with stride grid_y.
 [[nodiscard]] gpu::LaunchShape choose_rows_launch(uint32_t rows, uint32_t cols);
-inline constexpr unsigned kMostNormThreads = 1024;
+inline constexpr unsigned kMaxNormThreads = 1024;
 [[nodiscard]] gpu::LaunchShape choose_norm_launch(uint32_t rows, uint32_t cols);
 [[nodiscard]] gpu::LaunchShape choose_layer_norm_launch(uint32_t rows);
 /// `units`: each is one thread's copy.

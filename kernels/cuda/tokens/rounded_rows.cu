@@ -53,9 +53,9 @@ __global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded) {
 
 gpu::LaunchShape choose_round_rows_launch(uint32_t rows, uint32_t in) {
   constexpr unsigned kWarps = 2;  // few, so that one token's blocks spread over the card
-  constexpr uint32_t kMostRows = 65'535;
+  constexpr uint32_t kMaxRows = 65'535;
   return {.grid_x = static_cast<unsigned>(ceil_div(ceil_div(in, kRoundedBlock), kWarps)),
-          .grid_y = std::clamp(rows, 1U, kMostRows),
+          .grid_y = std::clamp(rows, 1U, kMaxRows),
           .threads = kWarps * gpu::kWarpThreads};
 }
 

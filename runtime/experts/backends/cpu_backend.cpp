@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kMaxHostRows = 16;
 // The most experts found in memory that are computed together: as many as a decoded token has. They hold their slots
 // until then.
-constexpr size_t kMostTogether = 8;
+constexpr size_t kMaxTogether = 8;
 
 uint32_t host_rows(const ExecutorShape& shape) {
   return std::min(shape.wave_tokens, kMaxHostRows);
@@ -93,7 +93,7 @@ void CpuBackend::take(const ExpertWave& wave, size_t group, ExpertLease lease) {
   const bool is_alone = wave.tracer != nullptr || lease.was_missing();
   if (!is_alone) {
     waiting_.push_back({.group = group, .lease = std::move(lease)});
-    if (waiting_.size() >= kMostTogether) compute_waiting(wave);
+    if (waiting_.size() >= kMaxTogether) compute_waiting(wave);
     return;
   }
   LayerCourse::Span computing{.begin = queue_.mark(), .end = {}};

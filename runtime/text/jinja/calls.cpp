@@ -123,7 +123,7 @@ Result<Value> Evaluator::call_macro(const Callable& macro, Arguments args, const
 }
 
 Result<Value> Evaluator::range(const Arguments& args) {
-  constexpr int64_t kMostItems = 100'000;  // as in Jinja's sandbox
+  constexpr int64_t kMaxItems = 100'000;  // as in Jinja's sandbox
   if (args.positional.empty() || args.positional.size() > 3) return invalid("range expected 1 to 3 arguments");
   std::array<int64_t, 3> parts = {0, 0, 1};
   for (size_t i = 0; i < args.positional.size(); ++i) {
@@ -133,8 +133,8 @@ Result<Value> Evaluator::range(const Arguments& args) {
   if (step == 0) return invalid("range() arg 3 must not be zero");
   ListBuilder items(heap_.budget());
   for (int64_t at = from; step > 0 ? at < to : at > to;) {
-    if (static_cast<int64_t>(items.items().size()) >= kMostItems) {
-      return Error{ErrorKind::budget, fmt::format("a range has at most {} items", kMostItems)};
+    if (static_cast<int64_t>(items.items().size()) >= kMaxItems) {
+      return Error{ErrorKind::budget, fmt::format("a range has at most {} items", kMaxItems)};
     }
     TRY(items.add(Value(at)));
     if (__builtin_add_overflow(at, step, &at)) break;
@@ -145,15 +145,15 @@ Result<Value> Evaluator::range(const Arguments& args) {
 Result<Value> Evaluator::call_function(std::string_view name, const Arguments& args) {
   if (name == "range") return range(args);
   if (name == "raise_exception") {
-    constexpr size_t kMostBytes = 2000;
+    constexpr size_t kMaxBytes = 2000;
     TRY_ASSIGN(const std::string_view message, args.text(0, "message", ""));
-    return invalid(fmt::format("the template refuses: {}", shortened(message, kMostBytes)));
+    return invalid(fmt::format("the template refuses: {}", shortened(message, kMaxBytes)));
   }
   if (name == "strftime_now") {
     TRY_ASSIGN(const std::string_view format, args.text(0, "format", ""));
-    constexpr size_t kMostBytes = 256;
-    std::array<char, 4 * kMostBytes> text{};
-    if (format.size() > kMostBytes) return invalid("strftime_now: the format is too long");
+    constexpr size_t kMaxBytes = 256;
+    std::array<char, 4 * kMaxBytes> text{};
+    if (format.size() > kMaxBytes) return invalid("strftime_now: the format is too long");
     const size_t size = std::strftime(text.data(), text.size(), std::string(format).c_str(), &now_);
     return heap_.text(std::string_view(text.data(), size));
   }

@@ -38,12 +38,12 @@ Result<std::string> ExpressionParser::expect_name() {
 }
 
 Error ExpressionParser::wrong(std::string_view what) const {
-  constexpr size_t kMostShown = 40;
+  constexpr size_t kMaxShown = 40;
   const Token& token = current();
   const std::string seen =
       token.kind == TokenKind::end || token.kind == TokenKind::block_end || token.kind == TokenKind::variable_end
           ? "the end"
-          : quote(std::string_view(token.text).substr(0, kMostShown));
+          : quote(std::string_view(token.text).substr(0, kMaxShown));
   return {ErrorKind::invalid, fmt::format("line {}: {}, found {}", token.line, what, seen)};
 }
 

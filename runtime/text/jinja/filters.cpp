@@ -29,9 +29,9 @@ Result<Value> indent(const Value& value, const Arguments& args, Heap& heap) {
   const std::string* mark = width == nullptr ? nullptr : width->text();
   uint64_t spaces = 0;
   if (mark == nullptr) {
-    constexpr int64_t kMostIndent = 1000;
+    constexpr int64_t kMaxIndent = 1000;
     TRY_ASSIGN(const int64_t count, args.integer(0, "width", 4));
-    spaces = static_cast<uint64_t>(std::clamp<int64_t>(count, 0, kMostIndent));
+    spaces = static_cast<uint64_t>(std::clamp<int64_t>(count, 0, kMaxIndent));
   }
   const bool first = args.truth(1, "first", false);
   const bool blank = args.truth(2, "blank", false);
@@ -69,7 +69,7 @@ Result<Value> title(const Value& value, Heap& heap) {
     while (end < rest.size() && !is_between(first_character(rest.substr(end))))
       end += first_character(rest.substr(end)).size();
     TRY(out.add(upper_case(first)));
-    TRY_ASSIGN(const Charge charge, heap.budget().hold(kMostCaseGrowth * end));
+    TRY_ASSIGN(const Charge charge, heap.budget().hold(kMaxCaseGrowth * end));
     TRY(out.add(lower_case(rest.substr(first.size(), end - first.size()))));
     rest.remove_prefix(end);
   }
@@ -255,12 +255,12 @@ Result<Value> json(const Value& value, const Arguments& args, Heap& heap) {
   JsonStyle style;
   if (const Value* ascii = args.get(0, "ensure_ascii")) style.ascii = ascii->truth();
   if (const Value* indent = args.get(1, "indent"); indent != nullptr && !indent->is_none()) {
-    constexpr std::string_view kMostIndent = "                                                                ";
+    constexpr std::string_view kMaxIndent = "                                                                ";
     const auto columns = indent->is_integer() ? indent->integer() : std::nullopt;
     if (indent->text() != nullptr) {
       style.indent = *indent->text();
-    } else if (columns && *columns <= static_cast<int64_t>(kMostIndent.size())) {
-      style.indent = kMostIndent.substr(0, static_cast<size_t>(std::max<int64_t>(*columns, 0)));
+    } else if (columns && *columns <= static_cast<int64_t>(kMaxIndent.size())) {
+      style.indent = kMaxIndent.substr(0, static_cast<size_t>(std::max<int64_t>(*columns, 0)));
     } else {
       return invalid("tojson: indent is neither a text nor a small integer");
     }

@@ -231,7 +231,7 @@ std::string cased(std::string_view text, std::string_view how) {
 }
 
 Result<Value> in_case(std::string_view text, std::string_view how, Heap& heap) {
-  TRY_ASSIGN(const Charge charge, heap.budget().hold(kMostCaseGrowth * text.size()));
+  TRY_ASSIGN(const Charge charge, heap.budget().hold(kMaxCaseGrowth * text.size()));
   return heap.text(cased(text, how));
 }
 

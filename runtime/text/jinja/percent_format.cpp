@@ -17,7 +17,7 @@ namespace dspack::runtime::jinja {
 namespace {
 
 // Limit for width and precision: more padding is of no practical use.
-constexpr int64_t kMostColumns = 100'000;
+constexpr int64_t kMaxColumns = 100'000;
 
 /// The part between "%" and its letter.
 struct Specification {
@@ -88,11 +88,11 @@ class PercentFormat {
       if (!value.integer()) return invalid("* wants int");
       number = *value.integer();
     } else {
-      for (; here() >= '0' && here() <= '9' && number <= kMostColumns; ++at_)
+      for (; here() >= '0' && here() <= '9' && number <= kMaxColumns; ++at_)
         number = number * 10 + (here() - '0');
     }
-    if (number > kMostColumns || number < -kMostColumns) {
-      return Error{ErrorKind::budget, fmt::format("a format has more than {} columns", kMostColumns)};
+    if (number > kMaxColumns || number < -kMaxColumns) {
+      return Error{ErrorKind::budget, fmt::format("a format has more than {} columns", kMaxColumns)};
     }
     return number;
   }

@@ -43,10 +43,10 @@ enum class KeyKind { none, whole, real, digits, text, tuple, no_key };
 
 /// A float without a fraction counts as a whole number.
 std::optional<int64_t> whole_key(const Value& key) {
-  constexpr double kMostExact = 9e18;
+  constexpr double kMaxExact = 9e18;
   if (!key.is_float()) return key.integer();
   const double number = *key.real();
-  if (number != std::floor(number) || std::abs(number) > kMostExact) return std::nullopt;
+  if (number != std::floor(number) || std::abs(number) > kMaxExact) return std::nullopt;
   return static_cast<int64_t>(number);
 }
 

@@ -118,7 +118,7 @@ void check(const WholeCase& c, bool on_tensor_cores, Random& random) {
   }
   task.scratch = reinterpret_cast<std::byte*>(
       lab.poisoned((cuda::choose_scratch_bytes(c.rows, task.position_limit) + 3) / sizeof(float)));
-  task.counters = lab.put(std::vector<cuda::ChooseCounters>(cuda::kMostChooseRows));
+  task.counters = lab.put(std::vector<cuda::ChooseCounters>(cuda::kMaxChooseRows));
   cuda::run_choose(lab.stream(), task);
   const Ids all = lab.get(task.ids, size_t{c.rows} * c.most);
   const Ids counts = lab.get(task.counts, c.rows);
@@ -171,7 +171,7 @@ TEST_CASE("cuda: rows that share a block of the scores choose as they do alone")
 
 TEST_CASE("cuda: a queue rounds the operands of scores in precision bf16 and fp8 alone") {
   gpu::configure_emulator({});
-  constexpr uint32_t kDim = 16, kPositions = 12, kMost = 4;
+  constexpr uint32_t kDim = 16, kPositions = 12, kMax = 4;
   // Scores that grow with the position, and are alike once they are rounded to BF16.
   std::vector<float> words(kPositions * kDim + kDim + 1);
   for (uint32_t position = 0; position < kPositions; ++position)
@@ -183,24 +183,23 @@ TEST_CASE("cuda: a queue rounds the operands of scores in precision bf16 and fp8
     const auto device = kernels::make_cuda_device({.precision = precision});
     REQUIRE(device);
     const auto queue = (*device)->make_queue();
-    const auto buffer = (*device)->allocate((words.size() + kMost + 1) * sizeof(float));
+    const auto buffer = (*device)->allocate((words.size() + kMax + 1) * sizeof(float));
     REQUIRE(buffer);
     const auto place = [&](uint64_t word) { return kernels::Slice{buffer->get(), word * sizeof(float)}; };
     queue->upload(place(0), std::as_bytes(std::span(words)));
-    kernels::ChooseArgs args{
-        .queries = place(kPositions * kDim),
-        .weights = place(kPositions * kDim + kDim),
-        .keys = {},
-        .choice = {.ids = place(words.size()), .counts = place(words.size() + kMost), .most = kMost},
-        .rows = 1,
-        .heads = 1,
-        .first_position = kPositions - 1};
+    kernels::ChooseArgs args{.queries = place(kPositions * kDim),
+                             .weights = place(kPositions * kDim + kDim),
+                             .keys = {},
+                             .choice = {.ids = place(words.size()), .counts = place(words.size() + kMax), .most = kMax},
+                             .rows = 1,
+                             .heads = 1,
+                             .first_position = kPositions - 1};
     args.keys.coding = kernels::Coding::f32;
     args.keys.out = kPositions;
     args.keys.in = kDim;
     args.keys.planes[kernels::kCodes] = place(0);
     queue->choose(args);
-    Ids ids(kMost);
+    Ids ids(kMax);
     queue->download(std::as_writable_bytes(std::span(ids)), args.choice.ids);
     queue->synchronize();
     CHECK(ids == (precision == kernels::Precision::exact ? Ids{8, 9, 10, 11} : Ids{0, 1, 2, 3}));

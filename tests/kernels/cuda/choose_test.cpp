@@ -60,7 +60,7 @@ std::vector<Ids> chosen(GpuLab& lab, const ScoreCase& c, uint32_t limit = 0, uin
   if (live > 0) task.live = lab.put(Ids{live});
   const uint64_t bytes = cuda::choose_scratch_bytes(rows, task.position_limit);
   task.scratch = reinterpret_cast<std::byte*>(lab.poisoned((bytes + 3) / 4));
-  task.counters = lab.put(std::vector<cuda::ChooseCounters>(cuda::kMostChooseRows));
+  task.counters = lab.put(std::vector<cuda::ChooseCounters>(cuda::kMaxChooseRows));
   cuda::run_choose(lab.stream(), task);
   // What another call is to find.
   const auto counters = lab.get(reinterpret_cast<uint32_t*>(task.counters), sizeof(cuda::ChooseCounters) / 4 * rows);
@@ -135,7 +135,7 @@ TEST_CASE("cuda: one recorded step chooses at every position") {
   Random random;
   CAPTURE(random.seed());
   gpu::configure_emulator({.seed = random.seed()});
-  constexpr uint32_t kLimit = 600, kMost = 40;
+  constexpr uint32_t kLimit = 600, kMax = 40;
   const auto device = kernels::make_cuda_device({});
   REQUIRE(device);
   const auto queue = (*device)->make_queue();
@@ -146,7 +146,7 @@ TEST_CASE("cuda: one recorded step chooses at every position") {
     queue->upload(place(word), std::as_bytes(std::span(values)));
     queue->synchronize();
   };
-  ScoreCase c{.keys = random.normals(kLimit), .signs = {1}, .first_position = 0, .most = kMost};
+  ScoreCase c{.keys = random.normals(kLimit), .signs = {1}, .first_position = 0, .most = kMax};
   upload(0, c.keys);
   upload(1000, std::vector<float>{1, -1, 1, -1});
   kernels::Weight keys;
@@ -157,11 +157,11 @@ TEST_CASE("cuda: one recorded step chooses at every position") {
   const kernels::ChooseArgs args{.queries = place(1000),
                                  .weights = place(1002),
                                  .keys = keys,
-                                 .choice = {.ids = place(2000), .counts = place(3000), .most = kMost},
+                                 .choice = {.ids = place(2000), .counts = place(3000), .most = kMax},
                                  .rows = 1,
                                  .heads = 2,
                                  .live = {.value = place(3001), .limit = kLimit}};
-  queue->expect({.rows = 1, .positions = kLimit, .index_heads = 2, .index_dim = 1, .chosen = kMost});
+  queue->expect({.rows = 1, .positions = kLimit, .index_heads = 2, .index_dim = 1, .chosen = kMax});
   const auto step = queue->record([&] { queue->choose(args); });
   REQUIRE(step != nullptr);
   for (const uint32_t position : {0U, 38U, 39U, 40U, 63U, 64U, 599U}) {
@@ -171,8 +171,8 @@ TEST_CASE("cuda: one recorded step chooses at every position") {
     Ids count(1);
     queue->download(std::as_writable_bytes(std::span(count)), place(3000));
     queue->synchronize();
-    CHECK(count.front() == std::min(position + 1, kMost));
-    Ids ids(std::min(count.front(), kMost));
+    CHECK(count.front() == std::min(position + 1, kMax));
+    Ids ids(std::min(count.front(), kMax));
     queue->download(std::as_writable_bytes(std::span(ids)), place(2000));
     queue->synchronize();
     c.first_position = position;
@@ -188,8 +188,8 @@ TEST_CASE("cuda: launches of a choice fit every context, and scratch is bounded"
       const cuda::ChooseRuns runs = cuda::choose_runs(rows, limit);
       CHECK(runs.order_stride >= limit);
       CHECK(runs.rows_a_run >= 1);
-      CHECK(runs.rows_a_run <= cuda::kMostChooseRows);
-      CHECK(runs.rows_a_run * (cuda::kMostListed * 8 + uint64_t{runs.order_stride} * 4 + runs.order_stride / 8) <=
+      CHECK(runs.rows_a_run <= cuda::kMaxChooseRows);
+      CHECK(runs.rows_a_run * (cuda::kMaxListed * 8 + uint64_t{runs.order_stride} * 4 + runs.order_stride / 8) <=
             runs.scratch_bytes);
       CHECK(runs.scratch_bytes <= 32 * kMiB);
       CHECK(runs.scratch_bytes >= before);

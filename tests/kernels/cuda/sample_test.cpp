@@ -153,7 +153,7 @@ TEST_CASE("cuda: thousands of draws of one distribution are the host's") {
 }
 
 TEST_CASE("cuda: launches that draw fit every vocabulary") {
-  for (const uint32_t cols : {1U, 128U, 129U, 4096U, 129'280U, kernels::kMostSampled}) {
+  for (const uint32_t cols : {1U, 128U, 129U, 4096U, 129'280U, kernels::kMaxSampled}) {
     const auto shape = cuda::choose_sample_launch(3, cols);
     CHECK(shape.grid_x == 3);
     CHECK(uint64_t{shape.grid_y} * shape.threads / gpu::kWarpThreads >= cuda::sample_chunks(cols));

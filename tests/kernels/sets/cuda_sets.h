@@ -15,7 +15,7 @@ inline std::string plainest_of(const std::string& set) {
 }
 
 /// For tests that compare bits: threads of a device at most, and rows of a call.
-inline constexpr unsigned kMostThreads = 1;
+inline constexpr unsigned kMaxThreads = 1;
 inline constexpr uint32_t kRowCounts[] = {1, 3, 8, 13};
 
 /// Where loading puts weights: bytes that they are aligned to.

@@ -105,20 +105,20 @@ TEST_CASE("schema: what an answer cannot be held to is refused, with its place")
 
 TEST_CASE("schema: size and depth are bounded") {
   OrderedJson deep = {{"type", "string"}};
-  for (size_t i = 0; i <= kMostSchemaDepth; ++i)
+  for (size_t i = 0; i <= kMaxSchemaDepth; ++i)
     deep = {{"type", "array"}, {"items", deep}};
   OrderedJson wide = {{"type", "object"}};
   OrderedJson values = {{"enum", OrderedJson::array()}};
   OrderedJson patterns = {{"type", "object"}};
-  for (size_t i = 0; i < kMostSchemas; ++i)
+  for (size_t i = 0; i < kMaxSchemas; ++i)
     wide["properties"]["p" + std::to_string(i)] = true,
                              wide["properties"]["q" + std::to_string(i)] = OrderedJson::object();
-  for (size_t i = 0; i <= kMostValues; ++i)
+  for (size_t i = 0; i <= kMaxValues; ++i)
     values["enum"].push_back(i);
-  for (size_t i = 0; i <= kMostPatterns; ++i)
+  for (size_t i = 0; i <= kMaxPatterns; ++i)
     patterns["properties"]["p" + std::to_string(i)] = {{"type", "string"}, {"pattern", "a"}};
-  const OrderedJson long_pattern = {{"type", "string"}, {"pattern", std::string(kMostPatternBytes + 1, 'a')}};
-  const OrderedJson long_key = {{"type", "object"}, {"properties", {{std::string(kMostSchemaBytes, 'k'), true}}}};
+  const OrderedJson long_pattern = {{"type", "string"}, {"pattern", std::string(kMaxSchemaPatternBytes + 1, 'a')}};
+  const OrderedJson long_key = {{"type", "object"}, {"properties", {{std::string(kMaxSchemaBytes, 'k'), true}}}};
   OrderedJson ways = {{"allOf", OrderedJson::array()}};
   for (int i = 0; i < 12; ++i) {
     OrderedJson choice = OrderedJson::array();

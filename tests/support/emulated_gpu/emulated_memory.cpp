@@ -21,8 +21,8 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t kRangeBytes = 16ULL << 30;  // of addresses; memory is taken where it is touched
 
 // What a handler of signals may look at.
-constexpr size_t kMostRanges = 16;
-std::array<std::byte*, kMostRanges> range_begins{};
+constexpr size_t kMaxRanges = 16;
+std::array<std::byte*, kMaxRanges> range_begins{};
 
 void end_with_line(int signal, siginfo_t* info, void* /*context*/) {
   const auto* const at = static_cast<const std::byte*>(info->si_addr);
@@ -50,7 +50,7 @@ EmulatedMemory::Range* EmulatedMemory::range_of(unsigned device) {
   Range& range = ranges_[device];
   if (range.begin != nullptr) return &range;
   void* const begin = mmap(nullptr, kRangeBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (begin == MAP_FAILED || device >= kMostRanges) return nullptr;
+  if (begin == MAP_FAILED || device >= kMaxRanges) return nullptr;
   range.begin = range_begins[device] = static_cast<std::byte*>(begin);
   handle_faults();
   return &range;

@@ -18,8 +18,8 @@
 namespace dspack::gpu {
 namespace {
 
-constexpr unsigned kMostThreads = 1024;
-constexpr unsigned kMostBlocksYz = 65'535;
+constexpr unsigned kMaxThreads = 1024;
+constexpr unsigned kMaxBlocksYz = 65'535;
 
 class EmulatedStream;
 
@@ -238,9 +238,9 @@ class EmulatedStream final : public Stream {
 
 void check_shape(const LaunchShape& shape) {
   DSPACK_CHECK(shape.grid_x > 0 && shape.grid_y > 0 && shape.grid_z > 0, "a grid without blocks");
-  DSPACK_CHECK(shape.grid_x < 1U << 31U && shape.grid_y <= kMostBlocksYz && shape.grid_z <= kMostBlocksYz,
+  DSPACK_CHECK(shape.grid_x < 1U << 31U && shape.grid_y <= kMaxBlocksYz && shape.grid_z <= kMaxBlocksYz,
                "more blocks than a grid may have");
-  DSPACK_CHECK(shape.threads > 0 && shape.threads <= kMostThreads && shape.threads % 32 == 0,
+  DSPACK_CHECK(shape.threads > 0 && shape.threads <= kMaxThreads && shape.threads % 32 == 0,
                "threads of a block: whole warps, at most 1,024");
   DSPACK_CHECK(shape.shared_bytes <= state().settings.shared_bytes_per_block, "more shared memory than there is");
 }

@@ -13,7 +13,7 @@ namespace {
 constexpr uint8_t kPoison = 0xff;            // NaN in every type that kernels read
 constexpr size_t kShuffledBlocks = 1 << 16;  // of larger grids only the beginning is random
 constexpr uint64_t kSharedAlignment = 128;
-constexpr size_t kMostResident = 4;
+constexpr size_t kMaxResident = 4;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ void GridRunner::prepare(const LaunchShape& shape, const std::function<void()>& 
   std::ranges::shuffle(order_, random_);
   next_ = 0;
   do_meet_ = false;
-  most_resident_ = 1 + random_() % kMostResident;
+  most_resident_ = 1 + random_() % kMaxResident;
   for (const auto& resident : residents_)
     resident->shared.reset();  // it may be of another size
 }

@@ -21,7 +21,7 @@ inline const char* plainest_of(const std::string& /*set*/) {
 }
 
 /// For tests that compare bits: threads of a device at most, and rows of a call.
-inline constexpr unsigned kMostThreads = 3;
+inline constexpr unsigned kMaxThreads = 3;
 inline constexpr uint32_t kRowCounts[] = {1, 2, 3, 4, 7, 12, 13, 39};
 
 inline bool runs_here(const std::string& set) {
