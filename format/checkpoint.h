@@ -83,7 +83,7 @@ class Checkpoint {
   /// One of tensors(). nullptr: no such tensor.
   [[nodiscard]] const TensorEntry* find(std::string_view name) const;
   /// As `find`; also finds a tensor of an MTP module by its layer name (place_modules), and a matrix or its scale
-  /// within a tensor of an expert (fused_experts.h), which is not one of tensors().
+  /// within a tensor of an expert (projections_within), which is not one of tensors().
   [[nodiscard]] const TensorEntry* find_matrix(std::string_view name) const;
   /// The scale of a weight that `find` or `find_matrix` finds: the first of its possible names (scale_names) that
   /// exists. nullptr: there is none.

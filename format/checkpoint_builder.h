@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "format/checkpoint.h"
 #include "format/fused_experts.h"
@@ -20,6 +21,14 @@ namespace dspack::format {
 /// patterns, as `12 tensors speak of experts and have names of no known family: "a.N.experts.w1" (such as
 /// "a.0.experts.w1")`. nullopt: there are none. Tensors that look like fused experts are left to FusedExperts.
 [[nodiscard]] std::optional<std::string> unknown_experts(std::span<const TensorEntry> tensors);
+
+/// Matrices within a tensor of an expert: gate followed by up in "gate_up_proj" [2n, d], next to "down_proj" [d, n].
+/// They and their scales have the names of models that store each as a tensor ("gate_proj.weight",
+/// "gate_proj.weight_scale_inv", ...): parts of the bytes of `expert`, which holds all tensors of one expert. A scale
+/// of the whole tensor applies to both matrices. Empty: the expert has no such tensors, or they are transposed, as
+/// Llama-4's [d, 2n] and gpt-oss' are. Source: Mistral-Small-4's weights in the names of Hugging Face transformers,
+/// whose experts take gate and up with chunk(2).
+[[nodiscard]] std::vector<TensorEntry> projections_within(std::span<const TensorEntry* const> expert);
 
 /// A file of an ordinary checkpoint with its header read.
 struct Shard {

@@ -1,11 +1,8 @@
 // Fused experts: tensors whose first axis counts the routed experts of a layer, such as "mlp.experts.gate_up_proj" [E,
 // 2n, d]. A catalogue lists one tensor per expert instead, each a slice of the bytes: slices are contiguous, since the
-// axis is the outermost one. Matrices fused within an expert, too: gate followed by up in "gate_up_proj" [2n, d], next
-// to "down_proj" [d, n].
-// Threads: immutable once made. Lifetime: owns its data. Errors: none; doubtful tensors stay whole, with a warning;
-// an expert with tensors of other shapes has no matrices within them.
-// Source: the weights of Llama-4, gpt-oss, Qwen3-VL and Qwen3.5 in the names of Hugging Face transformers; within an
-// expert those of Mistral-Small-4, whose experts take gate and up with chunk(2).
+// axis is the outermost one.
+// Threads: immutable once made. Lifetime: owns its data. Errors: none; doubtful tensors stay whole, with a warning.
+// Source: the weights of Llama-4, gpt-oss, Qwen3-VL and Qwen3.5 in the names of Hugging Face transformers.
 #pragma once
 
 #include <optional>
@@ -15,7 +12,6 @@
 #include <vector>
 
 #include "format/base/ids.h"
-#include "format/checkpoint.h"
 #include "format/safetensors.h"
 
 namespace dspack::format {
@@ -47,11 +43,5 @@ class FusedExperts {
   std::set<LayerId> layers_;  // the layers that are split
   std::optional<std::string> warning_;
 };
-
-/// The matrices, and their scales, under the names of models that store each as a tensor ("gate_proj.weight",
-/// "gate_proj.weight_scale_inv", ...): parts of the bytes of `expert`, which holds all tensors of one expert. A scale
-/// of the whole tensor applies to both matrices. Empty: the expert has no such tensors, or they are transposed, as
-/// Llama-4's [d, 2n] and gpt-oss' are.
-[[nodiscard]] std::vector<TensorEntry> projections_within(std::span<const TensorEntry* const> expert);
 
 }  // namespace dspack::format

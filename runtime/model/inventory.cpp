@@ -115,7 +115,7 @@ bool known_attention(const ModelConfig& config, const Named& name, LayerId layer
   return config.q_rank == 0 ? of_linear(kQuery, name) : name.part == kQueryNorm || of_linear(kLatentQuery, name);
 }
 
-// Whether it is a fused tensor that contains an expert's matrices (format/fused_experts.h), or one of its scales.
+// Whether it is a fused tensor that contains an expert's matrices (format/checkpoint_builder.h), or one of its scales.
 bool holds_matrices(const Named& name) {
   if (!name.part.starts_with(kExperts)) return false;
   const std::string_view word = name.part.substr(kExperts.size());

@@ -1,5 +1,5 @@
 // Gate and up within one tensor of an expert, and what has another shape than that.
-#include "format/fused_experts.h"
+#include "format/checkpoint_builder.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace dspack::format::fused_projections_test {
+namespace dspack::format::checkpoint_builder_test {
 namespace {
 
 constexpr char kExpert[] = "model.layers.1.mlp.experts.5.";
@@ -83,4 +83,4 @@ TEST_CASE("fused projections: none where matrices lie turned, or there is nothin
 }
 
 }  // namespace
-}  // namespace dspack::format::fused_projections_test
+}  // namespace dspack::format::checkpoint_builder_test
