@@ -59,10 +59,9 @@ void RecordingModel::assemble(const RigOptions& options) {
   const runtime::ModelConfig& config = opened_.config;
   const runtime::LoadContext context{
       .device = *device_, .queue = *queue_, .access = *opened_.access, .quantization = config.quantization};
-  runtime::StreamedStoreOptions store{
-      .shape = runtime::expert_shape(config),
-      .slots = options.slots,
-      .policy = [](uint64_t, uint64_t) { return std::make_unique<runtime::LruPolicy>(); }};
+  runtime::StreamedStoreOptions store{.shape = runtime::expert_shape(config), .slots = options.slots, .policy = [] {
+                                        return std::make_unique<runtime::LruPolicy>();
+                                      }};
   for (const auto& [key, tensors] : opened_.checkpoint().experts())
     store.layers.insert(key.layer);
   runtime::RoutedExperts::Options routed{.store = store,
