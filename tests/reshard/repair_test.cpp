@@ -134,6 +134,7 @@ TEST_CASE(
     for (uint64_t operation = 20; operation < counting.operations(); operation += 7) {
       CAPTURE(operation);
       const format::Path out = target.path() / "out";
+      std::filesystem::remove_all(out);
       test::FaultyFileSystem failing(format::posix_file_system());
       failing.fail_from(operation);
       REQUIRE_FALSE(pack(source, out, recipe, failing).has_value());
@@ -158,10 +159,10 @@ TEST_CASE(
         repaired += outcome->damaged_files;
         REQUIRE(test::tree(out) == whole);
       }
-      std::filesystem::remove_all(out);
     }
     CHECK(repaired > 10);
     CHECK(begun > 10);
+    std::filesystem::remove_all(target.path() / "out");
     std::filesystem::remove_all(target.path() / "whole");
   }
 }
