@@ -23,7 +23,7 @@
 
 #include "format/base/check.h"
 #include "format/base/result.h"
-#include "kernels/arguments.h"
+#include "kernels/attention_arguments.h"
 
 namespace dspack::kernels {
 

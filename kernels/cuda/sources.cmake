@@ -25,7 +25,15 @@ set(dspack_cuda_kernels
   tokens/rounded_rows.cu
   tokens/route.cu
   tokens/sample.cu)
+# The memory that its operations take, which programs plan with; so these are compiled into them too.
+set(dspack_cuda_sizes
+  attention/attend.cpp
+  attention/attend_expanded.cpp
+  experts/expert_tiles.cpp
+  host/queue_memory.cpp
+  sparse/choose.cpp)
 set(dspack_cuda_host
+  ${dspack_cuda_sizes}
   experts/experts_blas.cpp
   hardware/runtime.cpp
   host/cuda_device.cpp

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "format/cli/output.h"
+#include "kernels/supposed_gpu.h"
 #include "runtime/budget/core_share.h"
-#include "runtime/budget/supposed_gpu.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
@@ -361,7 +361,9 @@ Result<void> PlanOptions::complete() {
     if (load.device.kind == DeviceKind::cpu) return invalid("--gpu-memory supposes a GPU; leave --device cpu out");
     load.device.kind = DeviceKind::cuda;
     load.device.gpus.resize(what_if.gpu_memory.size());
-    load.device.open_gpu = [sizes = what_if.gpu_memory](size_t place) { return suppose_gpu(sizes[place]); };
+    load.device.open_gpu = [sizes = what_if.gpu_memory, precision = load.device.precision](size_t place) {
+      return kernels::suppose_gpu(sizes[place], precision);
+    };
   }
   return check_model_options(load);
 }

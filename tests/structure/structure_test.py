@@ -49,6 +49,7 @@ PRINTING_FILES = {
 CUDA_ROOM = "kernels/cuda/"
 CUDA_FOR_OTHERS = {
     "kernels/cuda/host/cuda_library.h": ("kernels/", "runtime/"),
+    "kernels/cuda/host/queue_memory.h": ("kernels/",),
 }
 CUDA_HEADERS = re.compile(r"^(cuda|cublas|cub/|cooperative_groups|device_launch|nvtx|mma\.h|crt/)")
 CUDA_FILES = {

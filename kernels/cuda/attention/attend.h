@@ -20,7 +20,7 @@
 
 #include <cstdint>
 
-#include "format/dtype.h"
+#include "kernels/attention_arguments.h"
 #include "kernels/cuda/hardware/runtime.h"
 #include "kernels/precision.h"
 
@@ -37,28 +37,8 @@ struct AttendShape {
   bool has_bf16_keys = false;   // in the cache, 16-byte aligned
 };
 
-/// MlaAttendArgs with addresses.
-struct MlaAttendTask {
-  const float* query_latent = nullptr;      // [rows, heads, latent_dim]
-  const float* query_rope = nullptr;        // head h of row r at r * rope_row_stride + h * rope_head_stride
-  const void* cache = nullptr;              // [position_limit] rows of cache_dtype; FP8: 16-byte aligned
-  float* out = nullptr;                     // [rows, heads, latent_dim]
-  float* partial = nullptr;                 // attend_scratch_bytes, 256-byte aligned
-  const uint32_t* live_position = nullptr;  // added to first_position; null: 0
-  uint32_t rows = 0;
-  uint32_t heads = 0;
-  uint32_t latent_dim = 0;
-  uint32_t rope_dim = 0;
-  uint32_t rope_row_stride = 0;
-  uint32_t rope_head_stride = 0;
-  uint32_t first_position = 0;
-  uint32_t position_limit = 0;
-  float scale = 0;
-  Dtype cache_dtype = Dtype::f32;  // f32, bf16, f16 or f8_e4m3 (kernels/latent_rows.h)
-  // If there is a choice (kernels::Choice), row r sees counts[r] positions, chosen[r * most_chosen ..]; else null.
-  const uint32_t* chosen = nullptr;
-  const uint32_t* counts = nullptr;
-  uint32_t most_chosen = 0;
+struct MlaAttendTask : MlaAttendAt<AddressOf> {
+  float* partial = nullptr;  // attend_scratch_bytes, 256-byte aligned
 };
 [[nodiscard]] AttendShape shape_of(const MlaAttendTask& task);
 
@@ -106,7 +86,8 @@ inline constexpr uint32_t kUnsplitQueries = 8192;
 // Sizes that the kernels and the choice of their launches share
 // ----------------------------------------------------------------------------------------------------
 
-inline constexpr uint32_t kSplitStats = 2;  // floats per split besides its values: its maximum and its sum of weights
+inline constexpr uint32_t kMaxSplits = 128;  // per row
+inline constexpr uint32_t kSplitStats = 2;   // floats per split besides its values: its maximum and its sum of weights
 
 /// Floats between the values of consecutive splits: rows are whole 16-byte pieces.
 [[nodiscard]] constexpr uint32_t value_stride(uint32_t latent_dim) {

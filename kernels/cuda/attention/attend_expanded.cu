@@ -16,8 +16,9 @@ namespace {
 
 constexpr unsigned kWarps = 4;
 constexpr unsigned kThreads = kWarps * gpu::kWarpThreads;
-constexpr uint32_t kTileQueries = kWarps * 16;
-constexpr uint32_t kTilePositions = 64;
+constexpr uint32_t kTileQueries = kExpandedTileQueries;
+constexpr uint32_t kTilePositions = kExpandedTilePositions;
+static_assert(kTileQueries == kWarps * 16);
 constexpr unsigned kStages = 2;
 constexpr uint32_t kMaxKeyDim = 192;
 constexpr uint32_t kMaxValueDim = 128;
@@ -241,96 +242,30 @@ __global__ void __launch_bounds__(kThreads) expanded_kernel(ExpandedRun run) {
   attention.store(run, head, first_row);
 }
 
-constexpr uint64_t kKeysBytes = 96ULL << 20;  // keys and values in BF16, unless one head needs more
-constexpr uint64_t kMadeBytes = 16ULL << 20;  // kv_b's result before rounding, in FP32
-constexpr uint64_t kAlignment = 256;
-
-uint32_t head_dim(const ExpandedShape& shape) {
-  return shape.nope_dim + shape.value_dim;
-}
-
-uint64_t keys_bytes(const ExpandedShape& shape) {
-  const uint64_t head = uint64_t{shape.positions} * head_dim(shape) * sizeof(uint16_t);
-  return std::min(head * shape.heads, std::max(head, kKeysBytes));
-}
-
-struct ExpandedScratch {
-  std::byte* latents = nullptr;
-  float* made = nullptr;
-  uint16_t* keys = nullptr;
-  uint16_t* ropes = nullptr;
-  uint64_t size_bytes = 0;
-};
-
-ExpandedScratch lay_out(std::byte* memory, const ExpandedShape& shape) {
-  ExpandedScratch scratch;
-  const auto add = [&]<class T>(T*& place, uint64_t bytes) {
-    place = memory == nullptr ? nullptr : reinterpret_cast<T*>(memory + scratch.size_bytes);
-    scratch.size_bytes += round_up(bytes, kAlignment);
-  };
-  const uint64_t most_slice = std::max<uint64_t>(round_up(shape.positions, kTilePositions), kTilePositions);
-  const uint64_t made_row = uint64_t{head_dim(shape)} * sizeof(float);  // bytes per position and head
-  const uint64_t slice =
-      std::min(most_slice, std::max<uint64_t>(kMadeBytes / std::max<uint64_t>(made_row, 1), kTilePositions));
-  add(scratch.latents, rounded_bytes(slice, shape.latent_dim));
-  add(scratch.made,
-      std::min(made_row * shape.heads * most_slice, std::max(kMadeBytes, made_row * shape.heads * kTilePositions)));
-  add(scratch.keys, keys_bytes(shape));
-  add(scratch.ropes, uint64_t{shape.positions} * shape.rope_dim * sizeof(uint16_t));
-  return scratch;
-}
-
 }  // namespace
 
 bool fits_expanded(const ExpandedShape& shape, const MatrixForm& kv_b, const gpu::Properties& properties) {
   constexpr unsigned kFirstWithBf16 = 8;
   const bool are_multiples = shape.nope_dim % 16 == 0 && shape.rope_dim % 16 == 0 && shape.value_dim % 16 == 0;
   const bool are_small = uint64_t{shape.nope_dim} + shape.rope_dim <= kMaxKeyDim && shape.value_dim <= kMaxValueDim;
-  const bool are_whole = kv_b.block_out == 0 || kv_b.block_out >= kv_b.out || head_dim(shape) % kv_b.block_out == 0;
-  const uint64_t shared = kStages * kTilePositions * tensor_row_bytes(head_dim(shape) + shape.rope_dim);
+  const bool are_whole = kv_b.block_out == 0 || kv_b.block_out >= kv_b.out || shape.head_dim() % kv_b.block_out == 0;
+  const uint64_t shared = kStages * kTilePositions * tensor_row_bytes(shape.head_dim() + shape.rope_dim);
   return are_multiples && are_small && shape.nope_dim > 0 && shape.value_dim > 0 && are_whole &&
          !is_packed(kv_b.coding) && fits_tensor_cores(kv_b) && properties.major >= kFirstWithBf16 &&
          shared <= properties.shared_bytes_per_block;
-}
-
-bool pays_to_expand(const ExpandedShape& shape) {
-  // Multiply-adds of one head: per query and position, and per row or position with the head's part of kv_b.
-  const uint64_t absorbed = 2 * uint64_t{shape.latent_dim} + shape.rope_dim;
-  const uint64_t expanded = uint64_t{shape.nope_dim} + shape.rope_dim + shape.value_dim;
-  const uint64_t of_kv_b = uint64_t{shape.latent_dim} * head_dim(shape);
-  const double pairs = static_cast<double>(shape.rows) * (shape.positions - shape.rows / 2.0);
-  return shape.rows >= kTileQueries &&
-         pairs * static_cast<double>(absorbed) + shape.rows * static_cast<double>(of_kv_b) >
-             pairs * static_cast<double>(expanded) + shape.positions * static_cast<double>(of_kv_b);
-}
-
-ExpandedPlan plan_expanded(const ExpandedShape& shape) {
-  const uint64_t head = uint64_t{shape.positions} * head_dim(shape) * sizeof(uint16_t);
-  ExpandedPlan plan;
-  plan.heads =
-      static_cast<uint32_t>(std::clamp<uint64_t>(keys_bytes(shape) / std::max<uint64_t>(head, 1), 1, shape.heads));
-  const uint64_t made_row = uint64_t{plan.heads} * head_dim(shape) * sizeof(float);
-  const uint64_t slice = kMadeBytes / made_row / kTilePositions * kTilePositions;
-  plan.slice = static_cast<uint32_t>(
-      std::max<uint64_t>(std::min<uint64_t>(slice, round_up(shape.positions, kTilePositions)), kTilePositions));
-  return plan;
-}
-
-uint64_t expanded_scratch_bytes(const ExpandedShape& shape) {
-  return lay_out(nullptr, shape).size_bytes;
 }
 
 void attend_expanded(gpu::Stream& stream, const ExpandedAttendTask& task) {
   const ExpandedShape& shape = task.shape;
   if (shape.rows == 0 || shape.heads == 0) return;
   const ExpandedPlan plan = plan_expanded(shape);
-  const ExpandedScratch scratch = lay_out(task.scratch, shape);
+  const ExpandedScratch scratch = lay_out_expanded(task.scratch, shape);
   ExpandedKeysTask keys{.kv_b = task.kv_b,
                         .cache = task.cache,
                         .cache_dtype = task.cache_dtype,
                         .latent_dim = shape.latent_dim,
                         .rope_dim = shape.rope_dim,
-                        .head_dim = head_dim(shape),
+                        .head_dim = shape.head_dim(),
                         .positions = shape.positions,
                         .slice = plan.slice,
                         .latents = scratch.latents,
@@ -349,7 +284,7 @@ void attend_expanded(gpu::Stream& stream, const ExpandedAttendTask& task) {
                   .value_dim = shape.value_dim,
                   .positions = shape.positions,
                   .first_position = task.first_position,
-                  .row_bytes = tensor_row_bytes(head_dim(shape) + shape.rope_dim),
+                  .row_bytes = tensor_row_bytes(shape.head_dim() + shape.rope_dim),
                   .scale = task.scale};
   for (; run.first_head < shape.heads; run.first_head += plan.heads) {
     keys.first_head = run.first_head;

@@ -28,7 +28,13 @@ struct ExpandedShape {
   uint32_t nope_dim = 0;
   uint32_t value_dim = 0;
   uint32_t positions = 0;  // visible to the last row
+
+  /// A key without its rotary part, then a value.
+  [[nodiscard]] constexpr uint32_t head_dim() const { return nope_dim + value_dim; }
 };
+
+inline constexpr uint32_t kExpandedTileQueries = 64;    // queries of a head per block
+inline constexpr uint32_t kExpandedTilePositions = 64;  // positions in shared memory at once
 
 struct ExpandedAttendTask {
   Matrix kv_b;                  // [heads * (nope_dim + value_dim), latent_dim]
@@ -54,6 +60,16 @@ struct ExpandedPlan {
   uint32_t slice = 64;  // positions expanded at once
 };
 [[nodiscard]] ExpandedPlan plan_expanded(const ExpandedShape& shape);
+
+/// Addresses in the scratch. Pure; null `memory`: only the size.
+struct ExpandedScratch {
+  std::byte* latents = nullptr;  // rounded_bytes of a slice
+  float* made = nullptr;         // kv_b's result before rounding: [slice, heads, head_dim]
+  uint16_t* keys = nullptr;      // BF16 [heads, positions, head_dim]
+  uint16_t* ropes = nullptr;     // BF16 [positions, rope_dim]
+  uint64_t size_bytes = 0;
+};
+[[nodiscard]] ExpandedScratch lay_out_expanded(std::byte* memory, const ExpandedShape& shape);
 /// Monotonic in every number of the shape.
 [[nodiscard]] uint64_t expanded_scratch_bytes(const ExpandedShape& shape);
 

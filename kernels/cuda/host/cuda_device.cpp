@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention/attend.h"
 #include "kernels/cuda/host/cuda_memory.h"
 #include "kernels/cuda/host/cuda_queue.h"
+#include "kernels/cuda/host/queue_memory.h"
 #include "kernels/cuda/linear/linear_blas.h"
 #include "kernels/cuda/tokens/elementwise.h"
 
@@ -83,12 +84,10 @@ class CudaDevice final : public Device {
     return cuda::CudaExpertTable::make(experts, budget_);
   }
   [[nodiscard]] uint64_t experts_scratch_bytes(const ExpertsShape& shape) const override {
-    return cuda::experts_scratch_bytes(shape, besides_attention(precision_));
+    return cuda::device_experts_bytes(shape, precision_);
   }
   [[nodiscard]] uint64_t workspace_bytes(const WorkspaceShape& largest) const override {
-    const Precision precision = besides_attention(precision_);
-    return cuda::queue_workspace_bytes(largest, precision) +
-           cuda::linear_blas_workspace_bytes(precision, blas_.use != nullptr);
+    return cuda::device_workspace_bytes(largest, precision_, blas_.use != nullptr);
   }
 
  private:

@@ -17,6 +17,20 @@ namespace dspack::kernels::cuda {
 [[nodiscard]] inline uint32_t* numbers(Slice place) {
   return reinterpret_cast<uint32_t*>(address_of(place));
 }
+/// For `at` of the arguments of operations (kernels/arguments.h).
+struct Addresses {
+  struct Anything {
+    std::byte* address;
+    template <class T>
+    operator T*() const {  // NOLINT(google-explicit-constructor): the field's type is the one to have
+      return reinterpret_cast<T*>(address);
+    }
+  };
+  Anything operator()(Slice place) const { return {address_of(place)}; }
+  Matrix operator()(const Weight& weight) const { return matrix_of(weight); }
+};
+inline constexpr Addresses kAddresses;
+
 [[nodiscard]] inline RowsAt<float> rows_at(const Rows& rows) {
   return {.data = floats(rows.data), .stride = rows.stride};
 }
@@ -35,21 +49,6 @@ namespace dspack::kernels::cuda {
 }
 [[nodiscard]] inline bool is_empty(const Rows& rows) {
   return rows.rows == 0 || rows.cols == 0;
-}
-
-[[nodiscard]] inline HeadLinearTask head_task(const HeadLinearArgs& args) {
-  return {.weight = matrix_of(args.weight),
-          .heads = args.heads,
-          .head_rows = args.head_rows,
-          .first_row = args.first_row,
-          .rows_used = args.rows_used,
-          .x = floats(args.x),
-          .x_row_stride = args.x_row_stride,
-          .x_head_stride = args.x_head_stride,
-          .y = floats(args.y),
-          .y_row_stride = args.y_row_stride,
-          .y_head_stride = args.y_head_stride,
-          .rows = args.rows};
 }
 
 [[nodiscard]] inline StoreRowsTask store_rows_task(Slice to, Dtype dtype, const Rows& from, const LivePosition& live) {

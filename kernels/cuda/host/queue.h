@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "kernels/cuda/host/cuda_queue.h"
+#include "kernels/cuda/host/index_space.h"
+#include "kernels/cuda/host/queue_memory.h"
 #include "kernels/cuda/host/rounded_input.h"
+#include "kernels/cuda/host/workspace.h"
 #include "kernels/cuda/linear/linear.h"
 
 namespace dspack::kernels::cuda {

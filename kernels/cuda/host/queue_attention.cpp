@@ -16,13 +16,13 @@ namespace dspack::kernels::cuda {
 void CudaQueue::head_linear(const HeadLinearArgs& args) {
   check_head_linear(args);
   if (args.rows == 0 || args.heads == 0 || args.rows_used == 0) return;
-  head_linear_exact(stream(), head_task(args));
+  head_linear_exact(stream(), args.at(kAddresses));
 }
 
 void CudaQueue::head_linear_transposed(const HeadLinearArgs& args) {
   check_head_linear_transposed(args);
   if (args.rows == 0 || args.heads == 0 || args.weight.in == 0) return;
-  head_linear_transposed_exact(stream(), head_task(args));
+  head_linear_transposed_exact(stream(), args.at(kAddresses));
 }
 
 void CudaQueue::absorb(const RopeArgs& rotated, const HeadLinearArgs& absorbed) {
@@ -30,7 +30,7 @@ void CudaQueue::absorb(const RopeArgs& rotated, const HeadLinearArgs& absorbed) 
   check_head_linear_transposed(absorbed);
   const bool has_both = rotated.rows != 0 && rotated.heads != 0 && rotated.dim != 0 && absorbed.rows != 0 &&
                         absorbed.heads != 0 && absorbed.weight.in != 0;
-  const HeadLinearTask task = head_task(absorbed);
+  const HeadLinearTask task = absorbed.at(kAddresses);
   if (!has_both || !takes_rotation(task)) return Queue::absorb(rotated, absorbed);
   absorb_exact(stream(), rotate_task(rotated), task);
 }
@@ -87,49 +87,17 @@ void CudaQueue::choose(const ChooseArgs& args) {
   check_choose(args);
   DSPACK_CHECK(args.every == 1, "this device has a key for each position");
   if (args.rows == 0) return;
-  const uint32_t limit = args.live.empty() ? args.first_position + args.rows : args.live.limit;
-  const uint64_t bytes = std::max(choose_scratch_bytes(args.rows, limit), expected_bytes_);
-  run_choose(stream(),
-             {.queries = floats(args.queries),
-              .weights = floats(args.weights),
-              .keys = matrix_of(args.keys),
-              .ids = numbers(args.choice.ids),
-              .counts = numbers(args.choice.counts),
-              .most = args.choice.most,
-              .rows = args.rows,
-              .heads = args.heads,
-              .first_position = args.first_position,
-              .position_limit = limit,
-              .on_tensor_cores = precision_ != Precision::exact && fits_tensor_scores(args.keys.in, properties_),
-              .live = numbers(args.live.value),
-              .scratch = workspace_.at_least(bytes),
-              .counters = choose_counters()});
+  ChooseTask task{args.at(kAddresses)};
+  task.on_tensor_cores = precision_ != Precision::exact && fits_tensor_scores(args.keys.in, properties_);
+  task.scratch = workspace_.at_least(std::max(choose_scratch_bytes(args.rows, args.position_limit()), expected_bytes_));
+  task.counters = choose_counters();
+  run_choose(stream(), task);
 }
 
 void CudaQueue::mla_attend(const MlaAttendArgs& args) {
   check_mla_attend(args);
   if (args.rows == 0 || args.heads == 0) return;
-  MlaAttendTask task{.query_latent = floats(args.query_latent),
-                     .query_rope = floats(args.query_rope),
-                     .cache = address_of(args.cache),
-                     .out = floats(args.out),
-                     .partial = nullptr,
-                     .live_position = numbers(args.live.value),
-                     .rows = args.rows,
-                     .heads = args.heads,
-                     .latent_dim = args.latent_dim,
-                     .rope_dim = args.rope_dim,
-                     .rope_row_stride = args.rope_row_stride,
-                     .rope_head_stride = args.rope_head_stride,
-                     .first_position = args.first_position,
-                     .position_limit = args.live.empty() ? args.first_position + args.rows : args.live.limit,
-                     .scale = args.scale,
-                     .cache_dtype = args.cache_dtype};
-  if (!args.choice.empty()) {
-    task.chosen = numbers(args.choice.ids);
-    task.counts = numbers(args.choice.counts);
-    task.most_chosen = args.choice.most;
-  }
+  MlaAttendTask task{args.at(kAddresses)};
   const AttendShape shape = shape_of(task);
   // Allocates the size of the largest call at once, since outgrown memory is kept until the queue is destroyed.
   const uint64_t bytes = std::max(attend_scratch_bytes(shape), expected_bytes_);

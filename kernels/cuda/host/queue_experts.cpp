@@ -17,22 +17,6 @@ namespace dspack::kernels::cuda {
 
 namespace {
 
-RouteTask route_task(const RouterArgs& args) {
-  return {.logits = floats(args.logits),
-          .bias = floats(args.bias),
-          .ids = numbers(args.ids),
-          .weights = floats(args.weights),
-          .rows = args.rows,
-          .experts = args.experts,
-          .top_k = args.top_k,
-          .groups = args.groups,
-          .groups_kept = args.groups_kept,
-          .score = args.score,
-          .group_score = args.group_score,
-          .normalise = args.normalise,
-          .scale = args.scale};
-}
-
 /// Whether the experts have enough rows for the library, on average.
 bool has_rows_for(const ExpertsBlasChoice& choice, const ExpertsTask& task) {
   return choice.path != BlasPath::none &&
@@ -72,7 +56,7 @@ uint64_t parts_scratch_bytes(const CudaExpertTable& table, const Rows& x, uint32
 void CudaQueue::route(const RouterArgs& args) {
   check_route(args);
   DSPACK_CHECK(!args.ids_are_given && args.score != ScoreFunction::sqrt_softplus, "this device routes otherwise");
-  if (args.rows != 0) run_route(stream(), route_task(args));
+  if (args.rows != 0) run_route(stream(), args.at(kAddresses));
 }
 
 void CudaQueue::route_rows(const Weight& router, const Rows& x, const RouterArgs& args) {
@@ -82,7 +66,7 @@ void CudaQueue::route_rows(const Weight& router, const Rows& x, const RouterArgs
   DSPACK_CHECK(!args.ids_are_given && args.score != ScoreFunction::sqrt_softplus, "this device routes otherwise");
   const LinearTask task{.weight = matrix_of(router), .x = inputs_at(x), .y = rows_at(logits), .rows = x.rows};
   if (x.rows == 0 || x.rows > kMaxFusedRows || !takes_route(task)) return Queue::route_rows(router, x, args);
-  const RouteEnd end{.task = route_task(args), .counter = expert_counters() + kRouteCounter};
+  const RouteEnd end{.task = args.at(kAddresses), .counter = expert_counters() + kRouteCounter};
   if (multiplies_on_tensor_cores(task.weight)) {
     const RoundedRows rounded_x =
         rounded({.x = task.x, .rows = task.rows, .in = router.in, .to = {}}, input_rounding(router.coding, precision_));

@@ -4,27 +4,14 @@
 // checked (kernels/checks.h).
 #pragma once
 
+#include "kernels/attention_arguments.h"
 #include "kernels/cuda/device/matrix.h"
 #include "kernels/cuda/hardware/runtime.h"
 #include "kernels/cuda/tokens/elementwise.h"
 
 namespace dspack::kernels::cuda {
 
-/// HeadLinearArgs with addresses.
-struct HeadLinearTask {
-  Matrix weight;
-  uint32_t heads = 0;
-  uint32_t head_rows = 0;
-  uint32_t first_row = 0;
-  uint32_t rows_used = 0;
-  const float* x = nullptr;
-  uint32_t x_row_stride = 0;
-  uint32_t x_head_stride = 0;
-  float* y = nullptr;
-  uint32_t y_row_stride = 0;
-  uint32_t y_head_stride = 0;
-  uint32_t rows = 0;  // tokens
-};
+using HeadLinearTask = HeadLinearAt<AddressOf>;
 
 /// How a product is spread over a GPU. Pure.
 struct HeadLinearChoice {

@@ -93,10 +93,6 @@ void warm_linear_blas(const gpu::cublaslt::Library& library, Precision precision
   if (precision == Precision::fp8 && has_block_scaling) multiply_once(library, properties.index, DataType::f8_e4m3);
 }
 
-uint64_t linear_blas_workspace_bytes(Precision precision, bool has_library) {
-  return precision == Precision::exact || !has_library ? 0 : BlasLimits{}.total();
-}
-
 BlasCard blas_card(const gpu::Properties& properties, size_t library_version) {
   // "Scaling Mode Support Overview": 9.0 only. Blackwell has other blocks, with scales that are powers of two.
   return {.has_block_scaling =

@@ -43,7 +43,9 @@ struct BlasLimits {
 }
 
 /// GPU memory that a queue takes for these products at the first one, and keeps; for plans. Pure.
-[[nodiscard]] uint64_t linear_blas_workspace_bytes(Precision precision, bool has_library);
+[[nodiscard]] inline uint64_t linear_blas_workspace_bytes(Precision precision, bool has_library) {
+  return precision == Precision::exact || !has_library ? 0 : BlasLimits{}.total();
+}
 
 /// Capabilities of a card with a library. Pure.
 struct BlasCard {

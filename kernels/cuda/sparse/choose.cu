@@ -1,5 +1,5 @@
-// The division of a choice into runs of rows, and the second of its two kernels, which divides a row's positions into
-// parts, one per block.
+// Both kernels' calls for a run of rows, and the second kernel, which divides a row's positions into parts, one per
+// block.
 //
 // Entries, one per position, have a strict order: the score's order, then the lower position. So there is a unique
 // least chosen entry. Its bits are found from the top, by digits of eleven or ten bits, by counting the entries that
@@ -20,10 +20,6 @@
 namespace dspack::kernels::cuda {
 namespace {
 
-constexpr uint64_t kOrderBytes = 32ULL << 20;  // most bytes per run, unless one row needs more
-constexpr uint32_t kMaxScoreBlocks = 512;      // in x, each takes every 512th tile; four fit a multiprocessor
-constexpr uint32_t kWantedScoreBlocks = 512;   // keep a large GPU busy
-constexpr uint32_t kMaxRowsOfBlock = 8;
 constexpr uint32_t kChunksOfPart = 32;
 constexpr uint32_t kMaxParts = 32;          // per row
 constexpr uint32_t kMaxSelectBlocks = 128;  // over all rows of a run
@@ -321,43 +317,7 @@ __global__ void __launch_bounds__(kSelectWarps* gpu::kWarpThreads) select_kernel
   clear(*row.counters);
 }
 
-uint32_t tiles_of(uint32_t position_limit) {
-  return static_cast<uint32_t>(ceil_div(std::max(position_limit, 1U), kScorePositions));
-}
-
 }  // namespace
-
-ChooseRuns choose_runs(uint32_t rows, uint32_t position_limit) {
-  ChooseRuns runs;
-  const uint64_t stride = round_up(std::max(position_limit, 1U), kSelectChunk);
-  const uint64_t row_bytes = kMaxListed * sizeof(uint64_t) + stride * sizeof(uint32_t) + stride / 8;
-  const uint64_t most_rows = std::clamp<uint64_t>(kOrderBytes / row_bytes, 1, kMaxChooseRows);
-  runs.order_stride = static_cast<uint32_t>(stride);
-  runs.rows_a_run = static_cast<uint32_t>(std::min<uint64_t>(most_rows, std::max(rows, 1U)));
-  // Monotonic in rows and positions, so that the scratch of the largest call serves all.
-  runs.scratch_bytes = std::max(row_bytes, std::min(row_bytes * std::min(rows, kMaxChooseRows), kOrderBytes));
-  return runs;
-}
-
-bool fits_tensor_scores(uint32_t dim, const gpu::Properties& properties) {
-  constexpr unsigned kFirstWithBf16 = 8;
-  return dim % 16 == 0 && dim <= kScoreKeyPanel && properties.major >= kFirstWithBf16;
-}
-
-uint32_t score_rows_of_block(uint32_t rows, uint32_t position_limit) {
-  const uint64_t blocks = uint64_t{std::min(tiles_of(position_limit), kMaxScoreBlocks)} * rows;
-  return static_cast<uint32_t>(std::clamp<uint64_t>(blocks / kWantedScoreBlocks, 1, kMaxRowsOfBlock));
-}
-
-gpu::LaunchShape choose_scores_launch(const ChooseTask& task, uint32_t rows) {
-  const uint32_t heads = task.heads > kScoreHeads / 2 ? kScoreHeads : kScoreHeads / 2;
-  const uint64_t floats = uint64_t{kScorePositions} * score_key_stride(task.keys.in) + 2 * heads * kScoreQueryStride;
-  const uint64_t of_tensor = uint64_t{kScorePositions + kScoreHeads} * tensor_score_row_bytes(task.keys.in);
-  return {.grid_x = std::min(tiles_of(task.position_limit), kMaxScoreBlocks),
-          .grid_y = static_cast<unsigned>(ceil_div(rows, score_rows_of_block(rows, task.position_limit))),
-          .threads = kScoreThreads,
-          .shared_bytes = static_cast<unsigned>(task.on_tensor_cores ? of_tensor : floats * sizeof(float))};
-}
 
 gpu::LaunchShape choose_select_launch(uint32_t rows, uint32_t position_limit) {
   // With many rows there are enough blocks without parts.
@@ -374,7 +334,7 @@ void run_select(gpu::Stream& stream, const device::ChooseRun& run, uint32_t posi
 }
 
 void run_choose(gpu::Stream& stream, const ChooseTask& task) {
-  const ChooseRuns runs = choose_runs(task.rows, task.position_limit);
+  const ChooseRuns runs = choose_runs(task.rows, task.position_limit());
   for (uint32_t row = 0; row < task.rows; row += runs.rows_a_run) {
     const uint32_t rows = std::min(runs.rows_a_run, task.rows - row);
     const uint64_t heads = uint64_t{row} * task.heads;
@@ -383,25 +343,25 @@ void run_choose(gpu::Stream& stream, const ChooseTask& task) {
     const device::ChooseRun run{.queries = task.queries + heads * task.keys.in,
                                 .weights = task.weights + heads,
                                 .keys = task.keys,
-                                .ids = task.ids + uint64_t{row} * task.most,
-                                .counts = task.counts + row,
+                                .ids = task.choice.ids + uint64_t{row} * task.choice.most,
+                                .counts = task.choice.counts + row,
                                 .orders = orders,
                                 .flags = orders + uint64_t{rows} * runs.order_stride,
                                 .lists = lists,
                                 .counters = task.counters,
-                                .live = task.live,
-                                .most = task.most,
+                                .live = task.live.value,
+                                .most = task.choice.most,
                                 .rows = rows,
                                 .heads = task.heads,
                                 .first_position = task.first_position + row,
                                 .order_stride = runs.order_stride,
                                 .key_stride = score_key_stride(task.keys.in),
                                 .tensor_row_bytes = tensor_score_row_bytes(task.keys.in),
-                                .rows_of_block = score_rows_of_block(rows, task.position_limit)};
-    if (task.position_limit > task.most) {
+                                .rows_of_block = score_rows_of_block(rows, task.position_limit())};
+    if (task.position_limit() > task.choice.most) {
       (task.on_tensor_cores ? run_scores_tensor : run_scores_exact)(stream, task, run);
     }
-    run_select(stream, run, task.position_limit);
+    run_select(stream, run, task.position_limit());
   }
 }
 

@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/attention_arguments.h"
 #include "kernels/cuda/device/matrix.h"
 #include "kernels/cuda/hardware/runtime.h"
 
@@ -42,20 +43,8 @@ struct ChooseCounters {
   uint32_t unused[30];
 };
 
-/// ChooseArgs with addresses.
-struct ChooseTask {
-  const float* queries = nullptr;  // [rows, heads, keys.in]
-  const float* weights = nullptr;  // [rows, heads]
-  Matrix keys;                     // [positions, dim]: f32, bf16, f16, or f8_e4m3 with a scale for each row
-  uint32_t* ids = nullptr;         // out: [rows, most]
-  uint32_t* counts = nullptr;      // out: [rows]
-  uint32_t most = 0;
-  uint32_t rows = 0;
-  uint32_t heads = 0;
-  uint32_t first_position = 0;
-  uint32_t position_limit = 0;         // exclusive bound of the rows' positions
+struct ChooseTask : ChooseAt<AddressOf> {
   bool on_tensor_cores = false;        // requires fits_tensor_scores
-  const uint32_t* live = nullptr;      // added to first_position; null: 0
   std::byte* scratch = nullptr;        // choose_scratch_bytes, 256-byte aligned
   ChooseCounters* counters = nullptr;  // [kMaxChooseRows], zero
 };

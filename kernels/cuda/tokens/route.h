@@ -7,29 +7,12 @@
 // checked.
 #pragma once
 
-#include <cstdint>
-
+#include "kernels/arguments.h"
 #include "kernels/cuda/hardware/runtime.h"
-#include "kernels/ops.h"
 
 namespace dspack::kernels::cuda {
 
-/// RouterArgs with addresses.
-struct RouteTask {
-  float* logits = nullptr;      // [rows, experts], overwritten with the scores
-  const float* bias = nullptr;  // [experts]; null: none
-  uint32_t* ids = nullptr;      // [rows, top_k]
-  float* weights = nullptr;     // [rows, top_k]
-  uint32_t rows = 0;
-  uint32_t experts = 0;
-  uint32_t top_k = 0;
-  uint32_t groups = 1;
-  uint32_t groups_kept = 1;
-  ScoreFunction score = ScoreFunction::sigmoid;
-  GroupScore group_score = GroupScore::top2_sum;
-  bool normalise = true;
-  float scale = 1;
-};
+using RouteTask = RouterAt<AddressOf>;
 void run_route(gpu::Stream& stream, const RouteTask& task);
 
 /// One block per row. Pure.

@@ -127,25 +127,25 @@ inline std::vector<float> run_attend(GpuLab& lab, const AttendInput& input, cons
   float* out = lab.poisoned(count, sizeof(float));
   const uint32_t known = call.position == Position::live ? position / 3 : position;
   kernels::cuda::MlaAttendTask task{
-      .query_latent = lab.put(input.latent, offset) + size_t{call.first} * c.heads * c.latent,
-      .query_rope = lab.put(rope, offset) + size_t{call.first} * c.heads * rope_stride,
-      .cache = put_cache(lab, input, c),
-      .out = out,
-      .rows = call.rows,
-      .heads = c.heads,
-      .latent_dim = c.latent,
-      .rope_dim = c.rope,
-      .rope_row_stride = c.heads * rope_stride,
-      .rope_head_stride = rope_stride,
-      .first_position = known,
-      .position_limit = call.capacity,
-      .scale = softmax_scale(c),
-      .cache_dtype = c.dtype};
-  if (call.position == Position::live) task.live_position = lab.put(std::vector<uint32_t>{position - known});
+      {.query_latent = lab.put(input.latent, offset) + size_t{call.first} * c.heads * c.latent,
+       .query_rope = lab.put(rope, offset) + size_t{call.first} * c.heads * rope_stride,
+       .cache = put_cache(lab, input, c),
+       .out = out,
+       .rows = call.rows,
+       .heads = c.heads,
+       .latent_dim = c.latent,
+       .rope_dim = c.rope,
+       .rope_row_stride = c.heads * rope_stride,
+       .rope_head_stride = rope_stride,
+       .first_position = known,
+       .scale = softmax_scale(c),
+       .cache_dtype = c.dtype}};
+  if (call.position == Position::live)
+    task.live = {.value = lab.put(std::vector<uint32_t>{position - known}), .limit = call.capacity};
   if (call.chosen != nullptr) {
-    task.chosen = lab.put(call.chosen->ids) + size_t{call.first} * call.chosen->most;
-    task.counts = lab.put(call.chosen->counts) + call.first;
-    task.most_chosen = call.chosen->most;
+    task.choice = {.ids = lab.put(call.chosen->ids) + size_t{call.first} * call.chosen->most,
+                   .counts = lab.put(call.chosen->counts) + call.first,
+                   .most = call.chosen->most};
   }
   task.partial = lab.poisoned(kernels::cuda::attend_scratch_bytes(shape_of(task)) / sizeof(float));
   if (call.choice == kernels::cuda::AttendChoice::exact) {

@@ -96,19 +96,18 @@ void check(const WholeCase& c, bool on_tensor_cores, Random& random) {
   CAPTURE(on_tensor_cores);
   GpuLab lab(random.below(1000));
   const WholeInput input = random_input(c, random);
-  cuda::ChooseTask task{.queries = lab.put(input.queries, c.offset * sizeof(float)),
-                        .weights = lab.put(input.weights),
-                        .keys = {},
-                        .ids = lab.put(Ids(size_t{c.rows} * c.most, 0xdeadbeef)),
-                        .counts = lab.put(Ids(c.rows, 0xdeadbeef)),
-                        .most = c.most,
-                        .rows = c.rows,
-                        .heads = c.heads,
-                        .first_position = c.first_position,
-                        .position_limit = c.first_position + c.rows,
-                        .on_tensor_cores = on_tensor_cores};
+  cuda::ChooseTask task{{.queries = lab.put(input.queries, c.offset * sizeof(float)),
+                         .weights = lab.put(input.weights),
+                         .keys = {},
+                         .choice = {.ids = lab.put(Ids(size_t{c.rows} * c.most, 0xdeadbeef)),
+                                    .counts = lab.put(Ids(c.rows, 0xdeadbeef)),
+                                    .most = c.most},
+                         .rows = c.rows,
+                         .heads = c.heads,
+                         .first_position = c.first_position}};
+  task.on_tensor_cores = on_tensor_cores;
   task.keys.coding = *kernels::coding_of(c.dtype);
-  task.keys.out = task.position_limit;
+  task.keys.out = task.position_limit();
   task.keys.in = c.dim;
   task.keys.planes[kernels::kCodes] = put_keys(lab, input, c);
   if (c.dtype == Dtype::f8_e4m3) {
@@ -117,11 +116,11 @@ void check(const WholeCase& c, bool on_tensor_cores, Random& random) {
     task.keys.planes[kernels::kScales] = lab.put(input.scales);
   }
   task.scratch = reinterpret_cast<std::byte*>(
-      lab.poisoned((cuda::choose_scratch_bytes(c.rows, task.position_limit) + 3) / sizeof(float)));
+      lab.poisoned((cuda::choose_scratch_bytes(c.rows, task.position_limit()) + 3) / sizeof(float)));
   task.counters = lab.put(std::vector<cuda::ChooseCounters>(cuda::kMaxChooseRows));
   cuda::run_choose(lab.stream(), task);
-  const Ids all = lab.get(task.ids, size_t{c.rows} * c.most);
-  const Ids counts = lab.get(task.counts, c.rows);
+  const Ids all = lab.get(task.choice.ids, size_t{c.rows} * c.most);
+  const Ids counts = lab.get(task.choice.counts, c.rows);
   for (uint32_t row = 0; row < c.rows; ++row) {
     const Ids wanted = best_of(input, c, row);
     CHECK(counts[row] == wanted.size());
@@ -218,7 +217,7 @@ TEST_CASE("cuda: tensor cores compute scores in precision bf16 and fp8, where ke
   cuda::ChooseTask task;
   task.heads = 64;
   task.keys.in = 128;
-  task.position_limit = 131'072;
+  task.first_position = 131'072;
   task.on_tensor_cores = true;
   CHECK(cuda::choose_scores_launch(task, 1).shared_bytes == 128 * 256);
 }

@@ -43,30 +43,29 @@ std::vector<Ids> chosen(GpuLab& lab, const ScoreCase& c, uint32_t limit = 0, uin
     queries.insert(queries.end(), {sign, -sign});
     weights.insert(weights.end(), {1, -1});
   }
-  cuda::ChooseTask task{.queries = lab.put(queries),
-                        .weights = lab.put(weights),
-                        .keys = {},
-                        .ids = lab.put(Ids(size_t{rows} * c.most, 0xdeadbeef)),
-                        .counts = lab.put(Ids(rows, 0xdeadbeef)),
-                        .most = c.most,
-                        .rows = rows,
-                        .heads = 2,
-                        .first_position = c.first_position - live,
-                        .position_limit = std::max(limit, c.first_position + rows)};
+  cuda::ChooseTask task{{.queries = lab.put(queries),
+                         .weights = lab.put(weights),
+                         .keys = {},
+                         .choice = {.ids = lab.put(Ids(size_t{rows} * c.most, 0xdeadbeef)),
+                                    .counts = lab.put(Ids(rows, 0xdeadbeef)),
+                                    .most = c.most},
+                         .rows = rows,
+                         .heads = 2,
+                         .first_position = c.first_position - live}};
   task.keys.coding = kernels::Coding::f32;
   task.keys.out = static_cast<uint32_t>(c.keys.size());
   task.keys.in = 1;
   task.keys.planes[kernels::kCodes] = lab.put(c.keys);
-  if (live > 0) task.live = lab.put(Ids{live});
-  const uint64_t bytes = cuda::choose_scratch_bytes(rows, task.position_limit);
+  if (limit > 0) task.live = {.value = lab.put(Ids{live}), .limit = std::max(limit, c.first_position + rows)};
+  const uint64_t bytes = cuda::choose_scratch_bytes(rows, task.position_limit());
   task.scratch = reinterpret_cast<std::byte*>(lab.poisoned((bytes + 3) / 4));
   task.counters = lab.put(std::vector<cuda::ChooseCounters>(cuda::kMaxChooseRows));
   cuda::run_choose(lab.stream(), task);
   // What another call is to find.
   const auto counters = lab.get(reinterpret_cast<uint32_t*>(task.counters), sizeof(cuda::ChooseCounters) / 4 * rows);
   CHECK(std::ranges::all_of(counters, [](uint32_t count) { return count == 0; }));
-  const Ids all = lab.get(task.ids, size_t{rows} * c.most);
-  const Ids counts = lab.get(task.counts, rows);
+  const Ids all = lab.get(task.choice.ids, size_t{rows} * c.most);
+  const Ids counts = lab.get(task.choice.counts, rows);
   std::vector<Ids> choices;
   for (size_t row = 0; row < rows; ++row)
     choices.emplace_back(all.begin() + static_cast<ptrdiff_t>(row * c.most),
@@ -197,7 +196,7 @@ TEST_CASE("cuda: launches of a choice fit every context, and scratch is bounded"
       cuda::ChooseTask task;
       task.keys.in = 128;
       task.heads = 64;
-      task.position_limit = limit;
+      task.first_position = limit;
       const gpu::LaunchShape scores = cuda::choose_scores_launch(task, rows);
       CHECK(uint64_t{scores.grid_y} * cuda::score_rows_of_block(rows, limit) >= rows);
       CHECK(scores.grid_y <= 65'535);
@@ -215,7 +214,7 @@ TEST_CASE("cuda: launches of a choice fit every context, and scratch is bounded"
   cuda::ChooseTask decode;
   decode.keys.in = 128;
   decode.heads = 64;
-  decode.position_limit = 8192;
+  decode.first_position = 8192;
   CHECK(cuda::choose_scores_launch(decode, 1).grid_x == 128);
   CHECK(cuda::choose_select_launch(1, 131'072).grid_x == 32);
 }

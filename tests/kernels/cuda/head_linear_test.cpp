@@ -36,9 +36,9 @@ std::vector<float> run_heads(GpuLab& lab, const kernels::cuda::Matrix& matrix, s
                                            .y_head_stride = head_stride,
                                            .rows = c.rows};
   if (direction == Direction::plain) {
-    head_linear_exact(lab.stream(), task);
+    kernels::cuda::head_linear_exact(lab.stream(), task);
   } else {
-    head_linear_transposed_exact(lab.stream(), task);
+    kernels::cuda::head_linear_transposed_exact(lab.stream(), task);
   }
   const auto rows = dense(lab.get(y, size_t{c.rows} * row_stride), c.rows, row_stride - 1, row_stride);
   return dense(rows, size_t{c.rows} * c.heads, length.y, head_stride);
@@ -206,7 +206,8 @@ TEST_CASE("cuda: head_linear's launches are within every card's limits and cover
         task.head_rows = 320;
         task.rows_used = 129;
         task.rows = rows;
-        for (const auto& choice : {choose_head_linear(task), choose_head_linear_transposed(task)}) {
+        for (const auto& choice :
+             {kernels::cuda::choose_head_linear(task), kernels::cuda::choose_head_linear_transposed(task)}) {
           CHECK(choice.shape.shared_bytes <= kSharedOfAll);
           CHECK(choice.shape.grid_y <= 65'535);
           CHECK(choice.shape.grid_z <= 65'535);
@@ -215,8 +216,8 @@ TEST_CASE("cuda: head_linear's launches are within every card's limits and cover
           const bool is_aligned = kernels::cuda::has_aligned_rows(kernels::cuda::form_of(task.weight));
           CHECK(choice.tokens == kernels::cuda::kernel_tokens(task.weight.coding, is_aligned, rows));
         }
-        CHECK(choose_head_linear(task).blocks_a_head == 5);  // of 32 rows
-        const auto transposed = choose_head_linear_transposed(task);
+        CHECK(kernels::cuda::choose_head_linear(task).blocks_a_head == 5);  // of 32 rows
+        const auto transposed = kernels::cuda::choose_head_linear_transposed(task);
         CHECK(uint64_t{transposed.blocks_a_head} * transposed.lanes * 4 >= in);
         CHECK(transposed.shape.threads == 8 * transposed.lanes);
       }
@@ -249,14 +250,15 @@ TEST_CASE("cuda: the blocks of kv_b's halves keep an H100 busy, whatever the mod
       .head_rows = 256,
       .rows_used = 128,
       .rows = 1};
-  CHECK(choose_head_linear(task).shape.grid_x == 512);
-  CHECK(choose_head_linear_transposed(task).lanes == 32);
-  CHECK(choose_head_linear_transposed(task).shape.grid_x == 512);
+  CHECK(kernels::cuda::choose_head_linear(task).shape.grid_x == 512);
+  CHECK(kernels::cuda::choose_head_linear_transposed(task).lanes == 32);
+  CHECK(kernels::cuda::choose_head_linear_transposed(task).shape.grid_x == 512);
   task.weight.coding = kernels::Coding::bf16;  // DeepSeek-V2-Lite
   task.heads = 16;
-  CHECK(choose_head_linear_transposed(task).shape.grid_x == 128);
+  CHECK(kernels::cuda::choose_head_linear_transposed(task).shape.grid_x == 128);
   task.rows = 64;
-  CHECK(choose_head_linear_transposed(task).shape.grid_x * uint64_t{choose_head_linear_transposed(task).shape.grid_y} >=
+  CHECK(kernels::cuda::choose_head_linear_transposed(task).shape.grid_x *
+            uint64_t{kernels::cuda::choose_head_linear_transposed(task).shape.grid_y} >=
         kH100);
 }
 

@@ -138,7 +138,7 @@ TEST_CASE("cuda: head_linear and its transpose add in the order that is written 
                                              .y_row_stride = h.heads * h.rows_used,
                                              .y_head_stride = h.rows_used,
                                              .rows = rows};
-          head_linear_exact(lab.stream(), task);
+          kernels::cuda::head_linear_exact(lab.stream(), task);
           std::vector<float> wanted;
           for (uint32_t at = 0; at < rows * h.heads; ++at) {
             for (uint32_t d = 0; d < h.rows_used; ++d)
@@ -151,7 +151,7 @@ TEST_CASE("cuda: head_linear and its transpose add in the order that is written 
           std::swap(task.x_head_stride, task.y_head_stride);
           task.x = lab.put(x, offset);
           task.y = lab.poisoned(plain_x.size());
-          head_linear_transposed_exact(lab.stream(), task);
+          kernels::cuda::head_linear_transposed_exact(lab.stream(), task);
           wanted.assign(plain_x.size(), 0);
           for (uint32_t at = 0; at < rows * h.heads; ++at) {
             for (uint32_t j = 0; j < h.in; ++j) {

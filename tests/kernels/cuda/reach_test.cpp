@@ -10,8 +10,8 @@
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/linear/linear_blas.h"
+#include "kernels/supposed_gpu.h"
 #include "runtime/budget/model_needs.h"
-#include "runtime/budget/supposed_gpu.h"
 #include "runtime/model/model.h"
 
 namespace dspack::test::reach_test {
@@ -82,7 +82,7 @@ void reach(const Card& card, Precision precision, Coding coding, const Shape& sh
 
 /// Of attention and MLPs, on a GPU with room for all that is worth it.
 uint32_t most_rows_at_once() {
-  const auto gpu = runtime::suppose_gpu(1ULL << 40);
+  const auto gpu = kernels::suppose_gpu(1ULL << 40, Precision::exact);
   REQUIRE(gpu);
   return runtime::longest_pass(**gpu, runtime::ModelOptions().context).wave;
 }

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "kernels/cuda/host/cuda_device.h"
+#include "kernels/cuda/host/queue_memory.h"
 #include "tests/support/emulated_gpu/emulator.h"
 
 namespace dspack::test::workspace_test {
