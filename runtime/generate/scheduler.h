@@ -34,7 +34,7 @@ struct SchedulerOptions {
   uint32_t places = 1;    // answers at once, each with a KV cache for the model's context
   uint32_t waiting = 64;  // requests that may wait for a place; the queue refuses more
   /// How tokens are drafted; needs the engine's module. A fixed number applies to every answer; without one, an answer
-  /// drafts only while it is alone, as many tokens as pay. Absent: no drafts.
+  /// drafts only while it is alone, one token if it pays. Absent: no drafts.
   std::optional<SpeculationOptions> speculation = {};
   /// Keeps the KV rows of conversations whose place is reused; borrowed. nullptr: they are dropped.
   PrefixCache* cache = nullptr;

@@ -10,9 +10,9 @@ namespace dspack::runtime {
 Speculator::Speculator(const Engine& engine, const SpeculationOptions& options)
     : engine_(engine),
       options_(options),
-      policy_(options.drafts ? DraftPolicy::fixed(*options.drafts) : DraftPolicy::automatic(kMaxAutomatic)) {
+      policy_(options.drafts ? DraftPolicy::fixed(*options.drafts) : DraftPolicy::automatic()) {
   DSPACK_CHECK(engine.mtp != nullptr, "nothing to draft with");
-  const uint32_t most = options.drafts.value_or(kMaxAutomatic);
+  const uint32_t most = options.drafts.value_or(1);
   stats_.tried.resize(most);
   stats_.stood.resize(most);
 }
@@ -34,7 +34,7 @@ Result<kernels::Rows> Speculator::catch_up(Sequence& sequence, std::span<const u
       const kernels::Rows last,
       module().catch_up(sequence, engine_.scratch, tokens.subspan(state.length() + 1, pending), options_.hidden, stop));
   stats_.caught_up += pending;
-  if (pending <= kMaxAutomatic + 1) return last;  // usual in every step that drafts
+  if (pending <= stats_.tried.size() + 1) return last;  // usual in every step that drafts
   counts_before_ = engine_.model.experts().miss_counts();
   catch_up_seconds_ = seconds_since(start);
   policy_.record_catch_up(pending, catch_up_seconds_);

@@ -23,7 +23,7 @@
 namespace dspack::runtime {
 
 struct SpeculationOptions {
-  std::optional<uint32_t> drafts;  // drafts per step; absent: as many as pay (DraftPolicy)
+  std::optional<uint32_t> drafts;  // drafts per step; absent: one if it pays (DraftPolicy)
   MtpHidden hidden = MtpHidden::post_norm;
 };
 
@@ -41,9 +41,6 @@ struct SpeculationStats {
 
 class Speculator {
  public:
-  /// Most drafts per step if their number is chosen by measurement.
-  static constexpr uint32_t kMaxAutomatic = 4;
-
   /// Precondition: the engine has a module.
   Speculator(const Engine& engine, const SpeculationOptions& options);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "format/base/size.h"
 #include "format/weights/find_tensor.h"
 #include "runtime/config/config.h"
 #include "runtime/weights/equal_tensors.h"
@@ -57,7 +58,7 @@ Result<WeightGroup> MtpModule::find_own(const LoadContext& context, const ModelC
 }
 
 Result<uint64_t> MtpModule::bytes_for(const LoadContext& context, const ModelConfig& config, uint32_t positions,
-                                      const AttentionOptions& attention) {
+                                      const AttentionOptions& attention, uint32_t sequences) {
   const LayerId module(config.layers);
   const auto cache = KvCache::bytes_of(1, positions, kv_shape(config, attention, std::span(&module, 1)).planes);
   if (!cache) return Error{ErrorKind::budget, "the MTP module's KV cache would exceed 2^64 bytes; use less --ctx"};
@@ -69,8 +70,9 @@ Result<uint64_t> MtpModule::bytes_for(const LoadContext& context, const ModelCon
   const format::TensorEntry* head = checkpoint.find(name_of(config, "shared_head.head.weight"));
   const format::TensorEntry* original = checkpoint.find(config.head_name());
   const bool shared = head == nullptr || (original != nullptr && head->digest && head->digest == original->digest);
-  return layer_group.size_bytes() + own_group.size_bytes() + pair_bytes(config) + *cache +
-         MtpState::residual_bytes_for(config.hidden, positions) + (shared ? 0 : head->range.size());
+  const uint64_t state = saturating_add(*cache, MtpState::residual_bytes_for(config.hidden, positions));
+  return saturating_add(saturating_mul(state, sequences), layer_group.size_bytes() + own_group.size_bytes() +
+                                                              pair_bytes(config) + (shared ? 0 : head->range.size()));
 }
 
 Result<void> MtpModule::load_weights(const LoadContext& context, const std::stop_token& stop) {

@@ -35,10 +35,11 @@ class MtpModule {
   [[nodiscard]] static Result<std::unique_ptr<MtpModule>> load(const LoadContext& context, const Model& model,
                                                                const std::stop_token& stop);
 
-  /// Bytes of a module with this context, including its state of one sequence; reads nothing. The module's head counts
-  /// unless its digest is that of the model's head. Errors: those of finding weights; budget.
+  /// Bytes of a module with this context, including its state of each of `sequences`; reads nothing. The module's head
+  /// counts unless its digest is that of the model's head. Errors: those of finding weights; budget.
   [[nodiscard]] static Result<uint64_t> bytes_for(const LoadContext& context, const ModelConfig& config,
-                                                  uint32_t positions, const AttentionOptions& attention);
+                                                  uint32_t positions, const AttentionOptions& attention,
+                                                  uint32_t sequences);
 
   /// Called with rows of the module's output (FP32 [rows, hidden], before shared_head.norm), `first` counted from the
   /// first pending position.

@@ -35,7 +35,7 @@ void go(DraftPolicy& policy, const World& world, uint64_t steps, Run& run, std::
     step.waiting_seconds = world.waiting * (1 + drafts);
     step.misses = world.waiting > 0 ? 100 * (1 + drafts) : 0;
     step.draft_misses = world.waiting > 0 ? 100 * drafts : 0;
-    if (drafts > 0 && run.pending > 5) {
+    if (drafts > 0 && run.pending > 2) {
       step.catch_up_seconds = world.catch_up * run.pending;
       policy.record_catch_up(run.pending, step.catch_up_seconds);
     }
@@ -47,8 +47,8 @@ void go(DraftPolicy& policy, const World& world, uint64_t steps, Run& run, std::
   }
 }
 
-Run run_of(const World& world, uint64_t steps, uint32_t most = 4) {
-  DraftPolicy policy = DraftPolicy::automatic(most);
+Run run_of(const World& world, uint64_t steps) {
+  DraftPolicy policy = DraftPolicy::automatic();
   std::mt19937 random(5);
   Run run;
   run.pending = 20;
@@ -65,17 +65,15 @@ TEST_CASE("draft policy: a fixed number is what it says, whatever it costs") {
   }
 }
 
-TEST_CASE("draft policy: cheap drafts that stand are made, as many as pay") {
+TEST_CASE("draft policy: a cheap draft that stands is made") {
   // Resident, bound by reading weights: a further position costs a tenth.
   const World cheap{.seconds = [](uint32_t k) { return 1 + 0.1 * k; }, .acceptance = 0.9};
   const Run run = run_of(cheap, 2000);
-  // 4 drafts: 4.1 tokens in 1.4; 3: 3.44 in 1.3.
-  CHECK(run.steps.at(4) > 1700);
-  CHECK(run.tokens / run.seconds > 2.7);
-  // A chain that breaks early: 1.6 / 1.3 = 1.23 with one draft, 1.96 / 1.6 = 1.225 with two, falling from there.
+  CHECK(run.steps.at(1) > 1850);
+  CHECK(run.tokens / run.seconds > 1.66);  // of 1.73
+  // 1.6 / 1.35 = 1.19.
   const World middling{.seconds = [](uint32_t k) { return 1 + 0.35 * k; }, .acceptance = 0.6};
-  const Run one = run_of(middling, 2000);
-  CHECK(one.steps.at(1) > 1500);
+  CHECK(run_of(middling, 2000).steps.at(1) > 1500);
 }
 
 TEST_CASE("draft policy: where drafts do not pay, looking costs less than three per cent") {
@@ -92,7 +90,6 @@ TEST_CASE("draft policy: where drafts do not pay, looking costs less than three 
   const World hopeless{.seconds = [](uint32_t k) { return k == 0 ? 1 : 10; }, .acceptance = 0};
   const Run run = run_of(hopeless, 5000);
   CHECK(run.seconds / run.tokens < 1.03);
-  CHECK_FALSE(run.steps.contains(2));
 }
 
 TEST_CASE("draft policy: looking costs less than three per cent from the first step on") {
@@ -124,7 +121,7 @@ TEST_CASE("draft policy: drafts that could only double the misses are hardly tri
 
 TEST_CASE("draft policy: misses of drafts that outweigh the steps they save end drafting") {
   // What times say is hidden by pauses; what misses cost is not.
-  DraftPolicy policy = DraftPolicy::automatic(1);
+  DraftPolicy policy = DraftPolicy::automatic();
   const auto step = [&](uint64_t draft_misses) {
     const uint32_t drafts = policy.next(0);
     policy.record({.drafted = drafts,
@@ -146,14 +143,14 @@ TEST_CASE("draft policy: misses of drafts that outweigh the steps they save end 
 TEST_CASE("draft policy: a change of costs is noticed, in both directions") {
   const World dear{.seconds = [](uint32_t k) { return 1 + 0.9 * k; }, .acceptance = 0.5};
   const World cheap{.seconds = [](uint32_t k) { return 1 + 0.1 * k; }, .acceptance = 0.95};
-  DraftPolicy policy = DraftPolicy::automatic(2);
+  DraftPolicy policy = DraftPolicy::automatic();
   std::mt19937 random(7);
   Run first;
   go(policy, dear, 1000, first, random);
   CHECK(first.steps[0] > 900);
   Run second;
   go(policy, cheap, 4000, second, random);  // what was far from paying is looked at at long intervals
-  CHECK(second.steps[2] > 2000);
+  CHECK(second.steps[1] > 2000);
   Run third;
   go(policy, dear, 1000, third, random);
   CHECK(third.steps[0] > 800);
@@ -172,10 +169,10 @@ TEST_CASE("draft policy: one slow first step does not decide") {
                  .acceptance = 0.9};
   };
   bool cold = true;
-  CHECK(run_of(world(4, cold), 1000, 1).steps.at(1) > 750);
+  CHECK(run_of(world(4, cold), 1000).steps.at(1) > 750);
   // What it has cost is made up for before there is another look: 50 steps are two per cent of 2,500.
   cold = true;
-  CHECK(run_of(world(50, cold), 8000, 1).steps.at(1) > 5000);
+  CHECK(run_of(world(50, cold), 8000).steps.at(1) > 5000);
 }
 
 TEST_CASE("draft policy: pauses of the machine do not decide") {
@@ -186,17 +183,17 @@ TEST_CASE("draft policy: pauses of the machine do not decide") {
   const World dear{.seconds = [&](uint32_t k) { return paused(1 + 0.9 * k); }, .acceptance = 0.5};
   CHECK(run_of(dear, 3000).steps.at(0) > 2600);
   const World cheap{.seconds = [&](uint32_t k) { return paused(1 + 0.1 * k); }, .acceptance = 0.9};
-  CHECK(run_of(cheap, 3000, 1).steps.at(1) > 2600);
+  CHECK(run_of(cheap, 3000).steps.at(1) > 2600);
 }
 
 TEST_CASE("draft policy: fewer drafts than asked for, where there is no room") {
-  DraftPolicy policy = DraftPolicy::automatic(4);
+  DraftPolicy policy = DraftPolicy::automatic();
+  uint32_t asked = 0;
   for (int i = 0; i < 100; ++i) {
-    (void)policy.next(0);
+    asked += policy.next(0);
     policy.record({.drafted = 0, .accepted = 0, .seconds = 1});
   }
-  CHECK(policy.rate(0) == doctest::Approx(1));
-  CHECK_FALSE(policy.rate(1).has_value());
+  CHECK(asked > 0);  // what was not tried is asked for again
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Forty-eight conversations of two turns, greedy and with seeds, say what each says alone without drafts and caches:
-// with a fixed number of drafts and as many as pay, with prefix caches in memory and on disk, one after the other and
+// with a fixed number of drafts and one if it pays, with prefix caches in memory and on disk, one after the other and
 // several at a time.
 #include <doctest/doctest.h>
 
@@ -102,7 +102,7 @@ class Listener final : public GenerationListener {
 
 struct Way {
   std::string name;
-  std::optional<uint32_t> drafts;  // 0: none; absent: as many as pay
+  std::optional<uint32_t> drafts;  // 0: none; absent: one if it pays
   uint32_t places = 1;
   bool in_turn = false;  // the next turn comes when the one before has ended, else all wait from the start
   uint64_t memory_blocks = 0;

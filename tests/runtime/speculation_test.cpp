@@ -20,7 +20,7 @@ Sampler sampler_of(const SamplerOptions& options = {}) {
   return *sampler;
 }
 
-// Drafts that are made for sure, each number of them, and as many as pay.
+// Drafts that are made for sure, each number of them, and one if it pays.
 std::vector<SpeculationOptions> all_ways() {
   std::vector<SpeculationOptions> ways;
   for (const std::optional<uint32_t> drafts :

@@ -434,6 +434,7 @@ DeferredDevice::DeferredDevice(std::unique_ptr<kernels::Device> inner, const Def
 Result<std::unique_ptr<Buffer>> DeferredDevice::allocate(uint64_t bytes) {
   if (bytes > bytes_left_) return Error{ErrorKind::budget, "the device's memory is full"};
   bytes_left_ -= bytes;
+  allocated_bytes_ += bytes;
   TRY_ASSIGN(auto inner, inner_->allocate(bytes));
   return std::unique_ptr<Buffer>(std::make_unique<DeferredBuffer>(std::move(inner), *this));
 }

@@ -60,6 +60,8 @@ class DeferredDevice final : public kernels::Device {
       std::span<const kernels::ExpertMatrices> experts) override;
   [[nodiscard]] uint64_t experts_scratch_bytes(const kernels::ExpertsShape& shape) const override;
 
+  /// Sum of all buffers ever made.
+  [[nodiscard]] uint64_t allocated_bytes() const { return allocated_bytes_; }
   /// allocate_host refuses more than that in all. Before it is used.
   void limit_host(uint64_t most_bytes) { host_bytes_left_ = most_bytes; }
   /// Of all of its queues; it outlives the device.
@@ -68,6 +70,7 @@ class DeferredDevice final : public kernels::Device {
  private:
   std::unique_ptr<kernels::Device> inner_;
   uint64_t bytes_left_;
+  uint64_t allocated_bytes_ = 0;
   std::atomic<uint64_t> host_bytes_left_{UINT64_MAX};
   std::shared_ptr<StreamOrder> order_;
   std::shared_ptr<DeferredCounts> counts_ = std::make_shared<DeferredCounts>();
