@@ -25,6 +25,7 @@
 #include "runtime/cli/prompt.h"
 #include "runtime/cli/verbs.h"
 #include "runtime/generate/find_identity.h"
+#include "runtime/serve/access.h"
 #include "runtime/serve/api.h"
 #include "runtime/serve/host_address.h"
 #include "runtime/serve/startup_gate.h"

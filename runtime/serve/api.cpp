@@ -9,9 +9,8 @@
 #include <string_view>
 #include <tuple>
 
-#include "dspack_version.h"
 #include "format/base/foreign_text.h"
-#include "format/html_page.h"
+#include "runtime/serve/access.h"
 #include "runtime/serve/field_table.h"
 #include "runtime/serve/host_address.h"
 #include "runtime/serve/request_fields.h"
@@ -20,55 +19,10 @@
 namespace dspack::runtime {
 namespace {
 
-/// `request_bytes`: memory now held by requests (request_memory.h).
-std::string metrics_text(const SchedulerCounts& counts, uint64_t request_bytes) {
-  std::string text;
-  const auto line = [&text](std::string_view name, std::string_view type, std::string_view help, auto value) {
-    text += fmt::format("# HELP dspack_{0} {1}\n# TYPE dspack_{0} {2}\ndspack_{0} {3}\n", name, help, type, value);
-  };
-  line("requests_total", "counter", "Generations that got a place", counts.generations);
-  line("requests_cancelled_total", "counter", "Generations whose client left", counts.cancelled);
-  line("requests_failed_total", "counter", "Generations that ended in an error", counts.failed);
-  line("requests_refused_total", "counter", "Requests refused because too many waited", counts.refused);
-  line("prompt_tokens_total", "counter", "Tokens of prompts that were computed", counts.prompt_tokens);
-  line("prompt_tokens_cached_total", "counter", "Tokens of prompts found in a cache", counts.kept_tokens);
-  line("prompt_tokens_shared_total", "counter", "Of these, tokens that another answer's cache held",
-       counts.copied_tokens);
-  line("answer_tokens_total", "counter", "Tokens of answers", counts.answer_tokens);
-  line("drafted_tokens_total", "counter", "Tokens that the MTP module drafted", counts.drafted_tokens);
-  line("accepted_drafts_total", "counter", "Of these, tokens that the model confirmed", counts.accepted_drafts);
-  line("passes_total", "counter", "Passes through the model", counts.passes);
-  line("pass_rows_total", "counter", "Tokens in all passes", counts.rows);
-  line("pass_seconds_total", "counter", "Time in passes", counts.seconds);
-  line("requests_running", "gauge", "Generations that have a place", counts.busy);
-  line("requests_waiting", "gauge", "Generations that wait for a place", counts.waiting);
-  line("request_memory_bytes", "gauge", "Memory that requests have said they may need", request_bytes);
-  if (!counts.cache) return text;
-  const PrefixCacheCounts& cache = *counts.cache;
-  line("prefix_cache_memory_bytes", "gauge", "KV rows that the prefix cache has in memory", cache.memory_bytes);
-  line("prefix_cache_memory_blocks", "gauge", "Their blocks", cache.memory_blocks);
-  line("prefix_cache_disk_bytes", "gauge", "Files of the prefix cache", cache.disk_bytes);
-  line("prefix_cache_disk_blocks", "gauge", "Those of this model", cache.disk_blocks);
-  line("prefix_cache_memory_tokens_total", "counter", "Tokens of prompts taken from it in memory", cache.memory_tokens);
-  line("prefix_cache_disk_tokens_total", "counter", "Tokens of prompts taken from it on disk", cache.disk_tokens);
-  return text;
-}
-
 constexpr std::chrono::seconds kPingInterval{1};  // between checks for clients that need a ping
-// Text that is returned in two JSON fields: both copies, and six bytes for a control character.
-constexpr uint64_t kToldTwice = 16;
 // Memory of an answer besides its prompt and its tools.
 constexpr uint64_t kAnswerBytes = 16U << 10U;
-// /health reports a failed pass for this long, unless a pass succeeds: clients that send requests only to healthy
-// servers retry after it.
-constexpr std::chrono::seconds kUnhealthyTime{60};
 constexpr size_t kMaxSaid = 256;  // remarks logged during a server's life
-constexpr std::string_view kModelPath = "/v1/models/";
-
-bool is_health(std::string_view path) {
-  return path == "/health" || path == "/v1/health";
-}
-
 /// The error for an unknown path, or for a method that the path does not have.
 ApiError no_answer(const HttpRequest& request) {
   const std::string_view methods = allowed_methods(request.path);
@@ -81,44 +35,11 @@ ApiError no_answer(const HttpRequest& request) {
           .allow = std::string(methods)};
 }
 
-/// "org%2Fname" as "org/name"; invalid escapes are kept.
-std::string percent_decoded(std::string_view text) {
-  const auto digit = [](char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-  };
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool is_escape = text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0;
-    plain += is_escape ? static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2])) : text[i];
-    if (is_escape) i += 2;
-  }
-  return plain;
-}
-
-/// Constant-time comparison.
-bool are_equal(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0U : 1U;
-  for (size_t i = 0; i < a.size(); ++i)
-    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b.empty() ? '\0' : b[i % b.size()]);
-  return difference == 0;
-}
-
 Answering::Marks marks_of(const TextModel& text, bool with_tools) {
   const auto& chat = text.chat_template(with_tools);
   const auto syntax = chat ? ToolSyntax::of(*chat) : Result<ToolSyntax>(chat.error());
   return {.family = syntax ? std::optional(syntax->family()) : std::nullopt,
           .end_think = text.end_of_reasoning(with_tools)};
-}
-
-/// Whether a browser reports that a page of another origin caused the request, even without an Origin: images, scripts,
-/// frames. Following a link to the page does not count.
-bool is_from_elsewhere(const HttpRequest& request) {
-  const std::string_view site = request.header("sec-fetch-site");
-  if (site != "cross-site" && site != "same-site") return false;
-  return request.path != "/" || request.header("sec-fetch-dest") != "document";
 }
 
 /// Memory that an answer keeps until it ends: the tokens of prompt and answer, and the tools.
@@ -134,22 +55,6 @@ uint64_t answer_bytes(const AnswerRequest& request, const Prompt& prompt) {
 
 }  // namespace
 
-WebPage make_web_page() {
-  // No policy in the frame itself: frame-ancestors only works in a header.
-  return {.html = format::html_page({.frame = kWebPageFrame, .style = kWebPageStyle, .script = kWebPageScript}, {}),
-          .policy = fmt::format("default-src 'none'; connect-src 'self'; img-src data:; style-src '{}'; script-src "
-                                "'{}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-                                format::policy_digest(kWebPageStyle), format::policy_digest(kWebPageScript))};
-}
-
-HttpReply::Headers cross_origin_headers(const std::string& origin) {
-  if (origin.empty()) return {};
-  return {{"Access-Control-Allow-Origin", origin},
-          {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta"},
-          {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-          {"Vary", "Origin"}};
-}
-
 Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, ApiOptions options, Answering::Log log)
     : text_(text),
       prompts_(text,
@@ -159,44 +64,11 @@ Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, Api
       machine_(machine),
       options_(std::move(options)),
       memory_(options_.request_bytes),
+      facts_(scheduler, memory_, options_),
+      functions_(text, prompts_, options_),
       log_(std::move(log)),
       pinging_([this](const std::stop_token& stop) { ping(stop); }),
       constraints_(ConstraintCompiler::make(text.tokenizer(), options_.vocab, options_.end_tokens)) {}
-
-bool Api::is_known_host(std::string_view host) const {
-  const auto named = host_of(host);
-  if (named && (means_this_machine(*named) || is_same_host(*named, options_.host))) return true;
-  // With a key, a foreign page that reached this server by DNS rebinding can do nothing without the key.
-  return !options_.api_key.empty();
-}
-
-bool Api::is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const {
-  const auto refuse = [&](unsigned status, std::string type, std::string message) {
-    const ApiError error{status, std::move(type), std::move(message)};
-    dialect == Dialect::anthropic ? send_anthropic_error(reply, error) : send_openai_error(reply, error);
-    return false;
-  };
-  if (!is_known_host(request.header("host"))) {
-    return refuse(403, "permission_error", "this server answers only to the names localhost and 127.0.0.1");
-  }
-  // Browsers send the origin of the page: only this server's own pages may send requests.
-  if (const std::string_view origin = request.header("origin"); !origin.empty()) {
-    const size_t scheme = origin.find("://");
-    if (options_.allow_origin == "*" || origin == options_.allow_origin) {
-      // allowed by name
-    } else if (scheme == std::string_view::npos || origin.substr(scheme + 3) != request.header("host")) {
-      return refuse(403, "permission_error", "pages of other servers may not ask this one");
-    }
-  } else if (is_from_elsewhere(request) && options_.allow_origin != "*") {
-    return refuse(403, "permission_error", "pages of other servers may not ask this one");
-  }
-  if (options_.api_key.empty() || is_health(request.path) || request.path == "/") return true;
-  std::string_view key = request.header("authorization");
-  if (key.starts_with("Bearer ")) key.remove_prefix(7);
-  if (key.empty()) key = request.header("x-api-key");
-  if (are_equal(key, options_.api_key)) return true;
-  return refuse(401, "authentication_error", "the API key is missing or wrong");
-}
 
 /// An exception ends only its own request.
 void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
@@ -215,12 +87,12 @@ void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& re
   const Dialect dialect = request.path.starts_with("/v1/messages") ? Dialect::anthropic : Dialect::openai;
   // CORS preflight: browsers send it without the key.
   if (request.method == "OPTIONS" && !options_.allow_origin.empty()) return reply->send(200, "text/plain", "");
-  if (!is_allowed(request, *reply, dialect)) return;
+  if (const auto refusal = access_refusal(request, options_)) return fail(*reply, dialect, *refusal);
   if (request.method == "GET" && request.path == "/machine") {
     const auto watched = machine_.watch(reply);
     return watched ? void() : send_openai_error(*reply, api_error(watched.error()));
   }
-  if (request.method == "GET" || request.method == "HEAD") return get(request, *reply);
+  if ((request.method == "GET" || request.method == "HEAD") && facts_.send(request, *reply)) return;
   if (request.method != "POST") return fail(*reply, dialect, no_answer(request));
   const std::string& path = request.path;
   const std::string& body = request.body;
@@ -231,13 +103,6 @@ void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& re
       {"/v1/responses", &parse_responses_request, Dialect::responses},
       {"/v1/messages", &parse_messages_request, Dialect::anthropic},
   }};
-  using Function = Result<OrderedJson> (Api::*)(std::string_view, const PromptMaker::Asker&) const;
-  static constexpr std::array<std::pair<std::string_view, Function>, 4> kFunctions = {{
-      {"/tokenize", &Api::tokenize},
-      {"/detokenize", &Api::detokenize},
-      {"/apply-template", &Api::apply_template},
-      {"/v1/messages/count_tokens", &Api::count_tokens},
-  }};
   const auto memory = std::make_shared<RequestMemory::Share>(memory_);
   const auto enough = memory->need(reading_bytes(body));
   if (!enough) return fail(*reply, dialect, enough.error());
@@ -247,70 +112,11 @@ void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& re
     if (!parsed) return fail(*reply, dialect, parsed.error());
     return answer(*std::move(parsed), {.reply = reply, .dialect = form, .client = request.client, .memory = memory});
   }
-  for (const auto& [name, function] : kFunctions) {
-    if (path != name) continue;
-    const auto result = (this->*function)(body, {.memory = *memory, .gone = reply->gone()});
-    if (!result) return fail(*reply, dialect, result.error());
-    return reply->send(200, "application/json", json_text(*result));
+  if (const auto result = functions_.answer(path, body, {.memory = *memory, .gone = reply->gone()})) {
+    if (!*result) return fail(*reply, dialect, result->error());
+    return reply->send(200, "application/json", json_text(**result));
   }
   fail(*reply, dialect, no_answer(request));
-}
-
-void Api::send_health(HttpReply& reply) const {
-  const auto failed_at = scheduler_.counts().failed_at;
-  if (!failed_at || std::chrono::steady_clock::now() - *failed_at > kUnhealthyTime)
-    return reply.send(200, "application/json", json_text({{"status", "ok"}}));
-  reply.send(503, "application/json",
-             json_text({{"status", "error"},
-                        {"message", "the last answer could not be computed; the server's log says why"}}));
-}
-
-void Api::get(const HttpRequest& request, HttpReply& reply) {
-  const OrderedJson model = {{"id", options_.model},
-                             {"object", "model"},
-                             {"created", 0},
-                             {"owned_by", "dspack"},
-                             {"context_length", options_.context}};
-  if (request.path == "/") {
-    return reply.send(200, "text/html; charset=utf-8", page_.html,
-                      {{"Content-Security-Policy", page_.policy},
-                       {"X-Content-Type-Options", "nosniff"},
-                       {"Referrer-Policy", "no-referrer"},
-                       {"Cache-Control", "no-cache"}});
-  }
-  if (is_health(request.path)) return send_health(reply);
-  if (request.path == "/v1/models") {
-    return reply.send(200, "application/json", json_text({{"object", "list"}, {"data", OrderedJson::array({model})}}));
-  }
-  if (request.path == "/version") return reply.send(200, "application/json", json_text({{"version", kVersion}}));
-  if (request.path == "/openapi.json") return reply.send(200, "application/json", json_text(openapi_description()));
-  // Some clients escape the slash in a name, others do not.
-  if (request.path.starts_with(kModelPath) &&
-      (request.path.substr(kModelPath.size()) == options_.model ||
-       percent_decoded(request.path.substr(kModelPath.size())) == options_.model))
-    return reply.send(200, "application/json", json_text(model));
-  if (request.path == "/metrics")
-    return reply.send(200, "text/plain; version=0.0.4", metrics_text(scheduler_.counts(), memory_.taken()));
-  if (request.path == "/props") {
-    OrderedJson props = {{"model", options_.model},
-                         {"context", options_.context},
-                         {"parallel", scheduler_.places()},
-                         {"sampling",
-                          {{"temperature", options_.sampling.temperature},
-                           {"top_p", options_.sampling.top_p},
-                           {"top_k", options_.sampling.top_k},
-                           {"min_p", options_.sampling.min_p}}}};
-    if (const auto cache = scheduler_.counts().cache) {
-      props["prefix_cache"] = {{"memory_limit_bytes", options_.cache_memory_bytes},
-                               {"memory_bytes", cache->memory_bytes},
-                               {"memory_blocks", cache->memory_blocks},
-                               {"disk_bytes", cache->disk_bytes},
-                               {"disk_blocks", cache->disk_blocks}};
-    }
-    return reply.send(200, "application/json", json_text(props));
-  }
-  const ApiError error = no_answer(request);
-  request.path.starts_with("/v1/messages") ? send_anthropic_error(reply, error) : send_openai_error(reply, error);
 }
 
 void Api::fail(HttpReply& reply, Dialect dialect, const Error& error) {
@@ -441,48 +247,6 @@ void Api::begin(Answers answers, const TokenConstraint* constraint) {
   if (submitted) return;
   for (const auto& each : answers.listeners)
     each->refuse(submitted.error());
-}
-
-Result<OrderedJson> Api::tokenize(std::string_view body, const PromptMaker::Asker& asker) const {
-  TRY_ASSIGN(const OrderedJson root, parse_body(body));
-  const JsonFields fields(root);
-  TRY_ASSIGN(const auto content, fields.text("content"));
-  TRY_ASSIGN(const auto prompt, fields.text("prompt"));
-  if (!content && !prompt) return invalid("\"content\" (or \"prompt\") is missing");
-  TRY_ASSIGN(const auto begins, fields.flag("add_special"));
-  TRY_ASSIGN(const std::vector<uint32_t> tokens,
-             prompts_.encode(content ? *content : *prompt, begins.value_or(prompt.has_value()), asker));
-  return OrderedJson{{"tokens", tokens}, {"count", tokens.size()}};
-}
-
-Result<OrderedJson> Api::detokenize(std::string_view body, const PromptMaker::Asker& asker) const {
-  TRY_ASSIGN(const OrderedJson root, parse_body(body));
-  const OrderedJson* tokens = JsonFields(root).find("tokens");
-  if (tokens == nullptr || !tokens->is_array()) return invalid("\"tokens\" is not a list");
-  std::vector<uint32_t> ids;
-  uint64_t bytes = 0;
-  for (const OrderedJson& id : *tokens) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= options_.vocab) return invalid("\"tokens\" has no token id");
-    ids.push_back(id.get<uint32_t>());
-    bytes += text_.tokenizer().token_bytes(ids.back()).size();
-  }
-  TRY(asker.memory.need(asker.memory.bytes() + bytes * kToldTwice));
-  const std::string text = text_.tokenizer().decode(ids, SpecialOutput::keep);
-  return OrderedJson{{"content", text}, {"prompt", text}};
-}
-
-Result<OrderedJson> Api::apply_template(std::string_view body, const PromptMaker::Asker& asker) const {
-  TRY_ASSIGN(const AnswerRequest request, parse_chat_request(body, options_.sampling));
-  TRY_ASSIGN(std::string text, prompts_.render(request, asker));
-  TRY(asker.memory.need(asker.memory.bytes() + text.size() * kToldTwice));
-  return OrderedJson{{"prompt", std::move(text)}};
-}
-
-Result<OrderedJson> Api::count_tokens(std::string_view body, const PromptMaker::Asker& asker) const {
-  TRY_ASSIGN(const AnswerRequest request, parse_messages_request(body, options_.sampling));
-  TRY_ASSIGN(const Prompt prompt, prompts_.prompt_of(request, asker));
-  if (prompt.at_least) return invalid(context_exceeded(*prompt.at_least, options_.context, false).message);
-  return OrderedJson{{"input_tokens", prompt.tokens.size()}};
 }
 
 void Api::ping(const std::stop_token& stop) {

@@ -20,44 +20,14 @@
 #include "runtime/generate/scheduler.h"
 #include "runtime/generate/text_model.h"
 #include "runtime/serve/answering.h"
+#include "runtime/serve/api_options.h"
 #include "runtime/serve/machine_watch.h"
 #include "runtime/serve/prompt_maker.h"
+#include "runtime/serve/server_facts.h"
+#include "runtime/serve/text_functions.h"
 #include "runtime/text/tools.h"
 
 namespace dspack::runtime {
-
-/// The page at `/`: chat, with the machine's activity beside it. One document that loads nothing else; its data comes
-/// from the API, with the key that its user types.
-struct WebPage {
-  std::string html;
-  std::string policy;  // its Content-Security-Policy
-};
-
-[[nodiscard]] WebPage make_web_page();
-
-// The files of runtime/serve/page/; the build makes them constants (cmake/embed.cmake).
-extern const std::string_view kWebPageFrame;
-extern const std::string_view kWebPageStyle;
-extern const std::string_view kWebPageScript;
-
-struct ApiOptions {
-  std::string api_key;       // empty: no key is required
-  std::string host;          // name or address that it is served under
-  std::string allow_origin;  // origin of pages that may send requests, or "*"; empty: only this server's own
-  std::string model;         // name of the model
-  uint32_t context = 0;      // positions per conversation
-  uint32_t vocab = 0;
-  uint32_t layers = 0;  // layers in a token's pass
-  std::vector<uint32_t> end_tokens;
-  uint64_t request_bytes = 0;                              // memory of all requests, without their bodies
-  uint64_t cache_memory_bytes = 0;                         // limit of the prefix cache
-  SamplerOptions sampling;                                 // defaults for requests
-  OrderedJson template_arguments = OrderedJson::object();  // defaults for requests
-  std::function<std::tm()> clock;                          // for templates that print the date
-};
-
-/// CORS headers that allow pages of `origin`; empty: none.
-[[nodiscard]] HttpReply::Headers cross_origin_headers(const std::string& origin);
 
 class Api {
  public:
@@ -78,11 +48,7 @@ class Api {
     std::vector<Generation> generations;
     std::vector<std::shared_ptr<Answering>> listeners;
   };
-  [[nodiscard]] bool is_allowed(const HttpRequest& request, HttpReply& reply, Dialect dialect) const;
-  [[nodiscard]] bool is_known_host(std::string_view host) const;
   void route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
-  void get(const HttpRequest& request, HttpReply& reply);
-  void send_health(HttpReply& reply) const;
   /// Logs each distinct line once, up to kMaxSaid lines.
   void say(const std::vector<std::string>& remarks);
   void answer(AnswerRequest request, const Call& call);
@@ -91,10 +57,6 @@ class Api {
   void begin(Answers answers, const TokenConstraint* constraint);
   static void fail(HttpReply& reply, Dialect dialect, const Error& error);
   static void fail(HttpReply& reply, Dialect dialect, const ApiError& error);
-  [[nodiscard]] Result<OrderedJson> tokenize(std::string_view body, const PromptMaker::Asker& asker) const;
-  [[nodiscard]] Result<OrderedJson> detokenize(std::string_view body, const PromptMaker::Asker& asker) const;
-  [[nodiscard]] Result<OrderedJson> apply_template(std::string_view body, const PromptMaker::Asker& asker) const;
-  [[nodiscard]] Result<OrderedJson> count_tokens(std::string_view body, const PromptMaker::Asker& asker) const;
   void ping(const std::stop_token& stop);
 
   const TextModel& text_;
@@ -102,9 +64,10 @@ class Api {
   std::array<Answering::Marks, 2> marks_;  // per template: without tools, with tools
   Scheduler& scheduler_;
   MachineWatch& machine_;
-  const WebPage page_ = make_web_page();
   ApiOptions options_;
   RequestMemory memory_;
+  ServerFacts facts_;        // borrows options_ and memory_
+  TextFunctions functions_;  // borrows prompts_ and options_
   Answering::Log log_;
   std::mutex mutex_;
   std::condition_variable_any changed_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/serve/access.h"
 #include "runtime/serve/answer_writer.h"
 #include "runtime/serve/api.h"
 #include "runtime/serve/json_fields.h"
@@ -50,7 +51,7 @@ bool StartupGate::is_brief(const HttpRequest& request) {
 
 void StartupGate::handle(HttpRequest request, const std::shared_ptr<HttpReply>& reply) {
   if (Api* const api = api_; api != nullptr) return api->handle(request, reply);
-  if (request.path == "/health" || request.path == "/v1/health") {
+  if (is_health(request.path)) {
     OrderedJson status = {{"status", "loading"}};
     if (const uint64_t total = total_bytes_; total > 0) {
       status["done_bytes"] = done_bytes_.load();
