@@ -58,6 +58,7 @@ void ProgressMeter::start(const Work& work, Time now) {
   item_ = work.item;
   total_bytes_ = work.total_bytes;
   total_items_ = work.total_items;
+  has_rate_ = total_bytes_ > 0;
   begin_ = arrived_ = now;
   rate_.start(0, now);
 }
@@ -71,6 +72,14 @@ void ProgressMeter::advance(uint64_t bytes, Time now) {
 void ProgressMeter::item_done(Time now) {
   ++items_;
   arrived_ = now;
+}
+
+void ProgressMeter::reach(uint64_t items, std::string_view more, Time now) {
+  items_ = items;
+  more_ = more;
+  arrived_ = now;
+  has_rate_ = true;
+  rate_.reached(items, now);
 }
 
 std::string ProgressMeter::line(Time now, const Wait& wait) const {
@@ -90,10 +99,14 @@ std::string ProgressMeter::line(Time now, const Wait& wait) const {
   if (total_items_ > 0) add(fmt::format("{} of {} {}", items_, total_items_, item_));
   const std::string silence = silence_words(total_bytes_ > 0 ? "byte" : "answer", between_times(arrived_, now), wait);
   add(silence);
-  if (!silence.empty() || total_bytes_ == 0) return text;
-  const double rate = rate_.at(now);
-  add(human_bytes(static_cast<uint64_t>(rate)) + "/s");
-  if (rate > 0 && bytes_ < total_bytes_) add(clock_words(static_cast<double>(total_bytes_ - bytes_) / rate) + " left");
+  if (silence.empty() && has_rate_) {
+    const double rate = rate_.at(now);
+    const uint64_t left = total_bytes_ > 0 ? total_bytes_ - std::min(bytes_, total_bytes_)
+                                           : total_items_ - std::min(items_, total_items_);
+    add(total_bytes_ > 0 ? human_bytes(static_cast<uint64_t>(rate)) + "/s" : fmt::format("{:.1f} {}/s", rate, item_));
+    if (rate > 0 && left > 0) add(clock_words(static_cast<double>(left) / rate) + " left");
+  }
+  add(more_);
   return text;
 }
 

@@ -45,6 +45,8 @@ class ProgressMeter {
   void start(const Work& work, Time now);
   void advance(uint64_t bytes, Time now);
   void item_done(Time now);
+  /// For work in items alone, whose rate counts: `items` are done in all. `more` is shown at the end of the line.
+  void reach(uint64_t items, std::string_view more, Time now);
 
   /// "packing: 20.4 GB of 688.6 GB, 12 of 163 files, 310.2 MB/s, 36 min 02 s left"; if nothing has arrived for some
   /// seconds "..., no byte for 12 s, retry 2 of 11 in 8 s" instead of rate and time left. `wait`: the state of
@@ -54,13 +56,15 @@ class ProgressMeter {
  private:
   std::string what_;
   std::string item_;
+  std::string more_;
   uint64_t total_bytes_ = 0;
   uint64_t total_items_ = 0;
   uint64_t bytes_ = 0;
   uint64_t items_ = 0;
   Time begin_{};
   Time arrived_{};  // the last event
-  RecentRate rate_;
+  bool has_rate_ = false;
+  RecentRate rate_;  // its amount: bytes, or items
 };
 
 /// Shorter silences are normal and not reported.

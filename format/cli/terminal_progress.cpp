@@ -28,6 +28,11 @@ void TerminalProgress::item_done() {
   meter_.item_done(ProgressMeter::Time::clock::now());
 }
 
+void TerminalProgress::reached(uint64_t items, std::string_view more) {
+  const std::lock_guard lock(mutex_);
+  meter_.reach(items, more, ProgressMeter::Time::clock::now());
+}
+
 void TerminalProgress::note(NoteKind kind, std::string_view text) {
   switch (kind) {
     case NoteKind::warning: return print_error(fmt::format("warning: {}", text));

@@ -27,6 +27,8 @@ class TerminalProgress final : public Progress {
   void started(const Work& work) override;
   void advanced(uint64_t bytes) override;
   void item_done() override;
+  /// As ProgressMeter::reach.
+  void reached(uint64_t items, std::string_view more);
   /// Warnings are printed even if the program is quiet; of pauses at most one a minute.
   void note(NoteKind kind, std::string_view text) override;
   void finished() override { line_.stop(); }

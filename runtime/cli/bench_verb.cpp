@@ -6,6 +6,7 @@
 
 #include "format/base/foreign_text.h"
 #include "format/cli/output.h"
+#include "format/cli/terminal_progress.h"
 #include "kernels/cpu/cpu_peak.h"
 #include "runtime/bench/bench.h"
 #include "runtime/budget/core_share.h"
@@ -14,7 +15,6 @@
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
-#include "runtime/cli/token_progress.h"
 
 namespace dspack::runtime {
 namespace {
@@ -99,16 +99,18 @@ Result<std::vector<BenchResult>> run_cases(LoadedModel& loaded, const BenchVerbO
   uint64_t all = 0;
   for (const BenchCase& test : cases)
     all += turns * test.tokens;
-  TokenProgress progress("benchmark", all);
+  format::TerminalProgress progress;
+  progress.started({.what = "benchmark", .total_items = all, .item = "tokens"});
   uint64_t before = 0;
   std::vector<BenchResult> results;
   for (const BenchCase& test : cases) {
-    TRY_ASSIGN(BenchResult result, bench.run(
-                                       test, [&](uint64_t done) { progress.show(before + done, test.name()); }, stop));
+    TRY_ASSIGN(BenchResult result,
+               bench.run(
+                   test, [&](uint64_t done) { progress.reached(before + done, test.name()); }, stop));
     results.push_back(std::move(result));
     before += turns * test.tokens;
   }
-  progress.finish();
+  progress.finished();
   return results;
 }
 

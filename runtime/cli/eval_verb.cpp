@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "format/cli/output.h"
+#include "format/cli/terminal_progress.h"
 #include "format/json.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/model_options.h"
 #include "runtime/cli/places.h"
-#include "runtime/cli/token_progress.h"
 #include "runtime/validation/perplexity.h"
 
 namespace dspack::runtime {
@@ -64,15 +64,16 @@ Result<int> run_eval(const EvalOptions& options, format::Process& process) {
                             .prefix = read.prefix,
                             .windows = text_windows(read.tokens.size(), length, stride, !read.prefix.empty())};
   TRY_ASSIGN(Session session, loaded->start_session());
-  TokenProgress progress("scoring", read.tokens.size());
+  format::TerminalProgress progress;
+  progress.started({.what = "scoring", .total_items = read.tokens.size(), .item = "tokens"});
   TRY_ASSIGN(const Surprise surprise, measure_surprise(
                                           session, plan,
                                           [&](const Surprise& so_far) {
-                                            progress.show(so_far.tokens,
-                                                          fmt::format("perplexity {:.3f}", so_far.perplexity()));
+                                            progress.reached(so_far.tokens,
+                                                             fmt::format("perplexity {:.3f}", so_far.perplexity()));
                                           },
                                           stop));
-  progress.finish();
+  progress.finished();
   format::print_out(fmt::format("perplexity {:.4f} +- {:.4f} ({} of {} tokens scored, {} windows of {} positions)\n",
                                 surprise.perplexity(), surprise.perplexity_error(), surprise.tokens, read.tokens.size(),
                                 plan.windows.size(), window));

@@ -59,6 +59,17 @@ TEST_CASE("progress: work without bytes, and without a known size") {
   CHECK(meter.line(at(75)) == "opening: 1 min 15 s");
 }
 
+TEST_CASE("progress: items with a rate, and what else there is to say") {
+  ProgressMeter meter;
+  meter.start({.what = "scoring", .total_items = 400, .item = "tokens"}, at(0));
+  CHECK(meter.line(at(1)) == "scoring: 0 of 400 tokens");
+  meter.reach(100, "perplexity 3.2", at(10));
+  CHECK(meter.line(at(10)) == "scoring: 100 of 400 tokens, 10.0 tokens/s, 30 s left, perplexity 3.2");
+  CHECK(meter.line(at(14)) == "scoring: 100 of 400 tokens, no answer for 4 s, perplexity 3.2");
+  meter.reach(400, "", at(40));
+  CHECK(meter.line(at(40)) == "scoring: 400 of 400 tokens, 10.0 tokens/s");
+}
+
 TEST_CASE("progress: what transfers wait for is said where nothing comes, and not before") {
   ProgressMeter meter;
   const ProgressMeter::Wait pause =
