@@ -97,8 +97,9 @@ endfunction()
 # A library of another build is refused by this number: 64 bits of a digest of what the two share.
 function(dspack_kernels_interface number)
   set(shared "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
-  foreach(header format/base/check.h format/base/result.h format/dtype.h kernels/arguments.h kernels/latent_rows.h kernels/ops.h
-                 kernels/precision.h kernels/cuda/host/cuda_library.h)
+  foreach(header format/base/check.h format/base/result.h format/dtype.h format/weights/weight_form.h kernels/arguments.h
+                 kernels/attention_arguments.h kernels/latent_rows.h kernels/ops.h kernels/precision.h kernels/weight.h
+                 kernels/cuda/host/cuda_library.h)
     file(SHA256 ${PROJECT_SOURCE_DIR}/${header} digest)
     string(APPEND shared " ${digest}")
     set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})

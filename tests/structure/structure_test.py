@@ -230,6 +230,18 @@ class Structure(unittest.TestCase):
                     self.assertFalse(name.endswith(".cpp"), f"{name} is no kernel, but includes {target}")
         self.assertGreater(checked, 0, "nobody includes CUDA: is the check looking for the right names?")
 
+    def test_a_cuda_library_of_other_headers_is_refused(self):
+        """The number that refuses it is a digest of all that program and library share."""
+        shared, left = set(), ["kernels/cuda/host/cuda_library.h"]
+        while left:
+            name = left.pop()
+            if name in shared:
+                continue
+            shared.add(name)
+            left += [each for each in INCLUDE.findall((ROOT / name).read_text()) if (ROOT / each).is_file()]
+        listed = re.search(r"foreach\(header ([^)]*)\)", (ROOT / "cmake/cuda.cmake").read_text()).group(1).split()
+        self.assertEqual(sorted(listed), sorted(shared), "dspack_kernels_interface of cmake/cuda.cmake")
+
     def test_libraries_do_not_print_exit_or_read_the_environment(self):
         forbidden = re.compile(r"std::cout|std::cerr|\bfmt::print\b|\bprintf\(|std::exit\(|\b_exit\(|\bgetenv\b")
         for name, text in sources(*ROOMS):
