@@ -85,9 +85,11 @@ TEST_CASE("prefix cache: what others can have written is refused by name") {
     CHECK(lab.log[0].find(second.string() + ": others may write to it") != std::string::npos);
   }
   SUBCASE("a file that becomes so while the cache is in use") {
-    PrefixCache cache = lab.on_disk();
-    fs::permissions(second, fs::perms::group_write, fs::perm_options::add);
-    CHECK(lab.restored(cache, numbers(150)) == 64);
+    {
+      PrefixCache cache = lab.on_disk();
+      fs::permissions(second, fs::perms::group_write, fs::perm_options::add);
+      CHECK(lab.restored(cache, numbers(150)) == 64);
+    }  // its thread has removed what is to be removed
     REQUIRE(lab.log.size() == 1);
     CHECK(lab.log[0].find(second.string() + ": others may write to it") != std::string::npos);
     CHECK_FALSE(fs::exists(second));
