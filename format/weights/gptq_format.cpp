@@ -421,6 +421,7 @@ Result<MatrixShape> awq_shape(const Checkpoint& checkpoint, std::string_view nam
 WeightFormat gptq_format() {
   return {.description = "GPTQ",
           .suffixes = kGptqSuffixes,
+          .codes = "qweight",
           .stores = stores_gptq,
           .find = find_gptq,
           .scaled = {},
@@ -430,6 +431,7 @@ WeightFormat gptq_format() {
 WeightFormat awq_format() {
   return {.description = "AWQ",
           .suffixes = kAwqSuffixes,
+          .codes = "qweight",
           .stores = stores_awq,
           .find = find_awq,
           .scaled = {},

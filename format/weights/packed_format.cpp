@@ -228,6 +228,7 @@ Result<MatrixShape> packed_shape(const Checkpoint& checkpoint, std::string_view 
 WeightFormat packed_format() {
   return {.description = "packed integers of 4 and 8 bits",
           .suffixes = kPackedSuffixes,
+          .codes = "weight_packed",
           .stores = stores_packed,
           .find = find_packed,
           .scaled = kPackedScaled,

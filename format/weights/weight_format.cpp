@@ -115,6 +115,13 @@ const WeightFormat* storing_format(const Checkpoint& checkpoint, std::string_vie
   return found == formats.end() ? nullptr : &*found;
 }
 
+std::string matrix_of_codes(std::string_view tensor) {
+  const std::string module = module_of(tensor);
+  const std::string_view part = tensor.substr(module.size());
+  const bool is_codes = std::ranges::any_of(weight_formats(), [&](const auto& format) { return format.codes == part; });
+  return is_codes ? module + "weight" : std::string();
+}
+
 Result<void> StoredPlane::finish(const Checkpoint& checkpoint, StoredBytes stored, std::span<std::byte> to) const {
   DSPACK_CHECK(to.size() == bytes && stored.size() == tensors.size(), "a plane of another size");
   const auto placed = [&](Result<void> result) -> Result<void> {

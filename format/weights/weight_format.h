@@ -75,6 +75,7 @@ struct ScaledCodes {
 struct WeightFormat {
   std::string_view description;                // for error texts
   std::span<const std::string_view> suffixes;  // names of a layer's tensors after its own: "weight", "weight_scale"
+  std::string_view codes = "weight";           // the one among them that holds values or codes
   /// Whether the checkpoint stores the matrix of this name in this format.
   bool (*stores)(const Checkpoint& checkpoint, std::string_view name);
   /// Precondition: `stores`.
@@ -92,6 +93,9 @@ struct WeightFormat {
 
 /// The format in which the checkpoint stores the matrix of this name; nullptr: in none.
 [[nodiscard]] const WeightFormat* storing_format(const Checkpoint& checkpoint, std::string_view name);
+
+/// The name of the matrix ("....weight") whose values or codes a tensor of this name holds in some format; empty: none.
+[[nodiscard]] std::string matrix_of_codes(std::string_view tensor);
 
 /// F32, BF16 and F16: plain_format.cpp.
 [[nodiscard]] WeightFormat plain_format();

@@ -82,15 +82,6 @@ Result<std::optional<Change>> dequantise_to_f32(const RuleInput& input) {
   return dequantise(input, Dtype::f32, Conversion::fp8_to_f32);
 }
 
-/// The name of the matrix whose codes the tensor may hold; empty: the name is not that of codes.
-std::string matrix_of(const TensorEntry& tensor) {
-  constexpr std::array<std::string_view, 3> kCodeParts = {"weight", "weight_packed", "qweight"};
-  const std::string module = format::module_of(tensor.name);
-  const bool is_codes =
-      std::ranges::find(kCodeParts, std::string_view(tensor.name).substr(module.size())) != kCodeParts.end();
-  return is_codes ? module + "weight" : std::string();
-}
-
 /// The other tensors of a coded matrix: those needed to decode it, and all that exist.
 struct Beside {
   std::vector<uint32_t> needs;
@@ -98,7 +89,7 @@ struct Beside {
 };
 
 Beside beside(const RuleInput& input, const format::StoredMatrix& matrix) {
-  const std::string name = matrix_of(input.weight);
+  const std::string name = format::matrix_of_codes(input.weight.name);
   Beside beside;
   for (const format::StoredPlane& plane : matrix.planes) {
     for (const TensorEntry* tensor : plane.tensors) {
@@ -149,10 +140,11 @@ Result<std::optional<Change>> decode(const RuleInput& input, Dtype to) {
   TRY(check_matrix_held(input, *matrix, others.needs));
   Change change{.replaced = others.all, .made = {}};
   change.replaced.push_back(input.index);
-  change.made.push_back({.of = input.index,
-                         .entry = made_entry(matrix_of(input.weight), to, {matrix->form.out, matrix->form.in}),
-                         .conversion = to == Dtype::bf16 ? Conversion::decoded_to_bf16 : Conversion::decoded_to_f32,
-                         .needs = others.needs});
+  change.made.push_back(
+      {.of = input.index,
+       .entry = made_entry(format::matrix_of_codes(input.weight.name), to, {matrix->form.out, matrix->form.in}),
+       .conversion = to == Dtype::bf16 ? Conversion::decoded_to_bf16 : Conversion::decoded_to_f32,
+       .needs = others.needs});
   return std::optional(std::move(change));
 }
 
@@ -194,9 +186,9 @@ bool is_matrix(const TensorEntry& tensor) {
 /// Why a routed expert's tensor cannot be converted to the form; nullopt: it can, or need not be. `is_trained`: it
 /// holds the codes that it was trained in, so nothing has been lost yet.
 std::optional<Error> expert_obstacle(const TensorEntry& weight, bool is_trained, const ExpertForm& form) {
-  const auto ends_with = [&](std::string_view ending) { return weight.name.ends_with(ending); };
   const bool is_byte = weight.dtype == Dtype::u8 || weight.dtype == Dtype::i8;
-  if (!is_trained && (ends_with(".weight_packed") || ends_with(".qweight") || (ends_with(".weight") && is_byte))) {
+  const bool is_coded = weight.name.ends_with(".weight") ? is_byte : !format::matrix_of_codes(weight.name).empty();
+  if (!is_trained && is_coded) {
     return Error{ErrorKind::unsupported,
                  fmt::format("\"{}\" is quantised already ({}); quantised again it would lose twice. Take the "
                              "checkpoint that it was made from, or exempt it by a selector",
@@ -388,7 +380,7 @@ Result<std::optional<Change>> apply(const Transform& transform, uint32_t weight,
 
 Result<std::optional<format::StoredMatrix>> coded_matrix(const TensorEntry& codes, const format::Checkpoint& source,
                                                          const format::Quantization& stored) {
-  const std::string name = matrix_of(codes);
+  const std::string name = format::matrix_of_codes(codes.name);
   const format::WeightFormat* format = name.empty() ? nullptr : format::storing_format(source, name);
   if (format == nullptr || format->shape == nullptr) return std::optional<format::StoredMatrix>();
   TRY_ASSIGN(const format::MatrixShape shape, format->shape(source, name, stored));

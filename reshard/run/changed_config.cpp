@@ -69,10 +69,9 @@ bool decodes_codes(const Plan& plan) {
 /// The first tensor of the result that holds codes; nullptr: none.
 const format::TensorEntry* first_codes(const format::Checkpoint& result) {
   for (const format::TensorEntry& tensor : result.tensors()) {
-    const std::string module = format::module_of(tensor.name);
-    const std::string_view part = std::string_view(tensor.name).substr(module.size());
-    if (part != "weight" && part != "weight_packed" && part != "qweight") continue;
-    const format::WeightFormat* format = format::storing_format(result, module + "weight");
+    const std::string matrix = format::matrix_of_codes(tensor.name);
+    if (matrix.empty()) continue;
+    const format::WeightFormat* format = format::storing_format(result, matrix);
     if (format != nullptr && format->shape != nullptr) return &tensor;
   }
   return nullptr;

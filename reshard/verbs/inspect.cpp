@@ -42,10 +42,9 @@ std::string fp4_text(const format::Checkpoint& checkpoint) {
   std::map<std::pair<std::string_view, std::string_view>, uint64_t> counts;  // by the dtypes of codes and scales
   for (const format::TensorEntry& tensor : checkpoint.tensors()) {
     if (tensor.dtype != Dtype::i8 && tensor.dtype != Dtype::u8) continue;
-    const std::string module = format::module_of(tensor.name);
-    const std::string_view part = std::string_view(tensor.name).substr(module.size());
-    if (part != "weight" && part != "weight_packed") continue;
-    const format::WeightFormat* stored = format::storing_format(checkpoint, module + "weight");
+    const std::string matrix = format::matrix_of_codes(tensor.name);
+    if (matrix.empty()) continue;
+    const format::WeightFormat* stored = format::storing_format(checkpoint, matrix);
     const format::TensorEntry* scales = checkpoint.find_scale(tensor.name);
     if (stored != nullptr && stored->stores == fp4.stores && scales != nullptr)
       ++counts[{to_string(tensor.dtype), to_string(scales->dtype)}];
