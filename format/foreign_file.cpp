@@ -7,7 +7,7 @@ namespace dspack::format {
 
 namespace {
 
-struct Kind {
+struct ForeignFormat {
   std::string_view begins;  // in lower case if `any_case`
   bool any_case = false;
   std::string_view text;
@@ -19,7 +19,7 @@ constexpr std::string_view kPage =
 constexpr std::string_view kPickle =
     "is a pickle of PyTorch, which can run code and is not read; convert the checkpoint to safetensors";
 
-constexpr std::array<Kind, 7> kKinds = {{
+constexpr std::array<ForeignFormat, 7> kKinds = {{
     {.begins = "version https://git-lfs",
      .text = "is a pointer of Git LFS, not the file; `git lfs pull` in the clone or `hf download` fetches it"},
     {.begins = "<!doctype html", .any_case = true, .text = kPage},
@@ -36,7 +36,7 @@ constexpr char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-bool begins_with(std::string_view bytes, const Kind& kind) {
+bool begins_with(std::string_view bytes, const ForeignFormat& kind) {
   if (!kind.any_case) return bytes.starts_with(kind.begins);
   const size_t blank = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
   bytes.remove_prefix(blank);
@@ -47,7 +47,8 @@ bool begins_with(std::string_view bytes, const Kind& kind) {
 }  // namespace
 
 std::string_view foreign_kind(std::string_view first_bytes) {
-  const auto* found = std::ranges::find_if(kKinds, [&](const Kind& kind) { return begins_with(first_bytes, kind); });
+  const auto* found =
+      std::ranges::find_if(kKinds, [&](const ForeignFormat& kind) { return begins_with(first_bytes, kind); });
   return found == kKinds.end() ? std::string_view() : found->text;
 }
 

@@ -24,14 +24,14 @@ std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<uint64_t>& s
 
 void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t> units) {
   DSPACK_CHECK(units.empty() || units.size() == tensors.size(), "every tensor needs its unit");
-  struct Place {
+  struct SortEntry {
     uint64_t bytes = 0;
     uint32_t bits = 0;  // per element
     uint32_t unit = 0;
     uint32_t use = 0;
     TensorInfo tensor;
   };
-  std::vector<Place> places;
+  std::vector<SortEntry> places;
   for (size_t i = 0; i < tensors.size(); ++i) {
     places.push_back({.bytes = tensor_bytes(tensors[i].dtype, tensors[i].shape).value(),
                       .bits = bits_of(tensors[i].dtype),
@@ -39,7 +39,7 @@ void arrange_tensors(std::vector<TensorInfo>& tensors, std::span<const uint32_t>
                       .use = order_of_use(tensors[i].name),
                       .tensor = std::move(tensors[i])});
   }
-  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+  std::sort(places.begin(), places.end(), [](const SortEntry& a, const SortEntry& b) {
     const bool pages = a.bytes % kPageBytes == 0;
     if (pages != (b.bytes % kPageBytes == 0)) return pages;
     // Only whole pages stay aligned whatever precedes them: among the others the larger elements must come first.
@@ -86,7 +86,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
   bool null() override {
     // Some files have null as metadata, which means none.
-    if (place_ == Place::root && in_metadata_) return true;
+    if (place_ == HeaderPosition::root && in_metadata_) return true;
     return other_value();
   }
   bool boolean(bool /*value*/) override { return other_value(); }
@@ -95,7 +95,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   bool binary(binary_t& /*value*/) override { return false; }  // only in binary encodings
 
   bool number_unsigned(number_unsigned_t value) override {
-    if (place_ != Place::list) return other_value();
+    if (place_ != HeaderPosition::list) return other_value();
     std::vector<uint64_t>& numbers = field_ == Field::shape ? tensor().shape : offsets_;
     if (numbers.size() == kMaxDimensions)
       return refuse(too_many(kMaxDimensions, fmt::format("numbers in \"{}\"", kNames[index(field_)])));
@@ -104,11 +104,11 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   bool string(string_t& value) override {
-    if (place_ == Place::metadata) {
+    if (place_ == HeaderPosition::metadata) {
       header_.metadata[metadata_key_] = std::move(value);
       return true;
     }
-    if (place_ != Place::tensor || field_ != Field::dtype) return other_value();
+    if (place_ != HeaderPosition::tensor || field_ != Field::dtype) return other_value();
     const std::optional<Dtype> dtype = parse_dtype(value);
     if (!dtype) return refuse(invalid(fmt::format("unknown dtype \"{}\"", value)));
     tensor().dtype = *dtype;
@@ -116,36 +116,36 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   bool start_object(size_t /*elements*/) override {
-    if (place_ == Place::nowhere) {
-      place_ = Place::root;
+    if (place_ == HeaderPosition::nowhere) {
+      place_ = HeaderPosition::root;
       return true;
     }
-    if (place_ != Place::root) return other_value();
-    place_ = in_metadata_ ? Place::metadata : Place::tensor;
+    if (place_ != HeaderPosition::root) return other_value();
+    place_ = in_metadata_ ? HeaderPosition::metadata : HeaderPosition::tensor;
     return true;
   }
 
   bool end_object() override {
-    if (place_ == Place::tensor && !finish_tensor()) return false;
-    place_ = place_ == Place::root ? Place::nowhere : Place::root;
+    if (place_ == HeaderPosition::tensor && !finish_tensor()) return false;
+    place_ = place_ == HeaderPosition::root ? HeaderPosition::nowhere : HeaderPosition::root;
     return true;
   }
 
   bool start_array(size_t /*elements*/) override {
-    if (place_ != Place::tensor || field_ == Field::dtype) return other_value();
-    place_ = Place::list;
+    if (place_ != HeaderPosition::tensor || field_ == Field::dtype) return other_value();
+    place_ = HeaderPosition::list;
     return true;
   }
 
   bool end_array() override {
-    place_ = Place::tensor;
+    place_ = HeaderPosition::tensor;
     return true;
   }
 
   bool key(string_t& name) override {
     switch (place_) {
-      case Place::metadata: return metadata_key(name);
-      case Place::tensor: return tensor_key(name);
+      case HeaderPosition::metadata: return metadata_key(name);
+      case HeaderPosition::tensor: return tensor_key(name);
       default: return root_key(name);
     }
   }
@@ -159,7 +159,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   [[nodiscard]] SafetensorsHeader take() { return std::move(header_); }
 
  private:
-  enum class Place { nowhere, root, metadata, tensor, list };
+  enum class HeaderPosition { nowhere, root, metadata, tensor, list };
   enum class Field { dtype, shape, offsets };
   static constexpr std::string_view kNames[] = {"dtype", "shape", "data_offsets"};
   static size_t index(Field field) { return static_cast<size_t>(field); }
@@ -168,7 +168,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   /// Always false, which stops the parser.
   bool refuse(Error problem) {
-    const bool of_tensor = place_ == Place::tensor || place_ == Place::list;
+    const bool of_tensor = place_ == HeaderPosition::tensor || place_ == HeaderPosition::list;
     problem_ = of_tensor ? problem.in(fmt::format("tensor \"{}\"", tensor().name)) : std::move(problem);
     return false;
   }
@@ -226,20 +226,20 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   /// Refuses a value whose kind is not allowed in this place.
   bool other_value() {
     switch (place_) {
-      case Place::nowhere: return refuse(invalid("the header is not a JSON object"));
-      case Place::root:
+      case HeaderPosition::nowhere: return refuse(invalid("the header is not a JSON object"));
+      case HeaderPosition::root:
         if (in_metadata_) return refuse(invalid("__metadata__ is not an object"));
         return refuse(invalid("its entry is not an object").in(fmt::format("tensor \"{}\"", tensor().name)));
-      case Place::metadata:
+      case HeaderPosition::metadata:
         return refuse(invalid(fmt::format("__metadata__ entry \"{}\" is not a string", metadata_key_)));
-      case Place::tensor: return missing(field_);
-      case Place::list: break;
+      case HeaderPosition::tensor: return missing(field_);
+      case HeaderPosition::list: break;
     }
     return refuse(invalid(fmt::format("\"{}\" has an entry that is no size", kNames[index(field_)])));
   }
 
   SafetensorsHeader header_;
-  Place place_ = Place::nowhere;
+  HeaderPosition place_ = HeaderPosition::nowhere;
   Field field_ = Field::dtype;  // field of the tensor whose value comes next
   bool has_[std::size(kNames)] = {};
   bool in_metadata_ = false;  // the current key of the root is the metadata's

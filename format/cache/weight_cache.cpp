@@ -57,7 +57,7 @@ bool WeightCache::has_expert(ExpertKey expert) const {
 }
 
 bool WeightCache::has_tensor(uint32_t tensor) const {
-  const Place place = places_[tensor];
+  const TensorLocation place = places_[tensor];
   const std::lock_guard lock(mutex_);
   return files_[place.file].tensors.contains(place.slot);
 }
@@ -67,7 +67,7 @@ bool WeightCache::has_block(uint32_t tensor, uint64_t block) const {
 }
 
 std::optional<Digest> WeightCache::recorded(uint32_t tensor) const {
-  const Place place = places_[tensor];
+  const TensorLocation place = places_[tensor];
   const std::lock_guard lock(mutex_);
   const File& file = files_[place.file];
   if (file.whole && !file.whole->tensors.empty()) return file.whole->tensors[place.slot];
@@ -77,7 +77,7 @@ std::optional<Digest> WeightCache::recorded(uint32_t tensor) const {
 }
 
 std::optional<Digest> WeightCache::recorded_block(uint32_t tensor, uint64_t block) const {
-  const Place place = places_[tensor];
+  const TensorLocation place = places_[tensor];
   const std::lock_guard lock(mutex_);
   const auto blocks = files_[place.file].blocks.find(place.slot);
   if (blocks == files_[place.file].blocks.end()) return std::nullopt;
@@ -86,7 +86,7 @@ std::optional<Digest> WeightCache::recorded_block(uint32_t tensor, uint64_t bloc
 }
 
 Result<void> WeightCache::read(uint32_t tensor, uint64_t offset, std::span<std::byte> into) {
-  const Place place = places_[tensor];
+  const TensorLocation place = places_[tensor];
   TRY_ASSIGN(const OpenFiles::Use use, readers_.use(place.file));
   return use.file().read(planned_[place.file].offsets[place.slot] + offset, into);
 }
@@ -114,7 +114,7 @@ void WeightCache::close(uint32_t file) {
 }
 
 Result<void> WeightCache::write(uint32_t tensor, uint64_t offset, std::span<const std::byte> bytes) {
-  const Place place = places_[tensor];
+  const TensorLocation place = places_[tensor];
   TRY(leave_room(bytes.size()));
   TRY_ASSIGN(const auto file, writer(place.file));
   return file->write(planned_[place.file].offsets[place.slot] + offset, bytes);
@@ -136,7 +136,7 @@ Result<void> WeightCache::claim(std::span<const std::pair<uint32_t, Digest>> ten
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [tensor, digest] : tensors) {
-      const Place place = places_[tensor];
+      const TensorLocation place = places_[tensor];
       if (files_[place.file].tensors.insert_or_assign(place.slot, digest).second)
         whole_bytes_ += catalogue_.tensors()[tensor].range.size();
     }
@@ -147,7 +147,7 @@ Result<void> WeightCache::claim(std::span<const std::pair<uint32_t, Digest>> ten
 }
 
 Result<bool> WeightCache::keep_blocks(uint32_t tensor, const std::map<uint64_t, Block>& blocks) {
-  const Place place = places_[tensor];
+  const TensorLocation place = places_[tensor];
   const PlannedFile& planned = planned_[place.file];
   uint64_t bytes = 0;
   for (const auto& [block, content] : blocks)
@@ -476,7 +476,7 @@ Result<void> WeightCache::drop_expert(ExpertKey expert) {
 }
 
 Result<void> WeightCache::drop_tensor(uint32_t tensor) {
-  const Place place = places_[tensor];
+  const TensorLocation place = places_[tensor];
   {
     const std::lock_guard lock(mutex_);
     File& file = files_[place.file];

@@ -87,7 +87,7 @@ class WeightCache {
   [[nodiscard]] uint64_t missing_bytes(uint32_t file) const;
 
  private:
-  struct Place {
+  struct TensorLocation {
     uint32_t file = 0;
     uint32_t slot = 0;
   };
@@ -148,7 +148,7 @@ class WeightCache {
   const Checkpoint& catalogue_;
   CacheLimit limit_;
   std::vector<PlannedFile> planned_;
-  std::vector<Place> places_;              // by tensor
+  std::vector<TensorLocation> places_;     // by tensor
   std::map<ExpertKey, uint32_t> file_of_;  // an expert's file
   mutable std::mutex mutex_;               // guards the following members
   std::vector<File> files_;

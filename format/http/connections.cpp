@@ -145,7 +145,7 @@ void Connections::begin_interval(Clock::time_point now) {
 
 namespace {
 
-using Piece = std::vector<std::byte>;
+using PieceBuffer = std::vector<std::byte>;
 using Permit = Connections::Permit;
 
 /// The pieces of a range, between the threads that fetch them and the one that passes them on. Bounds within the range
@@ -170,7 +170,7 @@ class PieceQueue {
     start_lane(std::nullopt);
     if (lent) start_lane(std::move(lent));
     for (uint64_t at = range_.begin; at < range_.end;) {
-      TRY_ASSIGN(Piece piece, take(at));
+      TRY_ASSIGN(PieceBuffer piece, take(at));
       at += piece.size();
       TRY(sink(piece));
       give_back(std::move(piece));
@@ -207,7 +207,7 @@ class PieceQueue {
       const bool wanted = changed_.wait(lock, stop, [this] { return claimed_ == range_.end || under_way_ < window_; });
       if (!wanted || claimed_ == range_.end || stop.stop_requested()) break;
       const ByteRange range = claim();
-      Piece piece;
+      PieceBuffer piece;
       if (!spares_.empty()) {
         piece = std::move(spares_.back());
         spares_.pop_back();
@@ -239,7 +239,7 @@ class PieceQueue {
     return range;
   }
 
-  Result<void> fetch(ByteRange range, Piece& piece, const std::stop_token& stop) {
+  Result<void> fetch(ByteRange range, PieceBuffer& piece, const std::stop_token& stop) {
     piece.resize(range.size());
     size_t filled = 0;
     const ByteSink copy = [&](std::span<const std::byte> bytes) -> Result<void> {
@@ -261,7 +261,7 @@ class PieceQueue {
   }
 
   /// Waits for the piece that begins at `at`, and starts lanes for connections that are offered meanwhile.
-  Result<Piece> take(uint64_t at) {
+  Result<PieceBuffer> take(uint64_t at) {
     std::unique_lock lock(mutex_);
     for (;;) {
       const bool came =
@@ -276,7 +276,7 @@ class PieceQueue {
     }
   }
 
-  void give_back(Piece piece) {
+  void give_back(PieceBuffer piece) {
     const std::lock_guard lock(mutex_);
     spares_.push_back(std::move(piece));
     --under_way_;
@@ -291,9 +291,9 @@ class PieceQueue {
   std::stop_callback<std::function<void()>> pass_on_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::map<uint64_t, Piece> ready_;  // by offset; guarded by mutex_, as are all following members
-  std::vector<Piece> spares_;        // buffers for the next pieces: fresh pages cost more than copying into them
-  std::optional<Permit> offered_;    // for a lane that is to be started
+  std::map<uint64_t, PieceBuffer> ready_;  // by offset; guarded by mutex_, as are all following members
+  std::vector<PieceBuffer> spares_;        // buffers for the next pieces: fresh pages cost more than copying into them
+  std::optional<Permit> offered_;          // for a lane that is to be started
   std::optional<Error> error_;
   uint64_t claimed_;        // everything before this offset is being fetched or was
   uint64_t under_way_ = 0;  // pieces in memory

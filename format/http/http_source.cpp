@@ -23,30 +23,30 @@ std::string token_for(const std::string& url, const std::string& address, const 
 
 FileLink::Target FileLink::target(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  (void)changed_.wait(lock, stop, [this] { return state_ != State::asking; });
-  if (state_ == State::known) return {link_.empty() ? address_ : link_, !link_.empty(), false};
-  state_ = State::asking;
+  (void)changed_.wait(lock, stop, [this] { return state_ != LinkState::asking; });
+  if (state_ == LinkState::known) return {link_.empty() ? address_ : link_, !link_.empty(), false};
+  state_ = LinkState::asking;
   return {address_, false, true};
 }
 
 void FileLink::resolved(const std::string& url) {
   const std::lock_guard lock(mutex_);
   link_ = url == address_ ? std::string() : url;
-  state_ = State::known;
+  state_ = LinkState::known;
   changed_.notify_all();
 }
 
 void FileLink::failed() {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::asking) state_ = State::unknown;
+  if (state_ == LinkState::asking) state_ = LinkState::unknown;
   changed_.notify_all();
 }
 
 void FileLink::expired(const std::string& url) {
   const std::lock_guard lock(mutex_);
-  if (state_ != State::known || link_ != url) return;  // another thread has replaced it
+  if (state_ != LinkState::known || link_ != url) return;  // another thread has replaced it
   link_.clear();
-  state_ = State::unknown;
+  state_ = LinkState::unknown;
 }
 
 Result<void> HttpSource::probe(const std::stop_token& stop) {

@@ -38,13 +38,13 @@ class FileLink {
   [[nodiscard]] const std::string& address() const { return address_; }
 
  private:
-  enum class State { unknown, asking, known };
+  enum class LinkState { unknown, asking, known };
 
   std::string address_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  State state_ = State::unknown;  // guarded by mutex_
-  std::string link_;              // guarded by mutex_; empty: the address itself answers
+  LinkState state_ = LinkState::unknown;  // guarded by mutex_
+  std::string link_;                      // guarded by mutex_; empty: the address itself answers
 };
 
 /// A file's address, and how to request it and explain failures.

@@ -79,7 +79,7 @@ Error too_large(std::string_view what, uint64_t index) {
 }
 
 /// The settings in `quant_state`.
-struct State {
+struct QuantState {
   uint64_t block = 0;         // codes per factor
   uint64_t nested_block = 0;  // factors per outer factor; 0: factors are FP32
   float offset = 0;
@@ -103,7 +103,7 @@ Result<void> check_text(const Json& state, const char* key, std::initializer_lis
                fmt::format(R"(its quant_state has a "{}" that is not {})", key, fmt::join(texts, " or "))};
 }
 
-Result<State> read_state(const StoredPlane& plane, std::span<const std::byte> bytes) {
+Result<QuantState> read_state(const StoredPlane& plane, std::span<const std::byte> bytes) {
   const WeightForm& form = plane.form;
   const bool nested = plane.tensors.size() > kNestedMap;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -118,7 +118,7 @@ Result<State> read_state(const StoredPlane& plane, std::span<const std::byte> by
   TRY(check_text(*json, "quant_type", {kind_of(*plane.tensors[kState])}));
   TRY(check_text(*json, "dtype", {"float32", "bfloat16", "float16"}));
   TRY(check_text(*json, "nested_dtype", {"float32"}));
-  State state;
+  QuantState state;
   TRY_ASSIGN(state.block, block_of(*json, "blocksize"));
   if (!nested) return state;
   TRY_ASSIGN(state.nested_block, block_of(*json, "nested_blocksize"));
@@ -139,7 +139,7 @@ Result<std::vector<float>> read_floats(std::span<const std::byte> stored, std::s
   return values;
 }
 
-Result<std::vector<float>> read_factors(const State& state, StoredBytes stored) {
+Result<std::vector<float>> read_factors(const QuantState& state, StoredBytes stored) {
   if (state.nested_block == 0) return read_floats(stored[kAbsmax], "absmax");
   TRY_ASSIGN(const auto map, read_floats(stored[kNestedMap], "nested_quant_map"));
   TRY_ASSIGN(const auto outer, read_floats(stored[kNestedAbsmax], "nested_absmax"));
@@ -157,7 +157,7 @@ Result<std::vector<float>> read_factors(const State& state, StoredBytes stored) 
 }
 
 Result<void> decode_four_bits(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
-  TRY_ASSIGN(const State state, read_state(plane, stored[kState]));
+  TRY_ASSIGN(const QuantState state, read_state(plane, stored[kState]));
   TRY_ASSIGN(const auto map, read_floats(stored[kMap], "quant_map"));
   TRY_ASSIGN(const auto factors, read_factors(state, stored));
   auto* values = reinterpret_cast<float*>(to.data());

@@ -115,7 +115,7 @@ struct FromBf16 {
 };
 
 /// Some columns of 32 outputs, of which `count` exist.
-struct Piece {
+struct WeightPanel {
   uint32_t output = 0;
   uint32_t count = 0;
   uint32_t begin = 0;  // columns
@@ -129,7 +129,7 @@ class DecodeAhead {
  public:
   DecodeAhead(const MatrixView& matrix, uint32_t rows_at_once) : matrix_(matrix), rows_at_once_(rows_at_once) {}
 
-  void begin(const Piece& piece, std::byte* to) {
+  void begin(const WeightPanel& piece, std::byte* to) {
     piece_ = piece;
     to_ = to;
     row_ = 0;
@@ -165,7 +165,7 @@ class DecodeAhead {
   const Decode decode_{};
   const MatrixView& matrix_;
   uint32_t rows_at_once_;
-  Piece piece_;
+  WeightPanel piece_;
   std::byte* to_ = nullptr;
   uint64_t ahead_ = 0;       // bytes
   uint32_t row_ = kOutputs;  // next row to decode; kOutputs: none
@@ -179,7 +179,7 @@ struct TileSums {
 };
 
 /// Once for all columns of these outputs, since finding a row's scales takes a division.
-void find_scales(const MatrixView& matrix, const Piece& piece, TileSums& sums) {
+void find_scales(const MatrixView& matrix, const WeightPanel& piece, TileSums& sums) {
   for (uint32_t o = 0; o < kOutputs; ++o) {
     const uint32_t row = piece.output + (o < piece.count ? o : 0);
     sums.scales[o] = reinterpret_cast<const float*>(scales_of_row(matrix, row, 0));
@@ -256,8 +256,8 @@ void scale_single(uint32_t block, TileSums& sums) {
 
 /// Multiplies a piece, decoded at `weights`, with G groups of rows from `group` on, whose sums begin at index `at`.
 template <uint32_t G, class Ahead>
-void multiply_piece(const RoundedTask& task, const Piece& piece, const std::byte* weights, uint32_t group, uint32_t at,
-                    TileSums& sums, Ahead& ahead) {
+void multiply_piece(const RoundedTask& task, const WeightPanel& piece, const std::byte* weights, uint32_t group,
+                    uint32_t at, TileSums& sums, Ahead& ahead) {
   const MatrixView& matrix = task.matrix;
   const uint32_t width = width_of(task.rows);
   const uint64_t x_row = uint64_t{width} * sizeof(uint32_t);
@@ -293,7 +293,8 @@ void multiply_piece(const RoundedTask& task, const Piece& piece, const std::byte
 }
 
 /// Stores the totals of a group of rows.
-void store_group(const RoundedTask& task, const Piece& piece, uint32_t group, const float (&totals)[kOutputs][kTile]) {
+void store_group(const RoundedTask& task, const WeightPanel& piece, uint32_t group,
+                 const float (&totals)[kOutputs][kTile]) {
   for (uint32_t t = 0; t < smaller(kTile, task.rows - group * kTile); ++t) {
     float* y = task.y + (group * kTile + t) * task.y_stride + (piece.output - task.outputs.begin);
     for (uint32_t o = 0; o < piece.count; ++o)
@@ -302,7 +303,7 @@ void store_group(const RoundedTask& task, const Piece& piece, uint32_t group, co
 }
 
 /// The piece after this one: the next columns, or the first columns of the next outputs.
-Piece next_piece(const RoundedTask& task, Piece piece) {
+WeightPanel next_piece(const RoundedTask& task, WeightPanel piece) {
   piece.begin = piece.end;
   if (piece.begin >= task.matrix.in) {
     piece.begin = 0;
@@ -321,12 +322,12 @@ void multiply_groups(const RoundedTask& task, uint32_t first, uint32_t end) {
   std::byte* now = task.scratch;
   std::byte* then = task.scratch + 2 * kRowTileBytes;
   TileSums sums = {};
-  Piece piece{.output = task.outputs.begin, .count = smaller(kOutputs, task.outputs.end - task.outputs.begin)};
+  WeightPanel piece{.output = task.outputs.begin, .count = smaller(kOutputs, task.outputs.end - task.outputs.begin)};
   piece.end = smaller(kColumns, task.matrix.in);
   ahead.begin(piece, now);
   ahead.rest();
   while (piece.count > 0) {
-    const Piece next = next_piece(task, piece);
+    const WeightPanel next = next_piece(task, piece);
     if (next.count > 0) ahead.begin(next, then);
     if (piece.begin == 0) find_scales(task.matrix, piece, sums);
     for (uint32_t group = first; group < end; group += 2) {

@@ -38,10 +38,10 @@ Result<void> judge(const format::Path& folder, const std::vector<std::string>& f
           folder.string(), named)};
 }
 
-using Piece = std::function<void(std::span<const std::byte>)>;
+using ByteConsumer = std::function<void(std::span<const std::byte>)>;
 
-Result<void> read_all(const SealedFolder& sealed, const LocalFile& file, format::FileSystem& files, const Piece& take,
-                      const std::stop_token& stop) {
+Result<void> read_all(const SealedFolder& sealed, const LocalFile& file, format::FileSystem& files,
+                      const ByteConsumer& take, const std::stop_token& stop) {
   const auto repository = format::make_local_repository(sealed.folder, files, format::LinkRule::inside);
   TRY_ASSIGN(const auto source, repository->open(file.path, stop));
   if (source->size_bytes() != file.size_bytes) {
@@ -104,7 +104,7 @@ Result<void> check_digests(const SealedFolder& sealed, format::FileSystem& files
   const auto one = [&](uint64_t i, const std::stop_token& stop_one) -> Result<void> {
     const LocalFile& file = sealed.files[i];
     format::Sha256 hash;
-    const Piece take = [&](std::span<const std::byte> bytes) {
+    const ByteConsumer take = [&](std::span<const std::byte> bytes) {
       hash.update(bytes);
       progress.advanced(bytes.size());
     };
@@ -133,7 +133,7 @@ Result<void> name_blobs(SealedFolder& sealed, const format::HubTree& remote, for
     LocalFile& file = *wanted[i];
     format::ContentHash blob = format::git_blob_hash(file.size_bytes);
     format::Sha256 hash;
-    const Piece take = [&](std::span<const std::byte> bytes) {
+    const ByteConsumer take = [&](std::span<const std::byte> bytes) {
       blob.update(bytes);
       hash.update(bytes);
     };

@@ -110,7 +110,7 @@ const FourBitForm kNvfp4Form{
 /// BF16 rows, or FP8 or FP4 rows and their scales -> four-bit codes and their scales, passed on by two converters.
 class FourBitQuantiser final : public RowConverter {
  public:
-  enum Part : uint8_t { codes, scales };
+  enum OutputPlane : uint8_t { codes, scales };
 
   FourBitQuantiser(const FourBitForm& form, const format::TensorEntry& source, std::vector<float> stored_scales)
       : RowConverter(bytes_of(source.dtype, source.shape.at(1)), kBlock),
@@ -132,7 +132,7 @@ class FourBitQuantiser final : public RowConverter {
     return finish({});
   }
   /// Passes on the bytes of one part that were made since the last call.
-  Result<void> hand_on(Part part, const ByteSink& sink) {
+  Result<void> hand_on(OutputPlane part, const ByteSink& sink) {
     TRY(sink(made_[part]));
     made_[part].clear();
     return {};
@@ -217,7 +217,7 @@ class FourBitQuantiser final : public RowConverter {
 /// One of the two parts. The codes report the loss.
 class FourBitPart final : public Converter {
  public:
-  FourBitPart(std::shared_ptr<FourBitQuantiser> quantiser, FourBitQuantiser::Part part)
+  FourBitPart(std::shared_ptr<FourBitQuantiser> quantiser, FourBitQuantiser::OutputPlane part)
       : quantiser_(std::move(quantiser)), part_(part) {}
 
   Result<void> take(std::span<const std::byte> bytes, const ByteSink& sink) override {
@@ -235,7 +235,7 @@ class FourBitPart final : public Converter {
 
  private:
   std::shared_ptr<FourBitQuantiser> quantiser_;
-  FourBitQuantiser::Part part_;
+  FourBitQuantiser::OutputPlane part_;
   uint64_t at_ = 0;  // offset in the tensor of the next byte
 };
 

@@ -34,7 +34,7 @@ PackedWriter::PackedWriter(const Plan& plan, const RunScope& scope, format::File
       turns_(plan, scope, limits.held_bytes / kSmallShare) {
   const std::vector<uint64_t> own = bytes_per_file(plan, scope.shards);
   for (size_t file = 0; file < plan.files.size(); ++file) {
-    states_.push_back(std::make_unique<State>(plan.files[file], plan.result, room_));
+    states_.push_back(std::make_unique<FileState>(plan.files[file], plan.result, room_));
     states_.back()->is_own = own[file] == plan.files[file].size_bytes;
   }
 }
@@ -49,7 +49,7 @@ Path PackedWriter::final_path(uint32_t file) const {
 
 void PackedWriter::know(const Copy& copy, const TensorDigests& digests) {
   if (copy.file == kNoFile) return;
-  State& state = *states_[copy.file];
+  FileState& state = *states_[copy.file];
   if (!state.tensors[copy.slot]) --state.unknown;
   state.tensors[copy.slot] = digests;
 }
@@ -80,7 +80,7 @@ void PackedWriter::begin_digests(const JournalState& journalled) {
   std::map<uint64_t, const format::Sha256State*> longest;
   for (const FileBegun& recorded : journalled.file_hashes) {
     const PlannedFile& file = plan_.files[recorded.file];
-    const State& state = *states_[recorded.file];
+    const FileState& state = *states_[recorded.file];
     uint32_t slot = 0;
     uint64_t at = file.data_start;
     for (; slot < file.tensors.size() && state.digest.has(slot) && at < recorded.hash.bytes; ++slot)
@@ -109,7 +109,7 @@ Result<void> PackedWriter::resume(const JournalState& state) {
   for (uint32_t file = 0; file < states_.size(); ++file) {
     if (own[file] == 0) continue;  // belongs to another part
     TRY(take_back(file, state));
-    State& entry = *states_[file];
+    FileState& entry = *states_[file];
     if (entry.sealed || entry.unknown != 0) continue;
     complete.push_back(file);
   }
@@ -118,7 +118,7 @@ Result<void> PackedWriter::resume(const JournalState& state) {
 
 /// Accepts a sealed file of an earlier run if it matches its record; otherwise makes it partial again.
 Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journalled) {
-  State& state = *states_[file];
+  FileState& state = *states_[file];
   TRY_ASSIGN(const auto info, files_.stat(final_path(file)));
   const auto record = journalled.files.find(file);
   const bool complete = state.unknown == 0;
@@ -143,7 +143,7 @@ Result<void> PackedWriter::take_back(uint32_t file, const JournalState& journall
                   final_path(file).string(), complete ? "made" : "begun", part ? "cut" : "gone", scope_.out.string())};
 }
 
-Result<void> PackedWriter::prepare(uint32_t file, State& state) {
+Result<void> PackedWriter::prepare(uint32_t file, FileState& state) {
   if (state.prepared) return {};
   TRY(folders_.make(part_path(file).parent_path()));
   TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
@@ -173,7 +173,7 @@ Error PackedWriter::damaged(uint32_t file, const Error& error) const {
 
 Result<TensorTarget> PackedWriter::open(const Copy& copy, uint64_t done) {
   if (copy.file == kNoFile) return TensorTarget{};
-  State& state = *states_[copy.file];
+  FileState& state = *states_[copy.file];
   const std::lock_guard lock(state.mutex);
   TRY(prepare(copy.file, state));
   TensorTarget target;
@@ -188,7 +188,7 @@ Result<TensorTarget> PackedWriter::open(const Copy& copy, uint64_t done) {
 
 void PackedWriter::close(const Copy& copy, TensorTarget& target, const TensorDigests& digests) {
   if (copy.file == kNoFile) return;
-  State& state = *states_[copy.file];
+  FileState& state = *states_[copy.file];
   {
     const std::lock_guard lock(state.mutex);
     state.digest.end(copy.slot, target.turn, digests.whole, std::move(target.held));
@@ -211,7 +211,7 @@ Result<std::vector<FileBegun>> PackedWriter::make_durable(std::span<const Copy> 
     TRY_ASSIGN(const auto part, files_.open_write(part_path(file), OpenMode::keep));
     TRY(part->sync());
     folders.insert(part_path(file).parent_path());
-    const State& state = *states_[file];
+    const FileState& state = *states_[file];
     const std::lock_guard lock(state.mutex);
     auto hash = state.digest.state(mine);
     if (!hash || hash->bytes < kRecordedHashBytes || hash->bytes == plan_.files[file].size_bytes) continue;
@@ -230,7 +230,7 @@ Result<std::vector<FileBegun>> PackedWriter::make_durable(std::span<const Copy> 
 void PackedWriter::journalled(std::span<const Copy> copies) {
   for (const Copy& copy : copies) {
     if (copy.file == kNoFile) continue;
-    State& state = *states_[copy.file];
+    FileState& state = *states_[copy.file];
     const std::lock_guard lock(state.mutex);
     state.recorded[copy.slot] = true;
   }
@@ -259,7 +259,7 @@ Result<void> PackedWriter::shard_done(const ShardDone& record, size_t recorded) 
   std::set<uint32_t> complete;
   for (size_t i = 0; i < copies.size(); ++i) {
     if (copies[i].file == kNoFile) continue;
-    State& state = *states_[copies[i].file];
+    FileState& state = *states_[copies[i].file];
     const std::lock_guard lock(state.mutex);
     know(copies[i], record.tensors[i]);
     if (state.unknown == 0) complete.insert(copies[i].file);
@@ -285,7 +285,7 @@ Result<void> PackedWriter::seal_batch(std::span<const uint32_t> complete) {
   std::vector<FileSealed> sealed;
   std::set<Path> folders;
   for (const uint32_t file : complete) {
-    State& state = *states_[file];
+    FileState& state = *states_[file];
     const std::lock_guard lock(state.mutex);
     if (!state.prepared) {  // all its tensors came in earlier runs: rewrite the header, which no digest covers
       TRY(prepare(file, state));
@@ -313,7 +313,7 @@ Result<void> PackedWriter::seal_batch(std::span<const uint32_t> complete) {
   TRY(journal_.append(sealed));
   for (size_t i = 0; i < sealed.size(); ++i) {
     if (plan_.recipe.zstd_level) TRY(files_.remove_file(part_path(complete[i])));
-    State& state = *states_[complete[i]];
+    FileState& state = *states_[complete[i]];
     const std::lock_guard lock(state.mutex);
     state.sealed = std::move(sealed[i]);
   }

@@ -87,8 +87,8 @@ class PackedWriter final : public TensorTargets {
   [[nodiscard]] DurableFolders& folders() { return folders_; }
 
  private:
-  struct State {
-    State(const PlannedFile& file, const format::Checkpoint& result, HoldingRoom& room)
+  struct FileState {
+    FileState(const PlannedFile& file, const format::Checkpoint& result, HoldingRoom& room)
         : tensors(file.tensors.size()),
           unknown(file.tensors.size()),
           recorded(file.tensors.size()),
@@ -113,7 +113,7 @@ class PackedWriter final : public TensorTargets {
   Result<std::vector<FileBegun>> make_durable(std::span<const Copy> copies,
                                               std::span<const format::Sha256* const> mine);
   void journalled(std::span<const Copy> copies);
-  Result<void> prepare(uint32_t file, State& state);
+  Result<void> prepare(uint32_t file, FileState& state);
   Result<void> take_back(uint32_t file, const JournalState& journalled);
   Result<void> seal(std::span<const uint32_t> complete);
   Result<void> seal_batch(std::span<const uint32_t> complete);
@@ -128,7 +128,7 @@ class PackedWriter final : public TensorTargets {
   DurableFolders folders_;
   HoldingRoom room_;
   Turns turns_;
-  std::vector<std::unique_ptr<State>> states_;  // per file of the plan
+  std::vector<std::unique_ptr<FileState>> states_;  // per file of the plan
 };
 
 }  // namespace dspack::reshard

@@ -17,7 +17,7 @@ using format::OpenMode;
 using format::Path;
 
 /// One tensor of a file, and the digest that its bytes must have.
-struct Piece {
+struct DigestedCopy {
   const Copy* copy;
   format::Digest digest;
 };
@@ -26,7 +26,7 @@ struct Piece {
 struct Share {
   Part part;
   Path path;  // its partial file
-  std::vector<Piece> pieces;
+  std::vector<DigestedCopy> pieces;
   uint64_t bytes = 0;
   bool is_there = false;
 };
@@ -123,7 +123,7 @@ Result<std::vector<Joint>> find_joints(const Job& job, const std::vector<LoadedP
 Result<void> pass(const Job& job, const Share& share, const Path* target, BackgroundWriter& writer) {
   TRY_ASSIGN(const auto from, job.files.open_read(share.path));
   std::vector<std::byte> buffer(format::kReadBytes);
-  for (const Piece& piece : share.pieces) {
+  for (const DigestedCopy& piece : share.pieces) {
     TensorTarget into;
     if (target != nullptr) {
       TRY_ASSIGN(into.file, job.files.open_write(*target, OpenMode::keep));

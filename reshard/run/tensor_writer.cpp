@@ -55,7 +55,7 @@ bool BackgroundWriter::has_thread() {
 void BackgroundWriter::write_pieces(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [this] { return !pieces_.empty(); })) {
-    const Piece piece = pieces_.front();
+    const PendingWrite piece = pieces_.front();
     lock.unlock();
     const Result<void> written = guarded([&] { return piece.file->write(piece.offset, piece.bytes); });
     lock.lock();

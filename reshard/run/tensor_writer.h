@@ -44,7 +44,7 @@ class BackgroundWriter {
 
  private:
   static constexpr size_t kBuffers = 4;  // some writes take several times as long as most
-  struct Piece {
+  struct PendingWrite {
     format::WriteFile* file = nullptr;
     uint64_t offset = 0;
     std::span<const std::byte> bytes;
@@ -57,9 +57,9 @@ class BackgroundWriter {
   size_t current_ = 0;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<Piece> pieces_;     // the first is being written, the others wait; guarded by mutex_
-  std::optional<Error> failed_;  // guarded by mutex_
-  std::jthread thread_;          // last: joined before the other members are destroyed
+  std::deque<PendingWrite> pieces_;  // the first is being written, the others wait; guarded by mutex_
+  std::optional<Error> failed_;      // guarded by mutex_
+  std::jthread thread_;              // last: joined before the other members are destroyed
 };
 
 /// Writes one tensor to its target.

@@ -170,7 +170,7 @@ class Units {
 
   void write(Json& page) const {
     Json& kinds = page["kinds"] = Json::array();
-    for (const Kind* kind : kinds_.all()) {
+    for (const TensorKind* kind : kinds_.all()) {
       const auto& [pieces, dtype, role, bytes, shape] = *kind;
       kinds.push_back({pieces, dtype, role, bytes, shape});
     }
@@ -183,7 +183,7 @@ class Units {
   }
 
  private:
-  using Kind = std::tuple<std::vector<std::string>, uint64_t, uint64_t, uint64_t, std::vector<uint64_t>>;
+  using TensorKind = std::tuple<std::vector<std::string>, uint64_t, uint64_t, uint64_t, std::vector<uint64_t>>;
 
   class Names : public Numbered<std::string> {
    public:
@@ -215,7 +215,7 @@ class Units {
   }
 
   std::vector<uint64_t> numbers_;  // by catalogue index
-  Numbered<Kind> kinds_;
+  Numbered<TensorKind> kinds_;
   Numbered<std::vector<uint64_t>> sets_;
   Names dtypes_;
   Names roles_;

@@ -91,7 +91,7 @@ Result<void> require_files(const format::Repository& packed, const format::Check
 
 }  // namespace
 
-CheckpointAccess::CheckpointAccess(Place place) {
+CheckpointAccess::CheckpointAccess(CheckpointPlace place) {
   places_.reserve(2);  // tiers borrow its catalogues, so it must not reallocate
   places_.push_back({.place = std::move(place)});
 }
@@ -107,17 +107,17 @@ Result<void> CheckpointAccess::complete_from(const std::string& rest, const Plac
                              part.place.files->description())};
   }
   TRY_ASSIGN(const std::string address, address_of_rest(rest, *part.place.files, part.catalogue.manifest()->origin));
-  TRY_ASSIGN(Place place, open(address));
+  TRY_ASSIGN(CheckpointPlace place, open(address));
   places_.push_back({.place = std::move(place)});
   return {};
 }
 
 std::shared_ptr<const format::TransferCounters> CheckpointAccess::transfers() const {
-  const Place& rest = places_.back().place;
+  const CheckpointPlace& rest = places_.back().place;
   return rest.transfers ? rest.transfers : places_.front().place.transfers;
 }
 
-Result<format::Checkpoint> CheckpointAccess::read_catalogue(const Place& place, const std::stop_token& stop) {
+Result<format::Checkpoint> CheckpointAccess::read_catalogue(const CheckpointPlace& place, const std::stop_token& stop) {
   auto catalogue = format::Checkpoint::open(*place.files, kHeaderJobs, stop, place.progress.get());
   if (place.progress) place.progress->finished();
   if (catalogue) TRY(require_files(*place.files, *catalogue));

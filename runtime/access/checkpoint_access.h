@@ -33,11 +33,11 @@ struct AbsentWeights {
 /// A plan without weights calls suppose() instead of open_catalogue and open_weights.
 class CheckpointAccess {
  public:
-  explicit CheckpointAccess(Place place);
+  explicit CheckpointAccess(CheckpointPlace place);
   CheckpointAccess(const CheckpointAccess&) = delete;
   CheckpointAccess& operator=(const CheckpointAccess&) = delete;
 
-  using PlaceOpener = std::function<Result<Place>(const std::string& address)>;
+  using PlaceOpener = std::function<Result<CheckpointPlace>(const std::string& address)>;
   /// Precondition: the place holds a part of a model. Opens the place that has the rest. `rest`: an address, or
   /// kOriginWord.
   [[nodiscard]] Result<void> complete_from(const std::string& rest, const PlaceOpener& open,
@@ -84,10 +84,11 @@ class CheckpointAccess {
  private:
   /// A place, and if there are two places, its own catalogue.
   struct Source {
-    Place place;
+    CheckpointPlace place;
     format::Checkpoint catalogue{};
   };
-  [[nodiscard]] static Result<format::Checkpoint> read_catalogue(const Place& place, const std::stop_token& stop);
+  [[nodiscard]] static Result<format::Checkpoint> read_catalogue(const CheckpointPlace& place,
+                                                                 const std::stop_token& stop);
   [[nodiscard]] Result<format::Checkpoint> join_catalogues(uint32_t layers, const std::stop_token& stop);
   [[nodiscard]] Result<void> open_overlay(const LocalAccess& local, const std::stop_token& stop);
   /// Compares a few tensors by digest: models of one shape have the same headers and sizes.

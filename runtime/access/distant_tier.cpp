@@ -83,11 +83,11 @@ Result<std::unique_ptr<DistantTier>> DistantTier::open(const DistantParts& parts
   return std::unique_ptr<DistantTier>(new DistantTier(parts, catalogue, std::move(cache), options));
 }
 
-std::vector<DistantTier::Piece> DistantTier::pieces_of(uint32_t file, ByteRange range,
-                                                       std::span<std::byte> into) const {
+std::vector<DistantTier::TensorRange> DistantTier::pieces_of(uint32_t file, ByteRange range,
+                                                             std::span<std::byte> into) const {
   const auto& all = checkpoint().tensors();
   const std::vector<uint32_t>& tensors = by_file_[file];
-  std::vector<Piece> pieces;
+  std::vector<TensorRange> pieces;
   auto next = std::ranges::partition_point(tensors, [&](uint32_t t) { return all[t].range.end <= range.begin; });
   for (; next != tensors.end() && all[*next].range.begin < range.end; ++next) {
     const ByteRange tensor = all[*next].range;
@@ -101,21 +101,21 @@ std::vector<DistantTier::Piece> DistantTier::pieces_of(uint32_t file, ByteRange 
 }
 
 Result<void> DistantTier::read(uint32_t file, uint64_t offset, std::span<std::byte> into, const std::stop_token& stop) {
-  std::vector<Piece> pieces = pieces_of(file, {offset, offset + into.size()}, into);
+  std::vector<TensorRange> pieces = pieces_of(file, {offset, offset + into.size()}, into);
   uint64_t covered = 0;
-  for (const Piece& piece : pieces)
+  for (const TensorRange& piece : pieces)
     covered += piece.into.size();
   if (covered < into.size()) std::ranges::fill(into, std::byte{});
-  const auto expert_of = [&](const Piece& piece) -> std::optional<ExpertKey> {
+  const auto expert_of = [&](const TensorRange& piece) -> std::optional<ExpertKey> {
     const format::TensorName& place = checkpoint().tensors()[piece.tensor].place;
     return place.expert ? std::optional(ExpertKey{*place.layer, *place.expert}) : std::nullopt;
   };
   for (size_t i = 0; i < pieces.size(); ++i) {
-    Piece piece = pieces[i];
+    TensorRange piece = pieces[i];
     if (const auto expert = expert_of(piece)) {
       const bool is_kept = cache_->has_expert(*expert);
       // Adjacent pieces of the same expert are fetched with one request.
-      const auto joins = [&](const Piece& other) {
+      const auto joins = [&](const TensorRange& other) {
         return !is_kept && expert_of(other) == expert && piece.into.data() + piece.into.size() == other.into.data();
       };
       for (; i + 1 < pieces.size() && joins(pieces[i + 1]); ++i)
@@ -130,7 +130,7 @@ Result<void> DistantTier::read(uint32_t file, uint64_t offset, std::span<std::by
   return {};
 }
 
-Result<void> DistantTier::read_expert(ExpertKey expert, const Piece& piece, const std::stop_token& stop) {
+Result<void> DistantTier::read_expert(ExpertKey expert, const TensorRange& piece, const std::stop_token& stop) {
   if (cache_->has_expert(expert)) {
     if (piece.in_tensor.begin == 0 && piece.tensor == checkpoint().expert(expert).front()) cache_->note_use(expert);
     const auto read = cache_->read(piece.tensor, piece.in_tensor.begin, piece.into);
@@ -149,7 +149,7 @@ Result<void> DistantTier::read_expert(ExpertKey expert, const Piece& piece, cons
   return {};
 }
 
-Result<void> DistantTier::read_whole(const Piece& piece, const std::stop_token& stop) {
+Result<void> DistantTier::read_whole(const TensorRange& piece, const std::stop_token& stop) {
   if (!is_checked_[piece.tensor]) {
     const std::lock_guard lock(whole_mutex_);
     if (in_memory_ != piece.tensor) {
@@ -280,7 +280,7 @@ Result<void> DistantTier::expect(std::span<const format::Extent> extents, const 
   std::vector<uint32_t> tensors;
   std::map<uint32_t, std::vector<ByteRange>> rows;
   for (const format::Extent& extent : extents) {
-    for (const Piece& piece : pieces_of(extent.file, extent.range, {})) {
+    for (const TensorRange& piece : pieces_of(extent.file, extent.range, {})) {
       if (checkpoint().tensors()[piece.tensor].place.expert) continue;
       if (rows_.has_blocks(piece.tensor)) {
         rows[piece.tensor].push_back(piece.in_tensor);

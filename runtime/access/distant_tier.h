@@ -64,7 +64,7 @@ class DistantTier final : public Tier {
   static constexpr uint64_t kBlockBytes = 4ULL << 20;
 
   /// The part of a tensor that a range covers.
-  struct Piece {
+  struct TensorRange {
     uint32_t tensor = 0;
     ByteRange in_tensor;
     std::span<std::byte> into;
@@ -72,9 +72,9 @@ class DistantTier final : public Tier {
 
   DistantTier(const DistantParts& parts, const format::Checkpoint& catalogue,
               std::unique_ptr<format::WeightCache> cache, const DistantTierOptions& options);
-  [[nodiscard]] std::vector<Piece> pieces_of(uint32_t file, ByteRange range, std::span<std::byte> into) const;
-  Result<void> read_expert(ExpertKey expert, const Piece& piece, const std::stop_token& stop);
-  Result<void> read_whole(const Piece& piece, const std::stop_token& stop);
+  [[nodiscard]] std::vector<TensorRange> pieces_of(uint32_t file, ByteRange range, std::span<std::byte> into) const;
+  Result<void> read_expert(ExpertKey expert, const TensorRange& piece, const std::stop_token& stop);
+  Result<void> read_whole(const TensorRange& piece, const std::stop_token& stop);
   /// Checks or fetches tensors that are read whole, so that the cache has them, if it has space.
   Result<void> ensure(std::vector<uint32_t> tensors, format::Progress& progress, const std::stop_token& stop);
   [[nodiscard]] bool check_kept(uint32_t tensor);

@@ -29,8 +29,8 @@ format::Path cache_folder_of(const format::Path& root, const std::string& origin
   return root / fmt::format("{}-{}", name, to_hex(format::sha256(origin)).substr(0, kDigits));
 }
 
-Place make_folder_place(std::unique_ptr<format::Repository> repository) {
-  Place place{.files = std::move(repository), .open_tier = {}};
+CheckpointPlace make_folder_place(std::unique_ptr<format::Repository> repository) {
+  CheckpointPlace place{.files = std::move(repository), .open_tier = {}};
   place.open_tier = [files = place.files.get()](format::Checkpoint& catalogue, std::optional<std::span<const uint32_t>>,
                                                 const LocalAccess& local,
                                                 const std::stop_token& stop) -> Result<OpenedTier> {
@@ -42,9 +42,10 @@ Place make_folder_place(std::unique_ptr<format::Repository> repository) {
   return place;
 }
 
-Result<Place> open_distant_place(DistantPlaceOptions options, format::FileSystem& files, const std::stop_token& stop) {
+Result<CheckpointPlace> open_distant_place(DistantPlaceOptions options, format::FileSystem& files,
+                                           const std::stop_token& stop) {
   const std::string origin = origin_of(*options.origin);
-  Place place;
+  CheckpointPlace place;
   TRY_ASSIGN(place.cache, format::CacheFolder::open(files, cache_folder_of(options.cache_root, origin), origin));
   TRY_ASSIGN(auto cached, format::CachedRepository::open(std::move(options.origin), *place.cache, stop));
   place.files = format::make_expanding_repository(std::move(cached));

@@ -41,7 +41,7 @@ using TierOpener =
     std::function<Result<OpenedTier>(format::Checkpoint& catalogue, std::optional<std::span<const uint32_t>> wanted,
                                      const LocalAccess& local, const std::stop_token& stop)>;
 
-struct Place {
+struct CheckpointPlace {
   std::shared_ptr<format::CacheFolder> cache{};                 // distant places only
   std::shared_ptr<const format::TransferCounters> transfers{};  // distant places only
   std::shared_ptr<format::Progress> progress{};                 // receives opening and loading; may be null
@@ -50,7 +50,7 @@ struct Place {
 };
 
 /// Precondition: a local repository. It is read as it is: the caller expands compressed files.
-[[nodiscard]] Place make_folder_place(std::unique_ptr<format::Repository> repository);
+[[nodiscard]] CheckpointPlace make_folder_place(std::unique_ptr<format::Repository> repository);
 
 struct DistantPlaceOptions {
   std::unique_ptr<format::Repository> origin;
@@ -60,8 +60,8 @@ struct DistantPlaceOptions {
   DistantTierOptions tier;
 };
 /// Reads the manifest if there is one, from the cache if it is there.
-[[nodiscard]] Result<Place> open_distant_place(DistantPlaceOptions options, format::FileSystem& files,
-                                               const std::stop_token& stop);
+[[nodiscard]] Result<CheckpointPlace> open_distant_place(DistantPlaceOptions options, format::FileSystem& files,
+                                                         const std::stop_token& stop);
 
 /// The place's address without secrets, which identifies its cache.
 [[nodiscard]] std::string origin_of(const format::Repository& repository);

@@ -70,8 +70,8 @@ uint64_t stay_free(const format::Path& root) {
   return format::usual_stay_free(disk ? disk->value_or(0) : 0);
 }
 
-Result<Place> open_one(const std::string& place, const RemoteAccess& access, const std::stop_token& stop,
-                       const ProgressWatch& watch) {
+Result<CheckpointPlace> open_one(const std::string& place, const RemoteAccess& access, const std::stop_token& stop,
+                                 const ProgressWatch& watch) {
   const auto progress = std::make_shared<format::TerminalProgress>();
   const std::shared_ptr<format::Progress> told = watch ? watch(progress) : progress;
   const auto counters = std::make_shared<format::TransferCounters>();
@@ -93,7 +93,7 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
   TRY_ASSIGN(auto repository, format::open_repository(place, options, format::posix_file_system(), stop));
   progress->finished();
   if (repository->is_local()) {
-    Place folder = make_folder_place(format::make_expanding_repository(std::move(repository)));
+    CheckpointPlace folder = make_folder_place(format::make_expanding_repository(std::move(repository)));
     folder.progress = told;
     return folder;
   }
@@ -104,7 +104,7 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
                              place)};
   }
   TRY_ASSIGN(
-      Place distant,
+      CheckpointPlace distant,
       open_distant_place(
           {.origin = std::move(repository), .counters = counters, .progress = told, .cache_root = root, .tier = tier},
           format::posix_file_system(), stop));
@@ -123,7 +123,7 @@ Result<Place> open_one(const std::string& place, const RemoteAccess& access, con
 
 Result<std::unique_ptr<CheckpointAccess>> open_place(const std::string& place, const RemoteAccess& access,
                                                      const std::stop_token& stop, const ProgressWatch& watch) {
-  TRY_ASSIGN(Place opened, open_one(place, access, stop, watch));
+  TRY_ASSIGN(CheckpointPlace opened, open_one(place, access, stop, watch));
   if (!access.config_file.empty()) {
     auto text = format::read_text(format::posix_file_system(), access.config_file, format::kConfigDocument.bytes);
     if (!text) return text.error().in("--config");

@@ -22,7 +22,7 @@ struct Block {
 // the page cache loads large aligned pieces, and two reads that meet within one would both load it.
 std::vector<Block> split(const SlotPlan& plan, std::span<std::byte> slot, const Tier& tier, bool in_place) {
   std::vector<Block> blocks;
-  for (const SlotPlan::Part& part : plan.parts) {
+  for (const SlotPlan::PlacedExtent& part : plan.parts) {
     if (in_place) {  // one mapping per part
       blocks.push_back({.file = part.extent.file,
                         .offset = part.extent.range.begin,

@@ -10,12 +10,12 @@ namespace dspack::runtime {
 
 class PinnedSlots::Slot final : public kernels::Buffer {
  public:
-  Slot(Place place, uint64_t bytes) : place_(std::move(place)), bytes_(bytes) {}
+  Slot(SlotLocation place, uint64_t bytes) : place_(std::move(place)), bytes_(bytes) {}
   [[nodiscard]] uint64_t size_bytes() const override { return bytes_; }
   [[nodiscard]] std::span<std::byte> host() override { return place_.piece->host().subspan(place_.offset, bytes_); }
 
  private:
-  Place place_;
+  SlotLocation place_;
   uint64_t bytes_;
 };
 
@@ -39,7 +39,7 @@ Result<std::unique_ptr<kernels::Buffer>> PinnedSlots::take(uint64_t slot_bytes) 
   changed_.wait(lock, [&] { return !size->ready.empty() || size->error; });
   size->is_awaited = false;
   if (size->ready.empty()) return *size->error;
-  Place place = std::move(size->ready.front());
+  SlotLocation place = std::move(size->ready.front());
   size->ready.pop_front();
   changed_.notify_all();
   return std::unique_ptr<kernels::Buffer>(std::make_unique<Slot>(std::move(place), slot_bytes));

@@ -38,15 +38,15 @@ class PinnedSlots final : public SlotMemory {
 
  private:
   /// A slot's place in a piece.
-  struct Place {
+  struct SlotLocation {
     std::shared_ptr<kernels::Buffer> piece;
     uint64_t offset = 0;
   };
   class Slot;
   struct Size {
     uint64_t slot_bytes = 0;
-    uint64_t left = 0;        // slots not pinned yet
-    std::deque<Place> ready;  // pinned, not taken
+    uint64_t left = 0;               // slots not pinned yet
+    std::deque<SlotLocation> ready;  // pinned, not taken
     bool is_awaited = false;
     std::optional<Error> error;
   };

@@ -54,7 +54,7 @@ class SlotPlanner {
 
  private:
   [[nodiscard]] uint64_t place_of(const format::TensorEntry& tensor) const {
-    const auto holds = [&](const SlotPlan::Part& part) {
+    const auto holds = [&](const SlotPlan::PlacedExtent& part) {
       return part.extent.file == tensor.file && part.extent.range.begin <= tensor.range.begin &&
              tensor.range.end <= part.extent.range.end;
     };

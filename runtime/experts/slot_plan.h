@@ -30,7 +30,7 @@ struct ExpertShape {
 
 struct SlotPlan {
   /// Adjacent bytes of one file, and their place in the slot.
-  struct Part {
+  struct PlacedExtent {
     format::Extent extent;
     uint64_t at = 0;  // offset in the slot; equal to extent.range.begin modulo the plan's grid
   };
@@ -55,8 +55,8 @@ struct SlotPlan {
     [[nodiscard]] bool operator==(const Matrix&) const = default;
   };
 
-  std::vector<Part> parts;      // by file and offset
-  std::vector<Stored> tensors;  // all of the expert's, in Checkpoint::expert order
+  std::vector<PlacedExtent> parts;  // by file and offset
+  std::vector<Stored> tensors;      // all of the expert's, in Checkpoint::expert order
   std::vector<Step> steps;
   std::array<Matrix, 3> matrices;  // gate, up, down
   uint64_t stored_bytes = 0;       // sum over all parts

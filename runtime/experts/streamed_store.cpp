@@ -409,7 +409,7 @@ Result<void> StreamedStore::begin_reading(Slot& slot, Urgency urgency) {
   if (urgency == Urgency::demand) reading_.awaited_from = slot.medium;
   if (stats_.read_experts.insert(slot.key).second) {
     auto& files = stats_.opened_files[slot.key.layer];
-    for (const SlotPlan::Part& part : slot.plan->parts)
+    for (const SlotPlan::PlacedExtent& part : slot.plan->parts)
       files.insert(tier_.checkpoint().files()[part.extent.file].path);
   }
   start_load(tier_, *transfers_,

@@ -213,7 +213,7 @@ void Scheduler::share_prefixes() {
 }
 
 /// Answers in progress first, so that their rows are adjacent; then prompts. Of each kind the longest unserved first.
-std::vector<Scheduler::Part> Scheduler::choose_parts() {
+std::vector<Scheduler::PlaceRows> Scheduler::choose_parts() {
   std::vector<AnswerPlace*> answers;
   std::vector<AnswerPlace*> prompts;
   for (AnswerPlace& place : places_.all()) {
@@ -229,7 +229,7 @@ std::vector<Scheduler::Part> Scheduler::choose_parts() {
   const bool is_fixed = options_.speculation && options_.speculation->drafts;
   const SchedulerCounts now = counts();
   const bool may_draft = is_fixed || (now.busy == 1 && now.waiting == 0);
-  std::vector<Part> parts;
+  std::vector<PlaceRows> parts;
   uint32_t rows = 0;
   size_t to_serve = answers.size();
   const auto take = [&](AnswerPlace& place, uint32_t most) {
@@ -257,11 +257,11 @@ std::vector<Scheduler::Part> Scheduler::choose_parts() {
 
 void Scheduler::pass(const std::stop_token& stop) {
   share_prefixes();
-  const std::vector<Part> parts = choose_parts();
+  const std::vector<PlaceRows> parts = choose_parts();
   if (parts.empty()) return;
   uint32_t rows = 0;
   bool reads_prompt = false;
-  for (const Part& part : parts) {
+  for (const PlaceRows& part : parts) {
     part.place.use.used = ++clock_;
     rows += static_cast<uint32_t>(part.tokens.size());
     reads_prompt |= part.place.answer->is_reading();
@@ -282,11 +282,11 @@ void Scheduler::pass(const std::stop_token& stop) {
       const std::lock_guard lock(mutex_);
       counts_.failed_at = std::chrono::steady_clock::now();
     }
-    for (const Part& part : parts)
+    for (const PlaceRows& part : parts)
       end(part.place, final.error());
     return;
   }
-  const std::vector<Part> going_on = read_on(parts, *final, seconds_since(start) / rows);
+  const std::vector<PlaceRows> going_on = read_on(parts, *final, seconds_since(start) / rows);
   if (!is_only || going_on.empty() || going_on.front().place.generation->listener->wants_logits())
     choose_by_logits(going_on, *final, is_only);
   else
@@ -305,9 +305,9 @@ void Scheduler::pass(const std::stop_token& stop) {
 
 /// Runs the model over all parts; stops early once all of their clients are gone. An exception is an error of this
 /// pass, whose parts cannot continue.
-Result<kernels::Rows> Scheduler::forward(std::span<const Part> parts, const std::stop_token& stop) {
+Result<kernels::Rows> Scheduler::forward(std::span<const PlaceRows> parts, const std::stop_token& stop) {
   std::vector<SequenceTokens> batch;
-  for (const Part& part : parts)
+  for (const PlaceRows& part : parts)
     batch.push_back({.sequence = part.place.sequence, .tokens = part.tokens});
   std::stop_source abandoned;
   std::atomic<size_t> waited_for = parts.size();
@@ -315,7 +315,7 @@ Result<kernels::Rows> Scheduler::forward(std::span<const Part> parts, const std:
     if (--waited_for == 0) abandoned.request_stop();
   };
   std::deque<std::stop_callback<decltype(leave)>> leaving;
-  for (const Part& part : parts)
+  for (const PlaceRows& part : parts)
     leaving.emplace_back(part.place.generation->gone, leave);
   const std::stop_callback all_leave(stop, [&] { abandoned.request_stop(); });
   PassEnd* const end = parts.size() == 1 ? parts.front().place.answer->end_of_pass() : nullptr;
@@ -324,18 +324,18 @@ Result<kernels::Rows> Scheduler::forward(std::span<const Part> parts, const std:
                engine_.model.forward(batch, engine_.scratch, abandoned.get_token(), {.trace = nullptr, .end = end}));
     return hidden.final;
   } catch (const std::exception& exception) {
-    for (const Part& part : parts)
+    for (const PlaceRows& part : parts)
       part.place.sequence.truncate(0);  // their state is unknown
     return error_of(exception);
   }
 }
 
 /// Reports the progress of prompts. Returns the parts that have not ended.
-std::vector<Scheduler::Part> Scheduler::read_on(std::span<const Part> parts, const kernels::Rows& final,
-                                                double row_seconds) {
-  std::vector<Part> going_on;
+std::vector<Scheduler::PlaceRows> Scheduler::read_on(std::span<const PlaceRows> parts, const kernels::Rows& final,
+                                                     double row_seconds) {
+  std::vector<PlaceRows> going_on;
   going_on.reserve(parts.size());
-  for (const Part& part : parts) {
+  for (const PlaceRows& part : parts) {
     attempt(part.place, [&] {
       const auto count = static_cast<uint32_t>(part.tokens.size());
       part.place.answer->passed(row_seconds * count);
@@ -352,7 +352,7 @@ std::vector<Scheduler::Part> Scheduler::read_on(std::span<const Part> parts, con
 }
 
 /// False: the answer has ended, since it failed or only the scores were requested.
-bool Scheduler::score_prompt(const Part& part, const kernels::Rows& final) {
+bool Scheduler::score_prompt(const PlaceRows& part, const kernels::Rows& final) {
   AnswerPlace& place = part.place;
   if (!place.generation->scores_prompt || !place.answer->is_reading()) return true;
   const auto scored = tell_scores(part, final);
@@ -364,7 +364,7 @@ bool Scheduler::score_prompt(const Part& part, const kernels::Rows& final) {
 
 /// Reports the logits for the tokens after the part's rows, some rows at a time: those of a whole prompt may be
 /// gigabytes.
-Result<void> Scheduler::tell_scores(const Part& part, const kernels::Rows& final) {
+Result<void> Scheduler::tell_scores(const PlaceRows& part, const kernels::Rows& final) {
   const std::span<const uint32_t> prompt = part.place.answer->tokens();
   GenerationListener& listener = *part.place.generation->listener;
   const uint64_t vocab = engine_.model.config().vocab;
@@ -396,7 +396,7 @@ void Scheduler::choose_by_state(AnswerPlace& place, const kernels::Rows& final) 
 
 /// Chooses from logits. The head's weights are read once for adjacent answers; a prompt's last row is by itself.
 /// `is_only`: the pass was of one answer alone.
-void Scheduler::choose_by_logits(std::span<const Part> parts, const kernels::Rows& final, bool is_only) {
+void Scheduler::choose_by_logits(std::span<const PlaceRows> parts, const kernels::Rows& final, bool is_only) {
   const uint64_t vocab = engine_.model.config().vocab;
   while (!parts.empty()) {
     const bool is_reading = parts.front().place.answer->is_reading();
@@ -415,7 +415,7 @@ void Scheduler::choose_by_logits(std::span<const Part> parts, const kernels::Row
     logits_.resize(vocab * rows);
     engine_.picker.logits(rows_of(final, first, rows), logits_);
     std::span<const float> left = logits_;
-    for (const Part& part : parts.first(together)) {
+    for (const PlaceRows& part : parts.first(together)) {
       const auto logits = left.first(part.place.answer->scored_rows() * vocab);
       left = left.subspan(logits.size());
       attempt(part.place, [&] { deliver(part.place, part.place.answer->choose(logits), logits, is_only); });

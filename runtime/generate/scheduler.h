@@ -79,7 +79,7 @@ class Scheduler {
 
  private:
   /// Rows of a pass that belong to one place, `first` counted from the pass's first row.
-  struct Part {
+  struct PlaceRows {
     AnswerPlace& place;
     std::span<const uint32_t> tokens;
     uint32_t first = 0;
@@ -98,14 +98,15 @@ class Scheduler {
   void drop_gone();
   void drop_gone_waiting();
   void share_prefixes();
-  [[nodiscard]] std::vector<Part> choose_parts();
+  [[nodiscard]] std::vector<PlaceRows> choose_parts();
   void pass(const std::stop_token& stop);
-  [[nodiscard]] Result<kernels::Rows> forward(std::span<const Part> parts, const std::stop_token& stop);
-  [[nodiscard]] std::vector<Part> read_on(std::span<const Part> parts, const kernels::Rows& final, double row_seconds);
-  [[nodiscard]] bool score_prompt(const Part& part, const kernels::Rows& final);
-  [[nodiscard]] Result<void> tell_scores(const Part& part, const kernels::Rows& final);
+  [[nodiscard]] Result<kernels::Rows> forward(std::span<const PlaceRows> parts, const std::stop_token& stop);
+  [[nodiscard]] std::vector<PlaceRows> read_on(std::span<const PlaceRows> parts, const kernels::Rows& final,
+                                               double row_seconds);
+  [[nodiscard]] bool score_prompt(const PlaceRows& part, const kernels::Rows& final);
+  [[nodiscard]] Result<void> tell_scores(const PlaceRows& part, const kernels::Rows& final);
   void choose_by_state(AnswerPlace& place, const kernels::Rows& final);
-  void choose_by_logits(std::span<const Part> parts, const kernels::Rows& final, bool is_only);
+  void choose_by_logits(std::span<const PlaceRows> parts, const kernels::Rows& final, bool is_only);
   void deliver(AnswerPlace& place, const Result<void>& chosen, std::span<const float> logits, bool is_only);
   template <class Work>
   void attempt(AnswerPlace& place, Work&& work);

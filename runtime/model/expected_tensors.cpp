@@ -90,7 +90,7 @@ class Expected {
   }
 
  private:
-  using Kind = format::ExpectedForm::Kind;
+  using FormKind = format::ExpectedForm::Kind;
 
   void add(const std::string& name, Dtype dtype, std::vector<uint64_t> shape) {
     uint64_t bytes = bits_of(dtype) / 8;
@@ -110,20 +110,20 @@ class Expected {
   void add_linear(const std::string& name, uint64_t out, uint64_t in) {
     const auto left = unquantised_.has(name);
     if (!left && !error_) error_ = left.error();
-    const auto kind = !left || *left ? Kind::unknown : config_.expected.kind;
+    const auto kind = !left || *left ? FormKind::unknown : config_.expected.kind;
     const format::Quantization& stored = config_.quantization;
     switch (kind) {
-      case Kind::unknown: return add(name + ".weight", Dtype::bf16, {out, in});
-      case Kind::fp8_blocks:
+      case FormKind::unknown: return add(name + ".weight", Dtype::bf16, {out, in});
+      case FormKind::fp8_blocks:
         add(name + ".weight", Dtype::f8_e4m3, {out, in});
         return add(name + ".weight_scale_inv", Dtype::f32,
                    {ceil_div(out, stored.block->out), ceil_div(in, stored.block->in)});
-      case Kind::nvfp4:
+      case FormKind::nvfp4:
         add(name + ".weight", Dtype::u8, {out, ceil_div(in, 2)});
         add(name + ".weight_scale", Dtype::f8_e4m3, {out, ceil_div(in, stored.group.value_or(16))});
         add(name + ".weight_scale_2", Dtype::f32, {});
         return add(name + ".input_scale", Dtype::f32, {});
-      case Kind::packed:
+      case FormKind::packed:
         add(name + ".weight_packed", Dtype::i32, {out, ceil_div(in, 32 / *stored.bits)});
         add(name + ".weight_scale", Dtype::bf16, {out, ceil_div(in, *stored.group)});
         return add(name + ".weight_shape", Dtype::i64, {2});
@@ -132,7 +132,7 @@ class Expected {
 
   // DeepSeek-V4 as released: FP8 with E8M0 scales, and experts in FP4 if config.json says so.
   void add_fp8(const std::string& name, uint64_t out, uint64_t in) {
-    if (config_.expected.kind != Kind::fp8_blocks) return add(name + ".weight", Dtype::bf16, {out, in});
+    if (config_.expected.kind != FormKind::fp8_blocks) return add(name + ".weight", Dtype::bf16, {out, in});
     add(name + ".weight", Dtype::f8_e4m3, {out, in});
     add(name + ".scale", Dtype::f8_e8m0,
         {ceil_div(out, config_.quantization.block->out), ceil_div(in, config_.quantization.block->in)});

@@ -122,7 +122,7 @@ Result<void> LayerStore::make_places(uint32_t buffers) {
     if (layer->kept == nullptr) largest_read = std::max(largest_read, layer->group->size_bytes());
   }
   for (size_t i = 0; i < std::min<size_t>(buffers, streamed_.size()); ++i) {
-    Place& place = places_.emplace_back();
+    LayerBuffer& place = places_.emplace_back();
     auto memory = context_.device.allocate(largest);
     if (memory && copies_ != nullptr && largest_read > 0) {
       auto staging = context_.device.allocate_host(largest_read);
@@ -161,7 +161,7 @@ std::shared_ptr<LayerStore::Reading> LayerStore::start_reading(const Streamed& l
     std::function<Result<void>(const std::stop_token&)> read;
   };
   std::vector<Work> pieces;
-  for (const WeightGroup::Part& part : layer.group->parts()) {
+  for (const WeightGroup::PlacedPlane& part : layer.group->parts()) {
     const format::StoredPlane& plane = part.plane;
     const format::TensorEntry& tensor = plane.elements();
     const uint64_t total = tensor.range.size();
@@ -190,11 +190,11 @@ std::shared_ptr<LayerStore::Reading> LayerStore::start_reading(const Streamed& l
   return reading;
 }
 
-void LayerStore::copy(Place& place, uint64_t offset, std::span<const std::byte> from) {
+void LayerStore::copy(LayerBuffer& place, uint64_t offset, std::span<const std::byte> from) {
   copies_->upload({.buffer = place.memory.get(), .offset_bytes = offset}, from);
 }
 
-void LayerStore::start(Streamed& layer, Place& place) {
+void LayerStore::start(Streamed& layer, LayerBuffer& place) {
   layer.group->bind(*place.memory);
   place.holds = &layer;
   // An abandoned pass may have left a copy into it under way.
@@ -207,7 +207,7 @@ void LayerStore::start(Streamed& layer, Place& place) {
   place.reading = start_reading(layer, kernels::host_bytes(place.staging == nullptr ? *place.memory : *place.staging));
 }
 
-Result<void> LayerStore::finish(Place& place, const std::stop_token& stop) {
+Result<void> LayerStore::finish(LayerBuffer& place, const std::stop_token& stop) {
   while (place.reading != nullptr) {
     const auto blocks = place.reading->next(stop);
     if (!blocks) {
@@ -229,8 +229,8 @@ Result<void> LayerStore::finish(Place& place, const std::stop_token& stop) {
   return {};
 }
 
-LayerStore::Place* LayerStore::place_of(const Streamed& layer) {
-  const auto found = std::ranges::find(places_, &layer, &Place::holds);
+LayerStore::LayerBuffer* LayerStore::place_of(const Streamed& layer) {
+  const auto found = std::ranges::find(places_, &layer, &LayerBuffer::holds);
   return found == places_.end() ? nullptr : &*found;
 }
 
@@ -248,7 +248,7 @@ Result<const LayerWeights*> LayerStore::weights(uint32_t index, const std::stop_
   if (resident != resident_.end()) return static_cast<const LayerWeights*>(resident->second.get());
   Streamed& layer = *streamed_.at(pass_[index]);
   TRY(context_.queue.finish());  // operations that use the other places
-  Place* place = place_of(layer);
+  LayerBuffer* place = place_of(layer);
   if (place == nullptr) {
     place = &places_[(current_ + 1) % places_.size()];
     // An abandoned pass may have left a read into it under way.
@@ -259,7 +259,7 @@ Result<const LayerWeights*> LayerStore::weights(uint32_t index, const std::stop_
   current_ = static_cast<size_t>(place - places_.data());
   if (places_.size() > 1) {
     Streamed* next = next_streamed(index);
-    Place& other = places_[(current_ + 1) % places_.size()];
+    LayerBuffer& other = places_[(current_ + 1) % places_.size()];
     if (place_of(*next) == nullptr && other.reading == nullptr) start(*next, other);
   }
   return static_cast<const LayerWeights*>(&layer.weights);
@@ -278,7 +278,7 @@ uint64_t LayerStore::memory_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [id, layer] : resident_)
     bytes += layer->work.bytes;
-  for (const Place& place : places_)
+  for (const LayerBuffer& place : places_)
     bytes += place.memory->size_bytes();
   return bytes;
 }

@@ -61,7 +61,7 @@ class LayerStore {
   };
   class Reading;
   // A buffer for one streamed layer.
-  struct Place {
+  struct LayerBuffer {
     std::unique_ptr<kernels::Buffer> memory;
     std::unique_ptr<kernels::Buffer> staging;  // host memory to read into, if it cannot address `memory`; else null
     Streamed* holds = nullptr;                 // in the buffer, or being loaded
@@ -75,18 +75,18 @@ class LayerStore {
   Result<void> keep(const std::set<LayerId>& layers, const std::stop_token& stop);
   [[nodiscard]] std::shared_ptr<Reading> start_reading(const Streamed& layer, std::span<std::byte> into);
   /// Starts to load the layer into the place.
-  void start(Streamed& layer, Place& place);
+  void start(Streamed& layer, LayerBuffer& place);
   /// Blocks until the layer is read; later operations run after its copy.
-  Result<void> finish(Place& place, const std::stop_token& stop);
-  void copy(Place& place, uint64_t offset, std::span<const std::byte> from);
-  [[nodiscard]] Place* place_of(const Streamed& layer);
+  Result<void> finish(LayerBuffer& place, const std::stop_token& stop);
+  void copy(LayerBuffer& place, uint64_t offset, std::span<const std::byte> from);
+  [[nodiscard]] LayerBuffer* place_of(const Streamed& layer);
   [[nodiscard]] Streamed* next_streamed(uint32_t index);
 
   LoadContext context_;
   format::LayerMap pass_;
   std::map<LayerId, std::unique_ptr<LayerWeights>> resident_;
   std::map<LayerId, std::unique_ptr<Streamed>> streamed_;
-  std::vector<Place> places_;
+  std::vector<LayerBuffer> places_;
   size_t current_ = 0;                       // the place handed out last
   std::unique_ptr<kernels::Queue> copies_;   // to places; null if the host computes
   std::unique_ptr<TransferPool> transfers_;  // last, since its threads use the places; null: nothing streams

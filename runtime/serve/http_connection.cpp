@@ -350,7 +350,7 @@ void HttpConnection::send_next() {
   if (is_sending_ || unsent_.empty()) return;
   is_sending_ = true;
   stream_.expires_after(owner_.limits().send_time);
-  const Piece& piece = unsent_.front();
+  const QueuedBytes& piece = unsent_.front();
   asio::async_write(stream_, asio::buffer(piece.bytes),
                     attempting([was_last = piece.is_last](HttpConnection& self, ErrorCode error, size_t /*bytes*/) {
                       self.on_sent(error, was_last);

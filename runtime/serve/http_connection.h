@@ -105,11 +105,11 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   uint64_t request_ = 0;  // number of the current request; answers to earlier ones are dropped
   std::stop_source gone_;
   // Output queue; the last piece of an answer is marked.
-  struct Piece {
+  struct QueuedBytes {
     std::string bytes;
     bool is_last = false;
   };
-  std::deque<Piece> unsent_;
+  std::deque<QueuedBytes> unsent_;
   uint64_t unsent_bytes_ = 0;
   uint64_t arrived_ = 0;
   bool is_sending_ = false;

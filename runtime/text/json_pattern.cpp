@@ -51,7 +51,7 @@ CodepointSet space() {
 }
 
 /// A part of a pattern as an expression over text.
-struct Part {
+struct Subpattern {
   std::string text;       // an expression that can be followed by another
   bool is_single = true;  // a quantifier may follow it directly
   bool is_character = false;
@@ -63,7 +63,7 @@ struct Part {
   std::string character = {};               // the expression for that character
 };
 
-std::string grouped(const Part& part) {
+std::string grouped(const Subpattern& part) {
   return part.is_single ? part.text : fmt::format("(?:{})", part.text);
 }
 
@@ -74,7 +74,7 @@ class PatternReader {
   /// The expression for every string in which the pattern is found: without an anchor, any text may come before or
   /// after.
   Result<std::string> read() {
-    TRY_ASSIGN(const std::vector<Part> alternatives, read_alternatives(0));
+    TRY_ASSIGN(const std::vector<Subpattern> alternatives, read_alternatives(0));
     if (!cursor_.done()) return cursor_.refuse("\")\" without \"(\"");
     if (alternatives.size() == 1) {
       if (const auto counted = within_length(alternatives.front())) return *counted;
@@ -82,7 +82,7 @@ class PatternReader {
     const std::string any = fmt::format("(?:{})*", *json_character(~CodepointSet()));
     std::string text;
     size_t states = 0;
-    for (const Part& each : alternatives) {
+    for (const Subpattern& each : alternatives) {
       if (each.is_never) continue;
       states += each.states;
       if (!text.empty()) text += '|';
@@ -91,7 +91,7 @@ class PatternReader {
     if (states > kMaxPatternStates) {
       return invalid(fmt::format("a pattern of about {} states, more than {}", states, kMaxPatternStates));
     }
-    if (text.empty() && std::ranges::all_of(alternatives, &Part::is_never)) {
+    if (text.empty() && std::ranges::all_of(alternatives, &Subpattern::is_never)) {
       return invalid("a pattern that no string has");
     }
     return alternatives.size() == 1 ? text : fmt::format("(?:{})", text);
@@ -100,7 +100,7 @@ class PatternReader {
  private:
   /// One character, repeated as often as both the pattern and the length allow; nullopt: another pattern, or too many
   /// repetitions.
-  [[nodiscard]] std::optional<std::string> within_length(const Part& whole) const {
+  [[nodiscard]] std::optional<std::string> within_length(const Subpattern& whole) const {
     if (!whole.opens || !whole.closes || !whole.counts) return std::nullopt;
     const uint64_t least = std::max(whole.counts->least, length_.least);
     auto most = whole.counts->most;
@@ -110,19 +110,19 @@ class PatternReader {
   }
 
   /// Reads up to a closing parenthesis or the end.
-  Result<std::vector<Part>> read_alternatives(size_t depth) {
+  Result<std::vector<Subpattern>> read_alternatives(size_t depth) {
     if (depth > kDeepest) return cursor_.refuse("groups within groups beyond a depth of 32");
-    std::vector<Part> alternatives;
+    std::vector<Subpattern> alternatives;
     do {
       if (!alternatives.empty()) (void)cursor_.take(1);
-      TRY_ASSIGN(Part each, read_sequence(depth));
+      TRY_ASSIGN(Subpattern each, read_sequence(depth));
       alternatives.push_back(std::move(each));
     } while (cursor_.next_is("|"));
     return alternatives;
   }
 
-  Result<Part> read_sequence(size_t depth) {
-    Part whole;
+  Result<Subpattern> read_sequence(size_t depth) {
+    Subpattern whole;
     size_t parts = 0;
     while (!cursor_.done() && !cursor_.next_is("|") && !cursor_.next_is(")")) {
       if (cursor_.next_is("^")) {
@@ -137,7 +137,7 @@ class PatternReader {
         whole.closes = true;
         continue;
       }
-      TRY_ASSIGN(Part next, read_item(depth));
+      TRY_ASSIGN(Subpattern next, read_item(depth));
       if (next.opens && parts > 0) return cursor_.refuse("\"^\" after something");
       whole.opens |= next.opens;
       whole.closes |= next.closes;
@@ -155,14 +155,14 @@ class PatternReader {
     return whole;
   }
 
-  Result<Part> read_item(size_t depth) {
-    TRY_ASSIGN(Part item, read_atom(depth));
+  Result<Subpattern> read_item(size_t depth) {
+    TRY_ASSIGN(Subpattern item, read_atom(depth));
     const auto counts = read_quantifier();
     if (!counts) return counts.error();
     if (!*counts) return item;
     if (item.opens || item.closes) return cursor_.refuse("an anchor that is repeated");
     const auto [least, most] = **counts;
-    Part repeated{.text = {}, .is_single = false};
+    Subpattern repeated{.text = {}, .is_single = false};
     repeated.states = item.states * std::max<size_t>(1, most.value_or(least + 1));
     if (item.is_never) {
       repeated.is_never = least > 0;
@@ -228,7 +228,7 @@ class PatternReader {
     return number;
   }
 
-  Result<Part> read_atom(size_t depth) {
+  Result<Subpattern> read_atom(size_t depth) {
     if (cursor_.next_is("(")) return read_group(depth);
     if (cursor_.next_is("[")) {
       TRY_ASSIGN(const CodepointSet set, read_class());
@@ -248,7 +248,7 @@ class PatternReader {
     return one_of(CodepointSet::of(character));
   }
 
-  Result<Part> read_group(size_t depth) {
+  Result<Subpattern> read_group(size_t depth) {
     (void)cursor_.take(1);
     if (cursor_.next_is("?:")) {
       (void)cursor_.take(2);
@@ -259,12 +259,12 @@ class PatternReader {
     } else if (cursor_.next_is("?")) {
       return cursor_.refuse("look-around or a flag, which no grammar can hold an answer to,");
     }
-    TRY_ASSIGN(const std::vector<Part> alternatives, read_alternatives(depth + 1));
+    TRY_ASSIGN(const std::vector<Subpattern> alternatives, read_alternatives(depth + 1));
     if (!cursor_.next_is(")")) return cursor_.refuse("a group that is not closed");
     (void)cursor_.take(1);
-    Part group{
+    Subpattern group{
         .text = {}, .is_never = true, .opens = alternatives.front().opens, .closes = alternatives.front().closes};
-    for (const Part& each : alternatives) {
+    for (const Subpattern& each : alternatives) {
       if (each.opens != group.opens || each.closes != group.closes) {
         return cursor_.refuse("a group of which some alternatives are anchored, and others not,");
       }
@@ -278,10 +278,10 @@ class PatternReader {
     return group;
   }
 
-  static Result<Part> one_of(const CodepointSet& set) {
+  static Result<Subpattern> one_of(const CodepointSet& set) {
     auto text = json_character(set);
-    if (!text) return Part{.text = {}, .is_never = true};
-    return Part{.text = *std::move(text), .is_character = true, .states = 1};
+    if (!text) return Subpattern{.text = {}, .is_never = true};
+    return Subpattern{.text = *std::move(text), .is_character = true, .states = 1};
   }
 
   /// "[a-z\\d]" as in ECMA-262: "[" and "&&" are literal, and so is a hyphen at an end or beside a set.

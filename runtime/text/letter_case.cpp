@@ -104,14 +104,14 @@ bool begins_cased(std::string_view text) {
 }
 
 /// The context of a character.
-struct Place {
+struct CasingContext {
   bool is_first = true;
   bool after_cased = false;    // the previous character is cased
   bool word_is_cased = false;  // the last one before it that is not case-ignorable is cased
   std::string_view rest = {};  // the text after it
 };
 
-void append_lower(std::string& out, uint32_t codepoint, const Place& place) {
+void append_lower(std::string& out, uint32_t codepoint, const CasingContext& place) {
   constexpr uint32_t kCapitalSigma = 0x3A3, kFinalSigma = 0x3C2;
   // Final_Sigma of the Unicode Standard, 3.13: a cased letter before, none after, ignoring case-ignorable ones between.
   const bool is_final = codepoint == kCapitalSigma && place.word_is_cased && !begins_cased(place.rest);
@@ -124,7 +124,7 @@ template <class Append>
 std::string mapped(std::string_view text, Append append) {
   std::string out;
   out.reserve(text.size());
-  Place place;
+  CasingContext place;
   for (Characters characters(text); characters.next();) {
     const uint32_t codepoint = characters.codepoint();
     place.rest = characters.rest();
@@ -152,7 +152,7 @@ bool all_of_case(std::string_view text, bool (*wanted)(uint32_t), bool (*other)(
 }  // namespace
 
 std::string upper_case(std::string_view text) {
-  return mapped(text, [](std::string& out, uint32_t codepoint, const Place&) { append_upper(out, codepoint); });
+  return mapped(text, [](std::string& out, uint32_t codepoint, const CasingContext&) { append_upper(out, codepoint); });
 }
 
 std::string lower_case(std::string_view text) {
@@ -160,7 +160,7 @@ std::string lower_case(std::string_view text) {
 }
 
 std::string swapped_case(std::string_view text) {
-  return mapped(text, [](std::string& out, uint32_t codepoint, const Place& place) {
+  return mapped(text, [](std::string& out, uint32_t codepoint, const CasingContext& place) {
     if (is_upper(codepoint)) return append_lower(out, codepoint, place);
     if (is_lower(codepoint)) return append_upper(out, codepoint);
     append_utf8(out, codepoint);
@@ -168,13 +168,13 @@ std::string swapped_case(std::string_view text) {
 }
 
 std::string title_case(std::string_view text) {
-  return mapped(text, [](std::string& out, uint32_t codepoint, const Place& place) {
+  return mapped(text, [](std::string& out, uint32_t codepoint, const CasingContext& place) {
     place.after_cased ? append_lower(out, codepoint, place) : append_title(out, codepoint);
   });
 }
 
 std::string capitalized(std::string_view text) {
-  return mapped(text, [](std::string& out, uint32_t codepoint, const Place& place) {
+  return mapped(text, [](std::string& out, uint32_t codepoint, const CasingContext& place) {
     place.is_first ? append_title(out, codepoint) : append_lower(out, codepoint, place);
   });
 }

@@ -31,10 +31,10 @@ Result<SplitBehavior> parse_behavior(std::string_view name) {
 }
 
 /// Joins every delimiter to the piece before it, unless that is a delimiter too.
-std::vector<Piece> merge_with_previous(const std::vector<Piece>& pieces) {
-  std::vector<Piece> merged;
+std::vector<SplitSpan> merge_with_previous(const std::vector<SplitSpan>& pieces) {
+  std::vector<SplitSpan> merged;
   bool previous_is_delimiter = false;
-  for (const Piece& piece : pieces) {
+  for (const SplitSpan& piece : pieces) {
     if (piece.is_delimiter && !previous_is_delimiter && !merged.empty()) {
       merged.back().end = piece.end;
     } else {
@@ -46,8 +46,8 @@ std::vector<Piece> merge_with_previous(const std::vector<Piece>& pieces) {
 }
 
 /// The same in the other direction.
-std::vector<Piece> merge_with_next(const std::vector<Piece>& pieces) {
-  std::vector<Piece> merged;
+std::vector<SplitSpan> merge_with_next(const std::vector<SplitSpan>& pieces) {
+  std::vector<SplitSpan> merged;
   bool next_is_delimiter = false;
   // NOLINTNEXTLINE(modernize-loop-convert): clang 14 cannot read libstdc++'s reverse view
   for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) {
@@ -62,9 +62,9 @@ std::vector<Piece> merge_with_next(const std::vector<Piece>& pieces) {
   return merged;
 }
 
-std::vector<Piece> merge_equals(const std::vector<Piece>& pieces) {
-  std::vector<Piece> merged;
-  for (const Piece& piece : pieces) {
+std::vector<SplitSpan> merge_equals(const std::vector<SplitSpan>& pieces) {
+  std::vector<SplitSpan> merged;
+  for (const SplitSpan& piece : pieces) {
     if (!merged.empty() && merged.back().is_delimiter == piece.is_delimiter) {
       merged.back().end = piece.end;
     } else {
@@ -74,15 +74,16 @@ std::vector<Piece> merge_equals(const std::vector<Piece>& pieces) {
   return merged;
 }
 
-std::vector<Piece> without_delimiters(const std::vector<Piece>& pieces) {
-  std::vector<Piece> kept;
-  std::copy_if(pieces.begin(), pieces.end(), std::back_inserter(kept), [](const Piece& p) { return !p.is_delimiter; });
+std::vector<SplitSpan> without_delimiters(const std::vector<SplitSpan>& pieces) {
+  std::vector<SplitSpan> kept;
+  std::copy_if(pieces.begin(), pieces.end(), std::back_inserter(kept),
+               [](const SplitSpan& p) { return !p.is_delimiter; });
   return kept;
 }
 
 /// Matches and the text between them, in order.
-std::vector<Piece> cover(size_t text_bytes, const std::vector<Regex::Match>& matches, bool invert) {
-  std::vector<Piece> pieces;
+std::vector<SplitSpan> cover(size_t text_bytes, const std::vector<Regex::Match>& matches, bool invert) {
+  std::vector<SplitSpan> pieces;
   size_t done = 0;
   for (const Regex::Match& match : matches) {
     if (done != match.begin) pieces.push_back({done, match.begin, invert});
@@ -95,7 +96,7 @@ std::vector<Piece> cover(size_t text_bytes, const std::vector<Regex::Match>& mat
 
 }  // namespace
 
-std::vector<Piece> apply_behavior(const std::vector<Piece>& pieces, SplitBehavior behavior) {
+std::vector<SplitSpan> apply_behavior(const std::vector<SplitSpan>& pieces, SplitBehavior behavior) {
   switch (behavior) {
     case SplitBehavior::removed: return without_delimiters(pieces);
     case SplitBehavior::isolated: return pieces;
@@ -185,8 +186,8 @@ Result<void> PreTokenizer::add_byte_level(const json& value) {
 
 Result<void> PreTokenizer::run(const Split& step, std::string_view word, WorkBudget& budget, Scratch& scratch) {
   TRY(step.pattern.find_all(word, budget, scratch.regex, scratch.matches));
-  const std::vector<Piece> pieces = apply_behavior(cover(word.size(), scratch.matches, step.invert), step.behavior);
-  for (const Piece& piece : pieces) {
+  const std::vector<SplitSpan> pieces = apply_behavior(cover(word.size(), scratch.matches, step.invert), step.behavior);
+  for (const SplitSpan& piece : pieces) {
     if (piece.begin != piece.end) scratch.next_words.push_back(word.substr(piece.begin, piece.end - piece.begin));
   }
   return {};

@@ -22,13 +22,13 @@ namespace dspack::runtime {
 /// Treatment of a delimiter; the names are Hugging Face's.
 enum class SplitBehavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
-struct Piece {
+struct SplitSpan {
   size_t begin;
   size_t end;
   bool is_delimiter;
 };
 /// Joins or drops pieces, which cover a text in order. Exposed for tests.
-[[nodiscard]] std::vector<Piece> apply_behavior(const std::vector<Piece>& pieces, SplitBehavior behavior);
+[[nodiscard]] std::vector<SplitSpan> apply_behavior(const std::vector<SplitSpan>& pieces, SplitBehavior behavior);
 
 class PreTokenizer {
  public:

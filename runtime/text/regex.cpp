@@ -146,7 +146,7 @@ void ClassMap::map(std::string_view text, std::vector<uint8_t>& classes, std::ve
   offsets[count] = static_cast<uint32_t>(text.size());
 }
 
-struct RegexScratch::State {
+struct RegexScratch::MatchState {
   struct Free {
     void operator()(pcre2_match_data* made) const { pcre2_match_data_free(made); }
     void operator()(pcre2_match_context* made) const { pcre2_match_context_free(made); }
@@ -159,29 +159,29 @@ struct RegexScratch::State {
   size_t place = 0;               // position of the last callout
   pcre2_jit_stack* stack = pcre2_jit_stack_create(32'768, kJitStackBytes, nullptr);
 
-  State() {
+  MatchState() {
     // Without its own stack (no JIT on this processor) PCRE2 interprets, or uses 32 KiB of the thread's stack.
     if (stack != nullptr) pcre2_jit_stack_assign(context.get(), nullptr, stack);
     pcre2_set_heap_limit(context.get(), kHeapLimitKib);
     pcre2_set_match_limit(context.get(), UINT32_MAX);  // the budget is the limit
-    pcre2_set_callout(context.get(), &State::on_callout, this);
+    pcre2_set_callout(context.get(), &MatchState::on_callout, this);
   }
 
   /// Counts a step of the engine, and the characters passed over since the last one.
   static int on_callout(pcre2_callout_block* block, void* self) {
-    State& state = *static_cast<State*>(self);
+    MatchState& state = *static_cast<MatchState*>(self);
     const size_t place = block->current_position;
     const size_t passed = place > state.place ? place - state.place : 0;
     state.place = place;
     return state.budget->pass(passed) ? 0 : PCRE2_ERROR_CALLOUT;
   }
 
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() { pcre2_jit_stack_free(stack); }
+  MatchState(const MatchState&) = delete;
+  MatchState& operator=(const MatchState&) = delete;
+  ~MatchState() { pcre2_jit_stack_free(stack); }
 };
 
-RegexScratch::RegexScratch() : state_(std::make_unique<State>()) {}
+RegexScratch::RegexScratch() : state_(std::make_unique<MatchState>()) {}
 RegexScratch::~RegexScratch() = default;
 
 void Regex::Free::operator()(pcre2_real_code_8* code) const {
@@ -207,7 +207,7 @@ Result<Regex> Regex::assemble(std::string shown, const TranslatedPattern& patter
   if (pattern.starts_with_run) {
     native += fmt::format(R"((?:\G|(?<!{})))", class_syntax(classes.classes_of(*pattern.parts[0].set)));
   }
-  for (const TranslatedPattern::Part& part : pattern.parts) {
+  for (const TranslatedPattern::Fragment& part : pattern.parts) {
     native += part.syntax;
     if (part.set) native += class_syntax(classes.classes_of(*part.set));
   }
@@ -228,7 +228,7 @@ Result<Regex> Regex::assemble(std::string shown, const TranslatedPattern& patter
 }
 
 Result<bool> Regex::find(size_t from, RegexScratch& scratch, Match& match) const {
-  RegexScratch::State& state = *scratch.state_;
+  RegexScratch::MatchState& state = *scratch.state_;
   const std::vector<uint8_t>& text = state.classes;
   state.place = from;
   const auto run = [&](uint32_t options) {
@@ -259,7 +259,7 @@ Result<void> Regex::find_all(std::string_view text, WorkBudget& budget, RegexScr
                              std::vector<Match>& matches) const {
   matches.clear();
   if (text.empty()) return {};
-  RegexScratch::State& state = *scratch.state_;
+  RegexScratch::MatchState& state = *scratch.state_;
   state.budget = &budget;
   classes_.map(text, state.classes, state.offsets);
   constexpr size_t kNone = std::numeric_limits<size_t>::max();

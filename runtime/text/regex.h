@@ -76,8 +76,8 @@ class RegexScratch {
 
  private:
   friend class Regex;
-  struct State;
-  std::unique_ptr<State> state_;
+  struct MatchState;
+  std::unique_ptr<MatchState> state_;
 };
 
 class Regex {

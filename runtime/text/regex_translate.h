@@ -27,11 +27,11 @@ enum class RegexDialect {
 };
 
 struct TranslatedPattern {
-  struct Part {
+  struct Fragment {
     std::string syntax;           // PCRE2 syntax
     std::optional<size_t> set{};  // index into sets: a character of this set follows
   };
-  std::vector<Part> parts;
+  std::vector<Fragment> parts;
   std::vector<CodepointSet> sets;
   /// The whole pattern is one sequence that starts with SET+. If an attempt fails, all later starts in the same run of
   /// the set fail too, because they can reach no other position; so they are skipped.

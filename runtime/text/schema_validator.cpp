@@ -102,10 +102,10 @@ class SchemaValidator::Check {
   }
 
   Result<bool> check(const OrderedJson& value, const OrderedJson& schema) {
-    using Part = Result<bool> (Check::*)(const OrderedJson&, const OrderedJson&);
-    constexpr std::array<Part, 4> kAlways = {&Check::has_type, &Check::is_listed, &Check::is_of_all,
-                                             &Check::is_of_condition};
-    for (const Part part : kAlways) {
+    using CheckMethod = Result<bool> (Check::*)(const OrderedJson&, const OrderedJson&);
+    constexpr std::array<CheckMethod, 4> kAlways = {&Check::has_type, &Check::is_listed, &Check::is_of_all,
+                                                    &Check::is_of_condition};
+    for (const CheckMethod part : kAlways) {
       TRY_ASSIGN(const bool is_right, (this->*part)(value, schema));
       if (!is_right) return false;
     }

@@ -59,9 +59,9 @@ Result<bool> Comparer::same_rows(std::string_view module, const format::TensorIn
                   reference_.path(), tensor.name, to_string(tensor.dtype), shape_text(tensor.shape), rows, cols)};
 }
 
-Result<Comparer::Piece> Comparer::read_piece(const format::TensorInfo& tensor, const kernels::Rows& rows,
-                                             uint64_t first_row) const {
-  Piece piece;
+Result<Comparer::ComparedRows> Comparer::read_piece(const format::TensorInfo& tensor, const kernels::Rows& rows,
+                                                    uint64_t first_row) const {
+  ComparedRows piece;
   TRY_ASSIGN(piece.reference, reference_.numbers(tensor, first_row * rows.cols, uint64_t{rows.rows} * rows.cols));
   piece.here = widened(download_rows(queue_, rows));
   return piece;
@@ -82,7 +82,7 @@ Result<void> Comparer::compare_input(std::string_view module, const kernels::Row
   TRY_ASSIGN(const bool same, same_rows(module, *tensor, total_rows, rows.cols));
   sums.other_rows = !same;
   if (!same) return {};
-  TRY_ASSIGN(const Piece piece, read_piece(*tensor, rows, found.input_rows));
+  TRY_ASSIGN(const ComparedRows piece, read_piece(*tensor, rows, found.input_rows));
   found.input_rows += rows.rows;
   sums.add(piece.here, piece.reference);
   if (options_.inject) upload_rows(queue_, rows, std::vector<float>(piece.reference.begin(), piece.reference.end()));
@@ -104,14 +104,14 @@ Result<void> Comparer::compare_output(std::string_view module, const kernels::Ro
   TRY_ASSIGN(const bool same, same_rows(module, *tensor, total_rows, rows.cols));
   sums.other_rows = !same;
   if (!same) return {};
-  TRY_ASSIGN(const Piece piece, read_piece(*tensor, rows, found.output_rows));
+  TRY_ASSIGN(const ComparedRows piece, read_piece(*tensor, rows, found.output_rows));
   found.output_rows += rows.rows;
   sums.add(piece.here, piece.reference);
   if (module == kHead) compare_logits(piece, rows.cols);
   return {};
 }
 
-void Comparer::compare_logits(const Piece& piece, uint64_t cols) {
+void Comparer::compare_logits(const ComparedRows& piece, uint64_t cols) {
   if (!logits_) logits_.emplace();
   for (size_t first = 0; first < piece.here.size(); first += cols) {
     logits_->add(std::span(piece.here).subspan(first, cols), std::span(piece.reference).subspan(first, cols));

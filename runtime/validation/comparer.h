@@ -44,7 +44,7 @@ class Comparer final : public Trace {
     uint64_t output_rows = 0;
     size_t finished = 0;  // position in the order of first outputs, from 1
   };
-  struct Piece {
+  struct ComparedRows {
     std::vector<double> here;
     std::vector<double> reference;
   };
@@ -53,10 +53,11 @@ class Comparer final : public Trace {
   [[nodiscard]] const format::TensorInfo* find_output(std::string_view module) const;
   [[nodiscard]] double tolerance_of(Dtype dtype) const;
   Result<bool> same_rows(std::string_view module, const format::TensorInfo& tensor, uint64_t rows, uint64_t cols) const;
-  Result<Piece> read_piece(const format::TensorInfo& tensor, const kernels::Rows& rows, uint64_t first_row) const;
+  Result<ComparedRows> read_piece(const format::TensorInfo& tensor, const kernels::Rows& rows,
+                                  uint64_t first_row) const;
   Result<void> compare_input(std::string_view module, const kernels::Rows& rows, uint32_t total_rows);
   Result<void> compare_output(std::string_view module, const kernels::Rows& rows, uint32_t total_rows);
-  void compare_logits(const Piece& piece, uint64_t cols);
+  void compare_logits(const ComparedRows& piece, uint64_t cols);
   // nullptr: not in the recording.
   struct RouterTensors {
     const format::TensorInfo* logits = nullptr;   // [tokens, experts]

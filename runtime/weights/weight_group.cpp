@@ -71,7 +71,7 @@ Result<void> WeightGroup::add_values(kernels::Slice* into, std::string_view name
 
 WeightWork WeightGroup::work() const {
   WeightWork work;
-  for (const Part& part : parts_)
+  for (const PlacedPlane& part : parts_)
     work.bytes += round_up(part.plane.bytes, kAlignment);
   for (const LinearTarget& linear : linears_)
     work.multiplications += uint64_t{linear.form.out} * linear.form.in;
@@ -80,12 +80,12 @@ WeightWork WeightGroup::work() const {
 
 std::vector<const format::TensorEntry*> WeightGroup::tensors() const {
   std::vector<const format::TensorEntry*> all;
-  for (const Part& part : parts_)
+  for (const PlacedPlane& part : parts_)
     all.insert(all.end(), part.plane.tensors.begin(), part.plane.tensors.end());
   return all;
 }
 
-Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging& staging, WeightPurpose purpose,
+Result<void> WeightGroup::read_part(const PlacedPlane& part, kernels::Slice to, Staging& staging, WeightPurpose purpose,
                                     const std::stop_token& stop) {
   const format::StoredPlane& plane = part.plane;
   if (!plane.is_as_stored()) {
@@ -124,10 +124,10 @@ Result<void> WeightGroup::read_part(const Part& part, kernels::Slice to, Staging
 }
 
 Result<std::unique_ptr<kernels::Buffer>> WeightGroup::load(WeightPurpose purpose, const std::stop_token& stop) {
-  const bool is_laid = std::ranges::any_of(parts_, [this](const Part& part) { return is_mapped(part.plane); });
+  const bool is_laid = std::ranges::any_of(parts_, [this](const PlacedPlane& part) { return is_mapped(part.plane); });
   TRY_ASSIGN(auto buffer, is_laid ? kernels::make_mapped_memory(size_bytes_) : context_.device.allocate(size_bytes_));
   Staging staging;
-  for (const Part& part : parts_) {
+  for (const PlacedPlane& part : parts_) {
     if (stop.stop_requested()) return Error{ErrorKind::cancelled, "loading was interrupted"};
     TRY(read_part(part, {.buffer = buffer.get(), .offset_bytes = part.offset}, staging, purpose, stop));
   }

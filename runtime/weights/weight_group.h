@@ -84,12 +84,12 @@ class WeightGroup {
   /// Allocates a buffer, reads everything that was added into it, and binds it.
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> load(WeightPurpose purpose, const std::stop_token& stop);
 
-  struct Part {
+  struct PlacedPlane {
     format::StoredPlane plane;
     uint64_t offset = 0;  // in the buffer
   };
   /// For reading by other means: each plane and its place in a buffer of size_bytes().
-  [[nodiscard]] const std::vector<Part>& parts() const { return parts_; }
+  [[nodiscard]] const std::vector<PlacedPlane>& parts() const { return parts_; }
   /// Points everything that was added into `buffer`, whose bytes may come later.
   void bind(kernels::Buffer& buffer);
 
@@ -111,11 +111,11 @@ class WeightGroup {
     std::vector<std::vector<std::byte>> stored;  // bytes of each tensor of a plane that is converted or checked
     std::vector<std::byte> made;
   };
-  Result<void> read_part(const Part& part, kernels::Slice to, Staging& staging, WeightPurpose purpose,
+  Result<void> read_part(const PlacedPlane& part, kernels::Slice to, Staging& staging, WeightPurpose purpose,
                          const std::stop_token& stop);
 
   LoadContext context_;
-  std::vector<Part> parts_;
+  std::vector<PlacedPlane> parts_;
   std::vector<LinearTarget> linears_;
   std::vector<VectorTarget> vectors_;
   uint64_t size_bytes_ = 0;

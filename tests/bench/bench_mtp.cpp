@@ -142,7 +142,8 @@ int run(const std::vector<std::string>& arguments) {
                       .threads = static_cast<unsigned>(number(4, 0)),
                       .instruction_set = {},
                       .speculation = SpeculationOptions{.drafts = 1}};
-  Place place = make_folder_place(value_of(format::open_repository(arguments[0], {}, format::posix_file_system())));
+  CheckpointPlace place =
+      make_folder_place(value_of(format::open_repository(arguments[0], {}, format::posix_file_system())));
   auto loaded = value_of(LoadedModel::load(std::make_unique<CheckpointAccess>(std::move(place)), options, {}));
   std::vector<Mode> modes = {{.name = "off", .speculation = std::nullopt},
                              {.name = "1", .speculation = SpeculationOptions{.drafts = 1}},

@@ -60,7 +60,8 @@ inline StarvedOptions parse_starved(int argc, char** argv, const char* program) 
 
 inline std::unique_ptr<LoadedModel> load_starved(const StarvedOptions& options, uint32_t context,
                                                  std::optional<SpeculationOptions> speculation) {
-  Place place = make_folder_place(value_of(format::open_repository(options.folder, {}, format::posix_file_system())));
+  CheckpointPlace place =
+      make_folder_place(value_of(format::open_repository(options.folder, {}, format::posix_file_system())));
   LoadOptions load{.context = context, .threads = options.threads, .instruction_set = {}};
   load.memory.experts = Amount{.number = 0, .percent = static_cast<double>(options.slots_percent)};
   load.speculation = speculation;

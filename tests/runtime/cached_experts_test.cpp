@@ -92,7 +92,7 @@ class GatedTier final : public Tier {
 
 /// One run over the cache.
 struct Run {
-  Place place;
+  CheckpointPlace place;
   format::Checkpoint catalogue;
   std::unique_ptr<Tier> tier;
   std::unique_ptr<GatedTier> gate;

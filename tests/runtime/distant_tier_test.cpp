@@ -93,7 +93,7 @@ class Notes final : public format::Progress {
 
 /// One run: the place, its catalogue and its tier.
 struct Run {
-  Place place;
+  CheckpointPlace place;
   Checkpoint catalogue;
   std::unique_ptr<Tier> tier;
 };

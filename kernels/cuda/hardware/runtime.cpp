@@ -9,14 +9,14 @@ namespace dspack::gpu {
 namespace {
 
 // Process-wide: a run that has lost one of its GPUs has lost all. The flag is read before every launch, the error once.
-struct State {
+struct FailureState {
   std::atomic<bool> has_failed{false};
   std::mutex mutex;
   std::optional<Error> first;  // guarded by mutex
 };
 
-State& state() {
-  static State the_state;
+FailureState& state() {
+  static FailureState the_state;
   return the_state;
 }
 

@@ -45,13 +45,13 @@ template <class Stored>
 constexpr unsigned kRowsAhead = Four<Stored>::kBytes < 4 ? 16 : 64 / Four<Stored>::kBytes;
 
 /// A thread's columns: group of four number `lane` of the block's `lanes`, in the rows of share `share` of kShares.
-struct Place {
+struct ThreadColumns {
   uint32_t lanes;
   uint32_t lane;
   uint32_t share;
   uint32_t column;  // first of the four
 
-  static __device__ __forceinline__ Place of_thread(uint32_t block, uint32_t lanes) {
+  static __device__ __forceinline__ ThreadColumns of_thread(uint32_t block, uint32_t lanes) {
     const uint32_t lane = gpu::thread_index() & (lanes - 1);  // a power of two
     const uint32_t share = gpu::thread_index() >> gpu::popc(lanes - 1);
     return {lanes, lane, share, (block * lanes + lane) * kColumns};
@@ -127,8 +127,8 @@ struct LaneScale {
 template <class Stored, unsigned kTokens, bool kAligned>
 class ShareOfHead {
  public:
-  __device__ __forceinline__ ShareOfHead(const HeadLinearTask& task, const device::HeadPart& part, const Place& place,
-                                         const device::ScaleRows& scale_rows)
+  __device__ __forceinline__ ShareOfHead(const HeadLinearTask& task, const device::HeadPart& part,
+                                         const ThreadColumns& place, const device::ScaleRows& scale_rows)
       : matrix_(task.weight), place_(place), scale_(task.weight, place.column) {
     if (place.share >= task.rows_used || place.column >= matrix_.in) return;
     left_ = (task.rows_used - place.share - 1) / kShares + 1;
@@ -215,7 +215,7 @@ class ShareOfHead {
   }
 
   const Matrix& matrix_;
-  const Place& place_;
+  const ThreadColumns& place_;
   LaneScale<Stored> scale_;
   const uint8_t* from_ = nullptr;  // the columns in the next row to load
   uint32_t left_ = 0;              // rows left to load
@@ -225,8 +225,8 @@ class ShareOfHead {
 
 /// Adds the sums of the shares and stores them.
 template <unsigned kTokens, class Share>
-__device__ __forceinline__ void store_sums(const HeadLinearTask& task, const device::HeadPart& part, const Place& place,
-                                           const Share& share, float4* shared) {
+__device__ __forceinline__ void store_sums(const HeadLinearTask& task, const device::HeadPart& part,
+                                           const ThreadColumns& place, const Share& share, float4* shared) {
 #pragma unroll
   for (unsigned token = 0; token < kTokens; ++token)
     shared[(token * kShares + place.share) * place.lanes + place.lane] = share.sums(token);
@@ -252,7 +252,7 @@ __device__ __forceinline__ void multiply_transposed(const HeadLinearTask& task, 
   gpu::launch_dependents();
   const device::HeadPart part = device::part_of_block<kTokens>(task, blocks);
   if (part.tokens == 0) return gpu::griddepcontrol_wait();
-  const Place place = Place::of_thread(part.block, lanes);
+  const ThreadColumns place = ThreadColumns::of_thread(part.block, lanes);
   auto* shared_sums = gpu::shared_memory<float4>();
   RowTile tile;
   tile.inputs = reinterpret_cast<float*>(shared_sums + kTokens * kShares * lanes);

@@ -121,13 +121,13 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTok
 
 /// Products of one launch, each with its own consecutive blocks.
 struct LinearParts {
-  struct Part {
+  struct LaunchedProduct {
     LinearTask task;
     LinearPlan plan;
     uint32_t first_block;
     uint32_t blocks;
   };
-  Part parts[kMaxProducts];
+  LaunchedProduct parts[kMaxProducts];
   uint32_t count;
 };
 
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kTok
   uint32_t which = 0;
   while (which + 1 < products.count && gpu::block_index().x >= products.parts[which + 1].first_block)
     ++which;
-  const LinearParts::Part& part = products.parts[which];
+  const LinearParts::LaunchedProduct& part = products.parts[which];
   multiply_rows<Stored, kTokens, true>(part.task, part.plan, gpu::block_index().x - part.first_block, part.blocks);
 }
 

@@ -131,7 +131,7 @@ BlasChoice choose_linear_blas(const LinearTask& task, Precision precision, const
 }
 
 /// One call of the library: some input rows times some rows of the weight.
-struct LinearBlas::Part {
+struct LinearBlas::MatmulCall {
   gpu::cublaslt::MatmulShape shape;
   gpu::cublaslt::MatmulPlaces places;
 };
@@ -175,11 +175,11 @@ void LinearBlas::join(std::span<const Lane> lanes) {
     lanes.front().stream->wait(*lane.stream->mark());
 }
 
-LinearBlas::Part LinearBlas::part_of(const Lane& lane, const BlasProduct& product, uint32_t out) {
+LinearBlas::MatmulCall LinearBlas::part_of(const Lane& lane, const BlasProduct& product, uint32_t out) {
   const Matrix& weight = product.weight;
   const bool is_fp8 = product.path == BlasPath::fp8;
   const bool is_decoded = product.path == BlasPath::bf16_decoded;
-  Part part{
+  MatmulCall part{
       .shape = {.type = is_fp8 ? DataType::f8_e4m3 : DataType::bf16,
                 .m = std::min(product.weight_rows_at_once, weight.out - out),
                 .n = product.rows,
@@ -197,7 +197,7 @@ LinearBlas::Part LinearBlas::part_of(const Lane& lane, const BlasProduct& produc
   return part;
 }
 
-LinearBlas::Plan& LinearBlas::plan(const Lane& lane, const Part& part) {
+LinearBlas::Plan& LinearBlas::plan(const Lane& lane, const MatmulCall& part) {
   const PlanKey key(part.shape, lane.own_bytes);
   if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
   (void)lane.stream->handle();  // the library asks the thread's current device which kernels it has
@@ -212,7 +212,7 @@ void LinearBlas::drop_old_plans() {
 
 bool LinearBlas::is_planned(const Lane& lane, const BlasProduct& product, bool is_recording) {
   for (uint32_t out = 0; out < product.weight.out; out += product.weight_rows_at_once) {
-    const Part part = part_of(lane, product, out);
+    const MatmulCall part = part_of(lane, product, out);
     if (is_recording && !plans_.contains({part.shape, lane.own_bytes})) return false;
     const Plan& planned = plan(lane, part);
     if (planned.matmul == nullptr || (is_recording && !planned.has_run)) return false;
@@ -240,7 +240,7 @@ bool LinearBlas::multiply(const Lane& lane, const BlasProduct& product) {
   const gpu::cublaslt::MatmulWorkspace own{.memory = lane.own, .bytes = lane.own_bytes};
   for (uint32_t out = 0; out < product.weight.out; out += product.weight_rows_at_once) {
     prepare_weight(lane, product, out);
-    const Part part = part_of(lane, product, out);
+    const MatmulCall part = part_of(lane, product, out);
     Plan& plan = this->plan(lane, part);
     plan.has_run = plan.matmul != nullptr && plan.matmul->run(part.places, own, lane.stream->handle());
     if (plan.has_run) continue;

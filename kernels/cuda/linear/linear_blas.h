@@ -132,7 +132,7 @@ class LinearBlas {
     std::unique_ptr<gpu::cublaslt::Matmul> matmul;  // null: refused
     bool has_run = false;
   };
-  struct Part;
+  struct MatmulCall;
   /// A stream with its share of the workspace.
   struct Lane {
     gpu::Stream* stream = nullptr;
@@ -152,8 +152,8 @@ class LinearBlas {
   /// fork: the other lanes wait for the first one's work so far. join: the first lane waits for the others.
   static void fork(std::span<const Lane> lanes);
   static void join(std::span<const Lane> lanes);
-  [[nodiscard]] static Part part_of(const Lane& lane, const BlasProduct& product, uint32_t out);
-  [[nodiscard]] Plan& plan(const Lane& lane, const Part& part);
+  [[nodiscard]] static MatmulCall part_of(const Lane& lane, const BlasProduct& product, uint32_t out);
+  [[nodiscard]] Plan& plan(const Lane& lane, const MatmulCall& part);
   /// Whether the library multiplies all parts of the product.
   [[nodiscard]] bool is_planned(const Lane& lane, const BlasProduct& product, bool is_recording);
   [[nodiscard]] bool multiply(const Lane& lane, const BlasProduct& product);

@@ -169,12 +169,12 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kDep
 
 /// Products of one launch, each with its own consecutive blocks.
 struct TensorParts {
-  struct Part {
+  struct LaunchedProduct {
     TensorTask task;
     TensorPlan plan;
     uint32_t first_block;
   };
-  Part parts[kMaxProducts];
+  LaunchedProduct parts[kMaxProducts];
   uint32_t count;
 };
 
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kWarpsOfBlock* gpu::kWarpThreads, kBlocks<kDee
   uint32_t which = 0;
   while (which + 1 < products.count && gpu::block_index().x >= products.parts[which + 1].first_block)
     ++which;
-  const TensorParts::Part& part = products.parts[which];
+  const TensorParts::LaunchedProduct& part = products.parts[which];
   multiply_rows<Stored, 1, 1, kFp8, kDepth>(part.task, part.plan, gpu::block_index().x - part.first_block);
 }
 

@@ -21,7 +21,7 @@ class Missing {
   Missing(const WantedFiles& wanted, const std::vector<FileDamage>& damage) : wanted_(wanted) {
     for (const FileDamage& file : damage) {
       for (const uint32_t slot : file.slots)
-        by_name_.emplace(wanted.tensor(file.file, slot).name, Place{file.file, slot});
+        by_name_.emplace(wanted.tensor(file.file, slot).name, TensorLocation{file.file, slot});
     }
   }
 
@@ -58,12 +58,12 @@ class Missing {
   }
 
  private:
-  struct Place {
+  struct TensorLocation {
     uint32_t file;
     uint32_t slot;
   };
   const WantedFiles& wanted_;
-  std::unordered_map<std::string_view, Place> by_name_;
+  std::unordered_map<std::string_view, TensorLocation> by_name_;
 };
 
 Plan plan_of(std::vector<std::vector<Copy>> shards) {
@@ -126,14 +126,14 @@ Mender::Mender(const WantedFiles& wanted, const std::vector<FileDamage>& damage,
                DurableFolders& folders)
     : wanted_(wanted), files_(files), folders_(folders), states_(wanted.files.size()) {
   for (const FileDamage& file : damage) {
-    states_[file.file] = std::make_unique<State>();
+    states_[file.file] = std::make_unique<FileRepair>();
     states_[file.file]->damage = file;
     states_[file.file]->missing = file.slots.size();
   }
 }
 
 Result<TensorTarget> Mender::open(const Copy& copy, uint64_t /*done*/) {
-  State& state = *states_[copy.file];
+  FileRepair& state = *states_[copy.file];
   const std::lock_guard lock(state.mutex);
   TRY(prepare(state));
   TensorTarget target;
@@ -154,7 +154,7 @@ Result<void> Mender::shard_done(const std::vector<Copy>& copies, const ShardDone
     }
   }
   for (const Copy& copy : copies) {
-    State& state = *states_[copy.file];
+    FileRepair& state = *states_[copy.file];
     const std::lock_guard lock(state.mutex);
     if (--state.missing == 0) touched.insert(copy.file);
   }
@@ -164,7 +164,7 @@ Result<void> Mender::shard_done(const std::vector<Copy>& copies, const ShardDone
 }
 
 Result<void> Mender::finish_unread(uint32_t file) {
-  State& state = *states_[file];
+  FileRepair& state = *states_[file];
   DSPACK_CHECK(state.missing == 0, "tensors of this file are missing");
   {
     const std::lock_guard lock(state.mutex);
@@ -174,7 +174,7 @@ Result<void> Mender::finish_unread(uint32_t file) {
 }
 
 /// Moves or expands the intact tensors to the partial file that takes the fetched ones.
-Result<void> Mender::prepare(State& state) {
+Result<void> Mender::prepare(FileRepair& state) {
   if (state.prepared) return {};
   const uint32_t number = state.damage.file;
   const PlannedFile& planned = wanted_.files[number].planned;
@@ -193,7 +193,7 @@ Result<void> Mender::prepare(State& state) {
   return {};
 }
 
-Result<void> Mender::expand_sound(const State& state, format::WriteFile& part) const {
+Result<void> Mender::expand_sound(const FileRepair& state, format::WriteFile& part) const {
   const uint32_t number = state.damage.file;
   TRY_ASSIGN(const auto from, open_remains(wanted_, number, state.damage.remains, files_));
   for (uint32_t slot = 0; slot < wanted_.files[number].tensors.size(); ++slot) {
@@ -211,7 +211,7 @@ Result<void> Mender::expand_sound(const State& state, format::WriteFile& part) c
   return {};
 }
 
-Result<void> Mender::finish(State& state) {
+Result<void> Mender::finish(FileRepair& state) {
   const uint32_t number = state.damage.file;
   const Path part = wanted_.part_path(number);
   {

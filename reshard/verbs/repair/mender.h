@@ -41,22 +41,22 @@ class Mender final : public TensorTargets {
   [[nodiscard]] Result<void> finish_unread(uint32_t file);
 
  private:
-  struct State {
+  struct FileRepair {
     FileDamage damage;
     std::mutex mutex;    // guards the fields below
     size_t missing = 0;  // tensors still missing
     bool prepared = false;
   };
 
-  Result<void> prepare(State& state);
-  Result<void> expand_sound(const State& state, format::WriteFile& part) const;
-  Result<void> finish(State& state);
+  Result<void> prepare(FileRepair& state);
+  Result<void> expand_sound(const FileRepair& state, format::WriteFile& part) const;
+  Result<void> finish(FileRepair& state);
   Result<void> seal(uint32_t file);
 
   const WantedFiles& wanted_;
   format::FileSystem& files_;
   DurableFolders& folders_;
-  std::vector<std::unique_ptr<State>> states_;  // per file; null: not damaged
+  std::vector<std::unique_ptr<FileRepair>> states_;  // per file; null: not damaged
 };
 
 }  // namespace dspack::reshard

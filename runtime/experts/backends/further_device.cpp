@@ -56,15 +56,15 @@ kernels::Rows RowExchange::own_rows(uint64_t first, uint32_t rows) const {
           .stride = shape_.hidden};
 }
 
-kernels::Rows RowExchange::rows_of_piece(const Piece& piece, uint32_t rows) const {
+kernels::Rows RowExchange::rows_of_piece(const StagingRegion& piece, uint32_t rows) const {
   return {.data = {.buffer = pinned_.get(), .offset_bytes = piece.offset_bytes},
           .rows = rows,
           .cols = shape_.hidden,
           .stride = shape_.hidden};
 }
 
-RowExchange::Piece& RowExchange::next_piece(kernels::Queue& writer) {
-  Piece& piece = pieces_[turn_++ % pieces_.size()];
+RowExchange::StagingRegion& RowExchange::next_piece(kernels::Queue& writer) {
+  StagingRegion& piece = pieces_[turn_++ % pieces_.size()];
   if (piece.read != nullptr) writer.wait(*piece.read);
   return piece;
 }
@@ -76,7 +76,7 @@ void RowExchange::send(const kernels::Rows& x) {
   const uint32_t most = piece_rows(shape_);
   for (uint32_t row = 0; row < x.rows; row += most) {
     const uint32_t count = std::min(most, x.rows - row);
-    Piece& piece = next_piece(first_);
+    StagingRegion& piece = next_piece(first_);
     const kernels::Rows passing = rows_of_piece(piece, count);
     first_.copy(passing.data, rows_of(x, row, count).data, row_bytes(shape_) * count);
     further_.wait(*first_.mark());
@@ -89,7 +89,7 @@ void RowExchange::bring(const kernels::Rows& to, std::span<const uint32_t> which
   const size_t most = piece_rows(shape_);
   for (size_t done = 0; done < which.size(); done += most) {
     const auto some = which.subspan(done, std::min(most, which.size() - done));
-    Piece& piece = next_piece(further_);
+    StagingRegion& piece = next_piece(further_);
     const kernels::Rows passing = rows_of_piece(piece, static_cast<uint32_t>(some.size()));
     further_.gather_rows(passing, parts(), some);
     meet();

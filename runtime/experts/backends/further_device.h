@@ -48,16 +48,16 @@ class RowExchange {
 
  private:
   /// Host memory for rows that are passed together: one piece is written while the other one is read.
-  struct Piece {
+  struct StagingRegion {
     uint64_t offset_bytes = 0;
     std::shared_ptr<kernels::Event> read;  // last read of the piece; null: none
   };
   RowExchange(kernels::Queue& first, kernels::Queue& further, const ExecutorShape& shape)
       : first_(first), further_(further), shape_(shape) {}
   [[nodiscard]] kernels::Rows own_rows(uint64_t first, uint32_t rows) const;
-  [[nodiscard]] kernels::Rows rows_of_piece(const Piece& piece, uint32_t rows) const;
+  [[nodiscard]] kernels::Rows rows_of_piece(const StagingRegion& piece, uint32_t rows) const;
   /// The next piece; makes `writer` wait until it has been read.
-  [[nodiscard]] Piece& next_piece(kernels::Queue& writer);
+  [[nodiscard]] StagingRegion& next_piece(kernels::Queue& writer);
 
   kernels::Queue& first_;
   kernels::Queue& further_;
@@ -65,7 +65,7 @@ class RowExchange {
   uint32_t rows_ = 0;
   std::unique_ptr<kernels::Buffer> own_;     // further device's memory
   std::unique_ptr<kernels::Buffer> pinned_;  // host memory
-  std::array<Piece, 2> pieces_;
+  std::array<StagingRegion, 2> pieces_;
   size_t turn_ = 0;
 };
 

@@ -40,11 +40,11 @@ ReuseValue::ReuseValue() {
   }
 }
 
-ReuseValue::State ReuseValue::state_of(const UseHistory& history, uint64_t now) {
-  return static_cast<State>(age_step(now - history.last) * kFrequencies + frequency_step(history.frequency));
+ReuseValue::HistoryState ReuseValue::state_of(const UseHistory& history, uint64_t now) {
+  return static_cast<HistoryState>(age_step(now - history.last) * kFrequencies + frequency_step(history.frequency));
 }
 
-void ReuseValue::learn(State state, bool used, State next) {
+void ReuseValue::learn(HistoryState state, bool used, HistoryState next) {
   const float outcome = used ? 1.0F : static_cast<float>(kDiscount) * values_[next].mean;
   Estimate& estimate = values_[state];
   if (static_cast<float>(estimate.examples) * kLeastStep < 1) ++estimate.examples;
@@ -190,7 +190,7 @@ void ReusePolicy::learn_token(Layer& layer, const LayerVisit& visit) {
     if (expert.history.last == 0) continue;
     const bool used = expert.history.last == now;
     expert.history.frequency += kFrequencyStep * ((used ? 1.0F : 0.0F) - expert.history.frequency);
-    const ReuseValue::State next = ReuseValue::state_of(expert.history, now + 1);
+    const ReuseValue::HistoryState next = ReuseValue::state_of(expert.history, now + 1);
     if (known[i]) value_.learn(expert.state, used, next);
     expert.state = next;
   }

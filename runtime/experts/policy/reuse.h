@@ -49,12 +49,12 @@ class ReuseValue {
 
   ReuseValue();
 
-  using State = uint16_t;
+  using HistoryState = uint16_t;
   /// The state before token `now` of a history whose last use came before it.
-  [[nodiscard]] static State state_of(const UseHistory& history, uint64_t now);
-  [[nodiscard]] float value(State state) const { return values_[state].mean; }
+  [[nodiscard]] static HistoryState state_of(const UseHistory& history, uint64_t now);
+  [[nodiscard]] float value(HistoryState state) const { return values_[state].mean; }
   /// A token came while the expert was in `state`. `used`: it used the expert; else that is now in state `next`.
-  void learn(State state, bool used, State next);
+  void learn(HistoryState state, bool used, HistoryState next);
 
  private:
   struct Estimate {
@@ -115,7 +115,7 @@ class ReusePolicy final : public EvictionPolicy {
  private:
   struct Expert {
     UseHistory history;
-    ReuseValue::State state = 0;
+    ReuseValue::HistoryState state = 0;
     float value = 0;       // 0: never used
     uint64_t arrival = 0;  // number of its last arrival in a slot, from 1
     bool in_slot = false;
