@@ -44,6 +44,8 @@ class Step {
   virtual ~Step() = default;
 };
 
+/// Derived classes: CpuQueue, CudaQueue, and in tests DeferredQueue (tests/support/deferred_device.cpp) and
+/// ListeningQueue (tests/runtime/support/choice_listener.cpp). All four have each operation without a definition here.
 class Queue {
  public:
   virtual ~Queue() = default;
@@ -106,7 +108,8 @@ class Queue {
   virtual void read_streams(const ReadStreamsArgs& /*args*/) { DSPACK_CHECK(false, "this device mixes no streams"); }
   virtual void join_streams(const JoinStreamsArgs& /*args*/) { DSPACK_CHECK(false, "this device mixes no streams"); }
 
-  /// gate = silu(min(gate, limit)) * clamp(up, -limit, limit), elementwise.
+  /// gate = silu(min(gate, limit)) * clamp(up, -limit, limit), elementwise. A limit: only with
+  /// Device::has_compressed_attention.
   virtual void silu_multiply(const Rows& gate, const Rows& up, float limit = kNoLimit) = 0;
   /// y += x, elementwise.
   virtual void add(const Rows& y, const Rows& x) = 0;

@@ -80,6 +80,7 @@ struct WeightFormat {
   bool (*stores)(const Checkpoint& checkpoint, std::string_view name);
   /// Precondition: `stores`.
   Result<StoredMatrix> (*find)(const Checkpoint& checkpoint, const MatrixRequest& request);
+  /// Codes whose scales Checkpoint::find_scale finds (kScaleRules, format/tensor_name.cpp); empty: `find` finds them.
   std::span<const ScaledCodes> scaled;
   /// The matrix's shape by its tensors' names, types and shapes, for callers without a model that defines it; `find`
   /// checks it. nullptr: values are stored, not codes. Precondition: `stores`. Errors: invalid, unsupported (only the
@@ -154,7 +155,8 @@ struct WeightFormat {
 [[nodiscard]] StoredPlane finite_values(StoredPlane plane);
 
 /// Adds scales per group of columns of each row, or per row, that stay as stored, each a finite number. `usual`: the
-/// columns of a group, if known; else they follow from the scales' shape [out, groups]. Errors: invalid (a shape that
+/// columns of a group, if known; else they follow from the scales' shape [out, groups]. U8 counts as E8M0: a format
+/// whose U8 means something else checks the type first. Errors: invalid (a shape that
 /// does not fit, or contradicts config.json), unsupported (a type or a group that no kernel knows).
 [[nodiscard]] Result<void> add_group_scales(const Checkpoint& checkpoint, const TensorEntry& scales,
                                             const Quantization& stored, std::optional<uint32_t> usual,

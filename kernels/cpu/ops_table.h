@@ -210,7 +210,8 @@ struct AttendTask {
   const float* sinks = nullptr;  // [heads]
 };
 
-/// One instruction set. No pointer is null.
+/// One instruction set. No pointer is null. make_table (table.inl.h) fills it for every vector type; sets that extend
+/// another copy its table and replace products. So an operation over a vector type needs no change in a set's file.
 struct CpuOps {
   std::string_view name;                             // "scalar", "neon", "avx2", "avx512", "vbmi", "avx512bf16", "amx"
   void (*linear[kCodings])(const LinearTask& task);  // by the weight's coding

@@ -83,8 +83,6 @@ HttpReply::Headers headers_for(const ApiError& error) {
   return {};
 }
 
-}  // namespace
-
 void send_openai_error(HttpReply& reply, const ApiError& error) {
   const OrderedJson code = error.code.empty() ? OrderedJson() : OrderedJson(error.code);
   const OrderedJson body = {
@@ -95,6 +93,22 @@ void send_openai_error(HttpReply& reply, const ApiError& error) {
 void send_anthropic_error(HttpReply& reply, const ApiError& error) {
   const OrderedJson body = {{"type", "error"}, {"error", {{"type", error.type}, {"message", error.message}}}};
   reply.send(error.status, "application/json", json_text(body), headers_for(error));
+}
+
+}  // namespace
+
+Dialect dialect_of(std::string_view path) {
+  return path.starts_with("/v1/messages")    ? Dialect::anthropic
+         : path.starts_with("/v1/responses") ? Dialect::responses
+                                             : Dialect::openai;
+}
+
+void send_error(HttpReply& reply, Dialect dialect, const ApiError& error) {
+  switch (dialect) {
+    case Dialect::openai:
+    case Dialect::responses: return send_openai_error(reply, error);
+    case Dialect::anthropic: return send_anthropic_error(reply, error);
+  }
 }
 
 }  // namespace dspack::runtime

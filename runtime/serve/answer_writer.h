@@ -92,10 +92,13 @@ struct ApiError {
 /// `prompt_tokens`.
 [[nodiscard]] ApiError context_exceeded(uint64_t prompt_tokens, uint64_t context, bool is_exact);
 
-/// Sends an error in OpenAI's form: {"error": {"message", "type", "param", "code"}}.
-void send_openai_error(HttpReply& reply, const ApiError& error);
-/// In Anthropic's form: {"type": "error", "error": {"type", "message"}}.
-void send_anthropic_error(HttpReply& reply, const ApiError& error);
+/// The form of answers and errors; RequestApi (field_table.h) is the form of requests.
+enum class Dialect { openai, responses, anthropic };
+/// The dialect of a path's errors.
+[[nodiscard]] Dialect dialect_of(std::string_view path);
+/// OpenAI's errors are {"error": {"message", "type", "param", "code"}}, also of responses; Anthropic's {"type":
+/// "error", "error": {"type", "message"}}.
+void send_error(HttpReply& reply, Dialect dialect, const ApiError& error);
 
 /// One for each choice of the request, ordered by prompt.
 using AnswerWriters = std::vector<std::unique_ptr<AnswerWriter>>;

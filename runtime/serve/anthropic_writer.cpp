@@ -105,7 +105,7 @@ class MessagesWriter final : public AnswerWriter {
 
   void fail(const Error& error) override {
     const ApiError told = api_error(error);
-    if (!has_begun_) return send_anthropic_error(*reply_, told);
+    if (!has_begun_) return send_error(*reply_, Dialect::anthropic, told);
     event("error", {{"type", "error"}, {"error", {{"type", told.type}, {"message", told.message}}}});
     reply_->end();
   }

@@ -53,6 +53,14 @@ uint64_t answer_bytes(const AnswerRequest& request, const Prompt& prompt) {
          (is_json(request.form) ? reading_bytes(json_text(request.form.schema)) : 0);
 }
 
+void fail(HttpReply& reply, Dialect dialect, const ApiError& error) {
+  send_error(reply, dialect, error);
+}
+
+void fail(HttpReply& reply, Dialect dialect, const Error& error) {
+  send_error(reply, dialect, api_error(error));
+}
+
 }  // namespace
 
 Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, ApiOptions options, Answering::Log log)
@@ -72,7 +80,7 @@ Api::Api(const TextModel& text, Scheduler& scheduler, MachineWatch& machine, Api
 
 /// An exception ends only its own request.
 void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
-  const Dialect dialect = request.path.starts_with("/v1/messages") ? Dialect::anthropic : Dialect::openai;
+  const Dialect dialect = dialect_of(request.path);
   try {
     route(request, reply);
   } catch (const std::bad_alloc&) {
@@ -84,13 +92,13 @@ void Api::handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& r
 }
 
 void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply) {
-  const Dialect dialect = request.path.starts_with("/v1/messages") ? Dialect::anthropic : Dialect::openai;
+  const Dialect dialect = dialect_of(request.path);
   // CORS preflight: browsers send it without the key.
   if (request.method == "OPTIONS" && !options_.allow_origin.empty()) return reply->send(200, "text/plain", "");
   if (const auto refusal = access_refusal(request, options_)) return fail(*reply, dialect, *refusal);
   if (request.method == "GET" && request.path == "/machine") {
     const auto watched = machine_.watch(reply);
-    return watched ? void() : send_openai_error(*reply, api_error(watched.error()));
+    return watched ? void() : fail(*reply, dialect, watched.error());
   }
   if ((request.method == "GET" || request.method == "HEAD") && facts_.send(request, *reply)) return;
   if (request.method != "POST") return fail(*reply, dialect, no_answer(request));
@@ -117,14 +125,6 @@ void Api::route(const HttpRequest& request, const std::shared_ptr<HttpReply>& re
     return reply->send(200, "application/json", json_text(**result));
   }
   fail(*reply, dialect, no_answer(request));
-}
-
-void Api::fail(HttpReply& reply, Dialect dialect, const Error& error) {
-  fail(reply, dialect, api_error(error));
-}
-
-void Api::fail(HttpReply& reply, Dialect dialect, const ApiError& error) {
-  dialect == Dialect::anthropic ? send_anthropic_error(reply, error) : send_openai_error(reply, error);
 }
 
 void Api::say(const std::vector<std::string>& remarks) {
@@ -197,13 +197,16 @@ Result<Api::Answers> Api::make_answers(AnswerRequest request, std::span<const Pr
   const std::string model = request.model.empty() ? options_.model : request.model;
   const bool converses = std::holds_alternative<Conversation>(request.prompt);
   AnswerWriters writers;
-  if (call.dialect == Dialect::openai) {
-    writers = converses ? make_chat_writers(call.reply, request, model) : make_text_writers(call.reply, request, model);
-  } else {
-    writers.push_back(
-        call.dialect == Dialect::anthropic
-            ? make_messages_writer(call.reply, request, model, static_cast<uint32_t>(prompts.front().tokens.size()))
-            : make_responses_writer(call.reply, request, model));
+  switch (call.dialect) {
+    case Dialect::openai:
+      writers =
+          converses ? make_chat_writers(call.reply, request, model) : make_text_writers(call.reply, request, model);
+      break;
+    case Dialect::responses: writers.push_back(make_responses_writer(call.reply, request, model)); break;
+    case Dialect::anthropic:
+      writers.push_back(
+          make_messages_writer(call.reply, request, model, static_cast<uint32_t>(prompts.front().tokens.size())));
+      break;
   }
   const auto* conversation = std::get_if<Conversation>(&request.prompt);
   const Answering::Marks& known = marks_[conversation != nullptr && !conversation->tools.is_null() ? 1 : 0];

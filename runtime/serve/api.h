@@ -35,7 +35,6 @@ class Api {
   void handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
 
  private:
-  enum class Dialect { openai, responses, anthropic };
   /// Where a request came from, and how it is answered.
   struct Call {
     std::shared_ptr<HttpReply> reply;
@@ -55,8 +54,6 @@ class Api {
   [[nodiscard]] Result<Answers> make_answers(AnswerRequest request, std::span<const Prompt> prompts, const Call& call);
   /// `constraint`: compiled from the request's form; null: the answers are free.
   void begin(Answers answers, const TokenConstraint* constraint);
-  static void fail(HttpReply& reply, Dialect dialect, const Error& error);
-  static void fail(HttpReply& reply, Dialect dialect, const ApiError& error);
   void ping(const std::stop_token& stop);
 
   const TextModel& text_;

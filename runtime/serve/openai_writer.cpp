@@ -144,7 +144,7 @@ class OpenAiReply {
     const std::lock_guard lock(mutex_);
     if (std::exchange(left_, 0) == 0) return;
     const ApiError told = api_error(error);
-    if (!has_begun_) return send_openai_error(*reply_, told);
+    if (!has_begun_) return send_error(*reply_, Dialect::openai, told);
     const OrderedJson body = {{"error", {{"message", told.message}, {"type", told.type}, {"code", told.status}}}};
     reply_->write(fmt::format("data: {}\n\n", json_text(body)));
     reply_->end();

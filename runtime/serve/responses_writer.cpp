@@ -63,7 +63,7 @@ class ResponsesWriter final : public AnswerWriter {
 
   void fail(const Error& error) override {
     const ApiError told = api_error(error);
-    if (!has_begun_) return send_openai_error(*reply_, told);
+    if (!has_begun_) return send_error(*reply_, Dialect::responses, told);
     OrderedJson body = response("failed");
     body["error"] = {{"code", "server_error"}, {"message", told.message}};
     event("response.failed", {{"response", std::move(body)}});

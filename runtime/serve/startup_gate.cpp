@@ -12,7 +12,7 @@ namespace {
 
 void refuse(const HttpRequest& request, HttpReply& reply) {
   const ApiError loading = api_error({ErrorKind::conflict, "the model is not loaded; /health says how far it is"});
-  request.path.starts_with("/v1/messages") ? send_anthropic_error(reply, loading) : send_openai_error(reply, loading);
+  send_error(reply, dialect_of(request.path), loading);
 }
 
 }  // namespace
