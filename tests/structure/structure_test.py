@@ -61,7 +61,7 @@ CUDA_FILES = {
 
 # A noun is a header and its source: one name, and `_posix` for what the system does of it. A source without a header of
 # its name needs a reason, and so does a noun of a few lines, which a reader would rather find where it is used.
-FEW_LINES = 30
+FEW_LINES = 40
 WITHOUT_HEADER = {
     "*/cli/main": "the program",
     "*/cli/*_verb": "one function, declared in the program's verbs.h",
@@ -97,6 +97,18 @@ OF_FEW_LINES = {
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
     "kernels/cuda/hardware/cuda_check": "the one use of CUDA's types that cuda_runtime and dspack_gpu.h share",
     "kernels/cuda/device/order": "device functions that several kernels use",
+    "kernels/cuda/device/divisor": "device functions that several kernels use",
+    "format/base/page_buffer": "memory as direct I/O needs it, for readers and writers in five folders",
+    "format/weights/plain_format": "one format of weight_format.h, as its neighbours are",
+    "kernels/cpu/peak": "a loop that each instruction set compiles for itself",
+    "kernels/cpu/e4m3_table": "a table that the instruction sets without a conversion share",
+    "kernels/device_facts": "what --version says of a device, apart from making one",
+    "kernels/precision": "a word of the command line, which runtime and both devices know",
+    "kernels/weight": "the names by which kernels know the format's forms of weights",
+    "runtime/budget/pass_rows": "what the plans for the host's and a GPU's memory share",
+    "runtime/generate/token_constraint": "the interface between samplers and a library that a build may lack",
+    "runtime/serve/api_options": "what access, facts, functions and answers of the server share",
+    "runtime/weights/scratch": "the layout that every part of a pass uses for its memory",
 }
 
 
