@@ -215,10 +215,16 @@ struct Publishing {
                   limit_rate());
     const auto begin = std::chrono::steady_clock::now();
     PublishJob job{hub, target, sealed, format::posix_file_system(), context.progress, flags.jobs, context.stop};
-    if (flags.with_hf) job.transfer = [this](const std::string& revision) { return transfer(revision); };
+    bool by_hf = false;  // not where only files are missing that are sent as usual
+    if (flags.with_hf) {
+      job.transfer = [this, &by_hf](const std::string& revision) {
+        by_hf = true;
+        return transfer(revision);
+      };
+    }
     TRY_ASSIGN(const PublishOutcome outcome, publish(job, std::move(situation)));
     const double seconds = seconds_since(begin);
-    if (!outcome.was_complete) print_done(outcome, seconds);
+    if (!outcome.was_complete) print_done(outcome, seconds, by_hf);
     const bool waits = outcome.pull_request && !outcome.merged;
     print_equal(waits ? fmt::format("{}/discussions/{}", client.page(), *outcome.pull_request) : client.page());
     return 0;
@@ -234,10 +240,10 @@ struct Publishing {
                                            : "hf upload, which PATH lacks: pip install huggingface_hub hf_xet";
   }
 
-  void print_done(const PublishOutcome& outcome, double seconds) const {
+  void print_done(const PublishOutcome& outcome, double seconds, bool by_hf) const {
     const Sent& sent = outcome.sent;
     const double rate = static_cast<double>(sent.bytes) / std::max(seconds, 1e-9);
-    if (flags.with_hf) print_out("weights  by hf upload\n");
+    if (by_hf) print_out("weights  by hf upload\n");
     print_out(fmt::format("sent     {} ({}) to the large file storage, {}; {}{}\n",
                           counted(sent.files, "file", "files"), human_bytes(sent.bytes),
                           counted(sent.commits, "commit", "commits"), duration_words(seconds),
