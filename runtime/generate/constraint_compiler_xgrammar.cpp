@@ -120,7 +120,7 @@ class BoundedWork {
 
 /// The result of a call of the library, or why it failed.
 template <class Call>
-auto guarded(const WorkBounds& bounds, const Call& call, bool* is_too_long = nullptr) -> Result<decltype(call())> {
+auto guarded_work(const WorkBounds& bounds, const Call& call, bool* is_too_long = nullptr) -> Result<decltype(call())> {
   const BoundedWork bounded(bounds);
   try {
     return call();
@@ -141,7 +141,7 @@ class GrammarConstraint final : public TokenConstraint {
 
   [[nodiscard]] Result<std::span<const uint32_t>> allowed_after(std::span<const uint32_t> answer) override {
     if (failure_) return *failure_;
-    const auto filled = guarded(kMasking, [&] {
+    const auto filled = guarded_work(kMasking, [&] {
       follow(answer);
       fill();
       return true;
@@ -153,7 +153,7 @@ class GrammarConstraint final : public TokenConstraint {
 
   [[nodiscard]] Result<bool> is_complete(std::span<const uint32_t> answer) override {
     if (failure_) return *failure_;
-    auto complete = guarded(kMasking, [&] {
+    auto complete = guarded_work(kMasking, [&] {
       follow(answer);
       return matcher_.IsTerminated() || (matcher_.IsCompleted() && has_only_end());
     });
@@ -286,13 +286,13 @@ class GrammarLibrary final : public ConstraintCompiler {
                                                                          const WorkBounds& bounds, bool& is_too_long) {
     auto grammar = find_kept(form);
     if (!grammar) {
-      auto made = guarded(
+      auto made = guarded_work(
           bounds, [&] { return make_grammar(form); }, &is_too_long);
       if (!made) return made.error();
       grammar = *std::move(made);
       keep(form, *grammar);
     }
-    return guarded(bounds, [&]() -> std::unique_ptr<TokenConstraint> {
+    return guarded_work(bounds, [&]() -> std::unique_ptr<TokenConstraint> {
       return std::make_unique<GrammarConstraint>(*grammar, vocab_);
     });
   }
@@ -357,7 +357,7 @@ bool ConstraintCompiler::is_available() {
 
 Result<std::unique_ptr<ConstraintCompiler>> ConstraintCompiler::make(const Tokenizer& tokenizer, uint32_t vocab,
                                                                      std::span<const uint32_t> end_tokens) {
-  return guarded(kCompiling, [&]() -> std::unique_ptr<ConstraintCompiler> {
+  return guarded_work(kCompiling, [&]() -> std::unique_ptr<ConstraintCompiler> {
     return std::make_unique<GrammarLibrary>(tokenizer, vocab, end_tokens);
   });
 }
