@@ -97,7 +97,7 @@ TEST_CASE("cuda: split attention is for keys that are BF16, and for nothing else
   CHECK(attend_choice(other, Precision::split, kH100) == AttendChoice::exact);
   CHECK(attend_choice(other, Precision::bf16, kH100) == AttendChoice::tensor_64x2);
   const auto keys_of = [](Dtype dtype, uint64_t address) {
-    return shape_of({.cache = reinterpret_cast<const void*>(address), .cache_dtype = dtype}).has_bf16_keys;
+    return shape_of({{.cache = reinterpret_cast<const void*>(address), .cache_dtype = dtype}}).has_bf16_keys;
   };
   CHECK(keys_of(Dtype::bf16, 0x1000));
   CHECK_FALSE(keys_of(Dtype::bf16, 0x1008));
