@@ -11,9 +11,10 @@ namespace {
 
 class SupposedGpu final : public Device {
  public:
-  SupposedGpu(uint64_t memory_bytes, Precision precision, std::unique_ptr<Device> host)
+  SupposedGpu(uint64_t memory_bytes, const CudaOptions& options, std::unique_ptr<Device> host)
       : memory_bytes_(memory_bytes),
-        precision_(precision),
+        precision_(options.precision),
+        has_cublaslt_(options.cublaslt != kNoCublasLt),
         description_("a GPU of " + size_words(memory_bytes) + ", supposed"),
         host_(std::move(host)) {}
 
@@ -34,7 +35,7 @@ class SupposedGpu final : public Device {
     return cuda::device_experts_bytes(shape, precision_);
   }
   [[nodiscard]] uint64_t workspace_bytes(const WorkspaceShape& largest) const override {
-    return cuda::device_workspace_bytes(largest, precision_, true);
+    return cuda::device_workspace_bytes(largest, precision_, has_cublaslt_);
   }
 
  private:
@@ -42,15 +43,16 @@ class SupposedGpu final : public Device {
 
   uint64_t memory_bytes_;
   Precision precision_;
+  bool has_cublaslt_;
   std::string description_;
   std::unique_ptr<Device> host_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> suppose_gpu(uint64_t memory_bytes, Precision precision) {
+Result<std::unique_ptr<Device>> suppose_gpu(uint64_t memory_bytes, const CudaOptions& options) {
   TRY_ASSIGN(auto host, make_cpu_device({.threads = 1, .instruction_set = {}}));
-  return std::unique_ptr<Device>(std::make_unique<SupposedGpu>(memory_bytes, precision, std::move(host)));
+  return std::unique_ptr<Device>(std::make_unique<SupposedGpu>(memory_bytes, options, std::move(host)));
 }
 
 }  // namespace dspack::kernels

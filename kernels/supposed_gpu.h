@@ -4,13 +4,14 @@
 
 #include <memory>
 
+#include "kernels/cuda/host/cuda_library.h"
 #include "kernels/ops.h"
-#include "kernels/precision.h"
 
 namespace dspack::kernels {
 
 /// A device with `memory_bytes` of memory, all of it free. Its operations take the memory that those of a CUDA device
-/// of this precision take, with cuBLASLt; it allocates nothing and computes nothing.
-[[nodiscard]] Result<std::unique_ptr<Device>> suppose_gpu(uint64_t memory_bytes, Precision precision);
+/// with these options take (of them: precision, and cuBLASLt, which counts as there unless it is off); it allocates
+/// nothing and computes nothing.
+[[nodiscard]] Result<std::unique_ptr<Device>> suppose_gpu(uint64_t memory_bytes, const CudaOptions& options);
 
 }  // namespace dspack::kernels

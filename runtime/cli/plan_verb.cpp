@@ -361,8 +361,9 @@ Result<void> PlanOptions::complete() {
     if (load.device.kind == DeviceKind::cpu) return invalid("--gpu-memory supposes a GPU; leave --device cpu out");
     load.device.kind = DeviceKind::cuda;
     load.device.gpus.resize(what_if.gpu_memory.size());
-    load.device.open_gpu = [sizes = what_if.gpu_memory, precision = load.device.precision](size_t place) {
-      return kernels::suppose_gpu(sizes[place], precision);
+    const kernels::CudaOptions cuda{.precision = load.device.precision, .cublaslt = load.device.cublaslt};
+    load.device.open_gpu = [sizes = what_if.gpu_memory, cuda](size_t place) {
+      return kernels::suppose_gpu(sizes[place], cuda);
     };
   }
   return check_model_options(load);

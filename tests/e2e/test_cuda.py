@@ -319,7 +319,8 @@ class Memory(OnGpu):
             self.assertIn(line, said)
 
     def test_a_gpu_that_is_supposed_has_the_plan_of_one_that_is_there(self):
-        for more in ((), ("--vram-experts", 64), ("--precision", "fp8")):
+        for more in ((), ("--vram-experts", 64), ("--precision", "fp8", *CUBLASLT),
+                     ("--precision", "bf16", "--dev", "cublaslt=off")):
             asked = ("plan", self.data(), "--ctx", 1024, "--json", *more)
             plans = [json.loads(self.assert_ok(self.dsrun(*asked, *gpu)).stdout)
                      for gpu in (CHOICE, ("--gpu-memory", "4GB"))]

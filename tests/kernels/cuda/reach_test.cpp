@@ -82,7 +82,7 @@ void reach(const Card& card, Precision precision, Coding coding, const Shape& sh
 
 /// Of attention and MLPs, on a GPU with room for all that is worth it.
 uint32_t most_rows_at_once() {
-  const auto gpu = kernels::suppose_gpu(1ULL << 40, Precision::exact);
+  const auto gpu = kernels::suppose_gpu(1ULL << 40, {});
   REQUIRE(gpu);
   return runtime::longest_pass(**gpu, runtime::ModelOptions().context).wave;
 }
