@@ -43,7 +43,7 @@ struct MemoryNeeds {
   /// Other allocations: tokenizer, logits, transfer buffers; a server also has its prefix cache and its requests.
   uint64_t reserve_bytes = 0;
   uint64_t decompression_bytes = 0;        // held by threads that read compressed files
-  uint64_t head_bytes = 0;                 // output head and final norm
+  uint64_t head_bytes = 0;                 // output head, final norm; on a device the choice of tokens
   uint64_t mtp_bytes = 0;                  // the whole MTP module
   uint64_t kv_bytes = 0;                   // KV cache
   uint64_t resident_expert_bytes = 0;      // all experts, on a device that holds them; valid only if `may_be_resident`

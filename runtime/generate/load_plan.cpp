@@ -10,6 +10,7 @@
 #include "runtime/budget/system_memory.h"
 #include "runtime/generate/fetch_guard.h"
 #include "runtime/generate/text_model.h"
+#include "runtime/generate/token_picker.h"
 #include "runtime/model/kv_cache.h"
 
 namespace dspack::runtime {
@@ -176,6 +177,7 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
                      .further = chosen.further().size()};
   TRY_ASSIGN(needs.text_bytes, tokenizer_bytes(context.access.files(), stop));
   TRY_ASSIGN(plan.needs, find_needs(context, config, needs));
+  if (!context.device.is_host()) plan.needs.head_bytes += TokenPicker::device_bytes();
   plan.needs.reserve_bytes = saturating_add(plan.needs.reserve_bytes, options.beside_bytes);
   TRY_ASSIGN(const MemoryLimits limits, memory_limits(options.memory, system));
   const bool are_too_many = options.max_fetch && plan.needs.resident_expert_bytes > *options.max_fetch;

@@ -8,16 +8,29 @@
 
 namespace dspack::runtime {
 
+namespace {
+
+/// Offsets in the device's memory.
+struct PickerLayout {
+  ScratchPlan plan;
+  uint64_t choices = plan.add(kMaxRecordedRows);
+  uint64_t draw = plan.add(sizeof(TokenDraw) / sizeof(float));
+};
+
+}  // namespace
+
+uint64_t TokenPicker::device_bytes() {
+  return PickerLayout().plan.size_bytes();
+}
+
 Result<std::unique_ptr<TokenPicker>> TokenPicker::make(const Model& model, Scratch& scratch) {
   std::unique_ptr<TokenPicker> picker(new TokenPicker(model, scratch));
   if (model.device().is_host()) return picker;
-  ScratchPlan plan;
-  const uint64_t choices = plan.add(kMaxRecordedRows);
-  const uint64_t draw = plan.add(sizeof(TokenDraw) / sizeof(float));
-  TRY_ASSIGN(picker->memory_, model.device().allocate(plan.size_bytes()));
+  const PickerLayout layout;
+  TRY_ASSIGN(picker->memory_, model.device().allocate(device_bytes()));
   TRY_ASSIGN(picker->chosen_, model.device().allocate_host(kMaxRecordedRows * sizeof(uint32_t)));
-  picker->choices_ = {.buffer = picker->memory_.get(), .offset_bytes = choices};
-  picker->draw_place_ = {.buffer = picker->memory_.get(), .offset_bytes = draw};
+  picker->choices_ = {.buffer = picker->memory_.get(), .offset_bytes = layout.choices};
+  picker->draw_place_ = {.buffer = picker->memory_.get(), .offset_bytes = layout.draw};
   return picker;
 }
 

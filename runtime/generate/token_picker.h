@@ -53,6 +53,8 @@ class TokenPicker final : private PassEnd {
   /// above.
   [[nodiscard]] std::optional<uint32_t> drawn(const kernels::Rows& final, const TokenDraw& draw);
 
+  /// Bytes of memory that one takes on a device other than the host.
+  [[nodiscard]] static uint64_t device_bytes();
   /// Bytes of device memory.
   [[nodiscard]] uint64_t scratch_bytes() const { return memory_ ? memory_->size_bytes() : 0; }
 
