@@ -35,18 +35,16 @@ const Configuration kConfigurations[] = {
     {.model = "glm-5.2", .drafts = 2, .kv_dtype = Dtype::f16},
 };
 
-/// Bytes of a second copy of the output head, of which nothing but its bytes says that it is one: a plan counts it, a
-/// module that has read it does not keep it.
+/// Bytes of the MTP module's copy of the output head, if no digest proves that it equals the model's. A plan counts it;
+/// the module compares the bytes, which are equal in each of these models, and keeps no copy.
 uint64_t unproven_copy(const LoadedModel& loaded) {
-  const MtpModule* module = loaded.mtp();
-  if (module == nullptr) return 0;
+  if (loaded.mtp() == nullptr) return 0;
   const format::Checkpoint& checkpoint = loaded.checkpoint();
-  const auto* copy =
-      checkpoint.find("model.layers." + std::to_string(loaded.model().config().layers) + ".shared_head.head.weight");
+  const std::string module = "model.layers." + std::to_string(loaded.model().config().layers);
+  const auto* copy = checkpoint.find(module + ".shared_head.head.weight");
   const auto* head = checkpoint.find("lm_head.weight");
-  const bool is_proven = copy != nullptr && head != nullptr && copy->digest && copy->digest == head->digest;
-  const bool is_kept = copy != nullptr && module->weight_bytes() >= copy->range.size() + loaded.model().weight_bytes();
-  return copy == nullptr || is_proven || is_kept ? 0 : copy->range.size();
+  if (copy == nullptr || (head != nullptr && copy->digest && copy->digest == head->digest)) return 0;
+  return copy->range.size();
 }
 
 }  // namespace
