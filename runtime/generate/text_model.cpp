@@ -7,6 +7,7 @@
 #include "format/json.h"
 #include "runtime/generate/loaded_model.h"
 #include "runtime/text/json.h"
+#include "runtime/text/json_fields.h"
 
 namespace dspack::runtime {
 
@@ -62,7 +63,7 @@ Result<ChatTemplate> template_of_model(const std::optional<std::string>& model_c
   bool has_dspark = false;
   if (model_config) {
     TRY_ASSIGN(const nlohmann::json config, parse_json(*model_config, kModelFile, format::kConfigDocument));
-    TRY_ASSIGN(type, string_field(config, "model_type"));
+    TRY_ASSIGN(type, FieldsOf(config).text("model_type"));
     for (const auto& [key, value] : config.items())
       has_dspark = has_dspark || key.starts_with("dspark_");
   }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/serve/json_fields.h"
+#include "runtime/text/json_fields.h"
 #include "runtime/text/tool_syntax.h"
 
 namespace dspack::runtime {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "runtime/serve/answer_writer.h"
-#include "runtime/serve/json_fields.h"
+#include "runtime/text/json.h"
 
 namespace dspack::runtime {
 namespace {

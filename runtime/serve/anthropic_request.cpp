@@ -5,6 +5,7 @@
 #include "format/base/foreign_text.h"
 #include "runtime/serve/field_table.h"
 #include "runtime/serve/request_fields.h"
+#include "runtime/text/json.h"
 
 namespace dspack::runtime {
 namespace {

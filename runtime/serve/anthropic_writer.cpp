@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "runtime/serve/answer_writer.h"
-#include "runtime/serve/json_fields.h"
 #include "runtime/text/call_arguments.h"
+#include "runtime/text/json.h"
 
 namespace dspack::runtime {
 namespace {

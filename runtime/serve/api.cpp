@@ -14,6 +14,7 @@
 #include "runtime/serve/field_table.h"
 #include "runtime/serve/host_address.h"
 #include "runtime/serve/request_fields.h"
+#include "runtime/text/json.h"
 #include "runtime/text/tool_syntax.h"
 
 namespace dspack::runtime {

@@ -7,6 +7,7 @@
 
 #include "dspack_version.h"
 #include "format/base/foreign_text.h"
+#include "runtime/text/json_fields.h"
 #include "runtime/text/schema_keywords.h"
 #include "runtime/text/string_formats.h"
 

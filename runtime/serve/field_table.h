@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/serve/json_fields.h"
 #include "runtime/text/chat_message.h"
 
 namespace dspack::runtime {

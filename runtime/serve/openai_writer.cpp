@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "runtime/serve/answer_writer.h"
-#include "runtime/serve/json_fields.h"
+#include "runtime/text/json.h"
 #include "runtime/text/unicode.h"
 
 namespace dspack::runtime {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/serve/answer_request.h"
-#include "runtime/serve/json_fields.h"
+#include "runtime/text/json_fields.h"
 
 namespace dspack::runtime {
 

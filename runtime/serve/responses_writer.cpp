@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "runtime/serve/answer_writer.h"
-#include "runtime/serve/json_fields.h"
 #include "runtime/text/call_arguments.h"
+#include "runtime/text/json.h"
 
 namespace dspack::runtime {
 namespace {

@@ -8,7 +8,7 @@
 #include "format/html_page.h"
 #include "runtime/serve/access.h"
 #include "runtime/serve/field_table.h"
-#include "runtime/serve/json_fields.h"
+#include "runtime/text/json.h"
 
 namespace dspack::runtime {
 namespace {

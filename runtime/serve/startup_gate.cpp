@@ -5,7 +5,7 @@
 #include "runtime/serve/access.h"
 #include "runtime/serve/answer_writer.h"
 #include "runtime/serve/api.h"
-#include "runtime/serve/json_fields.h"
+#include "runtime/text/json.h"
 
 namespace dspack::runtime {
 namespace {

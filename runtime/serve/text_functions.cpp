@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "runtime/serve/json_fields.h"
 #include "runtime/serve/request_fields.h"
+#include "runtime/text/json_fields.h"
 
 namespace dspack::runtime {
 namespace {

@@ -8,6 +8,7 @@
 #include "format/base/foreign_text.h"
 #include "format/json.h"
 #include "runtime/text/json.h"
+#include "runtime/text/json_fields.h"
 
 namespace dspack::runtime {
 namespace {
@@ -18,28 +19,20 @@ Error wrong(std::string_view what, std::string_view expected) {
   return {ErrorKind::invalid, fmt::format("{} is not {}", what, expected)};
 }
 
-/// A string field; absent and null are nullopt.
-Result<std::optional<std::string>> text_field(const OrderedJson& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || found->is_null()) return std::optional<std::string>();
-  if (!found->is_string()) return wrong(fmt::format("\"{}\"", key), "a string");
-  return std::optional<std::string>(found->get<std::string>());
-}
-
 /// Reads a message's content: a string, or a list of {"type": "text", "text": "..."}, as OpenAI's clients write it.
 /// Templates take a string, so parts are joined by line feeds, as in vLLM and llama.cpp. Absent and null are nullopt;
 /// so is an assistant's empty list, since it may have calls instead; for other roles that is an empty text.
 Result<void> read_content(const OrderedJson& json, ChatMessage& message) {
   const auto found = json.find("content");
   if (found == json.end() || !found->is_array()) {
-    TRY_ASSIGN(message.content, text_field(json, "content"));
+    TRY_ASSIGN(message.content, JsonFields(json).text("content"));
     return {};
   }
   if (found->empty() && message.role != Role::assistant) message.content = "";
   for (const OrderedJson& part : *found) {
     if (!part.is_object()) return wrong("a part of \"content\"", "an object");
-    TRY_ASSIGN(const auto type, text_field(part, "type"));
-    TRY_ASSIGN(const auto words, text_field(part, "text"));
+    TRY_ASSIGN(const auto type, JsonFields(part).text("type"));
+    TRY_ASSIGN(const auto words, JsonFields(part).text("text"));
     if (type != "text") {
       return Error{ErrorKind::unsupported,
                    fmt::format("a part of \"content\" has the type {}; only \"text\" can be answered",
@@ -55,8 +48,8 @@ Result<void> read_content(const OrderedJson& json, ChatMessage& message) {
 Result<ToolCall> read_custom_call(const OrderedJson& value, ToolCall call) {
   const auto custom = value.find("custom");
   if (custom == value.end() || !custom->is_object()) return wrong("\"custom\"", "an object");
-  TRY_ASSIGN(const auto name, text_field(*custom, "name"));
-  TRY_ASSIGN(const auto input, text_field(*custom, "input"));
+  TRY_ASSIGN(const auto name, JsonFields(*custom).text("name"));
+  TRY_ASSIGN(const auto input, JsonFields(*custom).text("input"));
   if (!name) return wrong("\"name\" of \"custom\"", "a string");
   return custom_call(*name, input.value_or(""), std::move(call.id));
 }
@@ -64,12 +57,12 @@ Result<ToolCall> read_custom_call(const OrderedJson& value, ToolCall call) {
 Result<ToolCall> read_call(const OrderedJson& value) {
   if (!value.is_object()) return wrong("a call", "an object");
   ToolCall call;
-  TRY_ASSIGN(call.id, text_field(value, "id"));
-  TRY_ASSIGN(const auto type, text_field(value, "type"));
+  TRY_ASSIGN(call.id, JsonFields(value).text("id"));
+  TRY_ASSIGN(const auto type, JsonFields(value).text("type"));
   if (type == "custom") return read_custom_call(value, std::move(call));
   const auto function = value.find("function");
   if (function == value.end() || !function->is_object()) return wrong("\"function\"", "an object");
-  TRY_ASSIGN(const auto name, text_field(*function, "name"));
+  TRY_ASSIGN(const auto name, JsonFields(*function).text("name"));
   if (!name) return wrong("\"name\" of \"function\"", "a string");
   call.type = type.value_or("function");
   call.name = *name;
@@ -86,12 +79,12 @@ Result<ToolCall> read_call(const OrderedJson& value) {
 Result<ChatMessage> read_message(const OrderedJson& value) {
   if (!value.is_object()) return wrong("a message", "an object");
   ChatMessage message;
-  TRY_ASSIGN(const auto role, text_field(value, "role"));
+  TRY_ASSIGN(const auto role, JsonFields(value).text("role"));
   if (!role) return wrong("\"role\"", "a string");
   TRY_ASSIGN(message.role, parse_role(*role));
   TRY(read_content(value, message));
-  TRY_ASSIGN(message.tool_call_id, text_field(value, "tool_call_id"));
-  TRY_ASSIGN(message.name, text_field(value, "name"));
+  TRY_ASSIGN(message.tool_call_id, JsonFields(value).text("tool_call_id"));
+  TRY_ASSIGN(message.name, JsonFields(value).text("name"));
   for (const auto& [key, field] : value.items()) {
     constexpr std::array<std::string_view, 6> kFields = {"role",         "content", "tool_calls",
                                                          "tool_call_id", "name",    "prefix"};

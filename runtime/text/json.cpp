@@ -5,6 +5,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "format/json.h"
@@ -13,10 +14,6 @@ namespace dspack::runtime {
 namespace {
 
 using nlohmann::json;
-
-Error wrong_type(const char* key, std::string_view expected, const json& value) {
-  return {ErrorKind::invalid, fmt::format("\"{}\" is not {} but {}", key, expected, value.type_name())};
-}
 
 /// Builds the value from the parser's events, for text that format::parse_json has accepted. (The library's own builder
 /// rounds long whole numbers, and searches an object's keys for each new one, which takes quadratic time.)
@@ -103,46 +100,26 @@ Result<json> parse_json(std::string_view text, std::string_view name, const form
   return value;
 }
 
-const json* find_field(const json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-Result<const json*> object_field(const json& object, const char* key) {
-  const json* value = find_field(object, key);
-  if (value == nullptr) return Error{ErrorKind::invalid, fmt::format("\"{}\" is missing", key)};
-  if (!value->is_object()) return wrong_type(key, "an object", *value);
-  return value;
-}
-
-Result<const json*> array_field(const json& object, const char* key) {
-  const json* value = find_field(object, key);
-  if (value != nullptr && !value->is_array()) return wrong_type(key, "an array", *value);
-  return value;
-}
-
-Result<std::optional<std::string>> string_field(const json& object, const char* key) {
-  const json* value = find_field(object, key);
-  if (value == nullptr) return std::optional<std::string>();
-  if (!value->is_string()) return wrong_type(key, "a string", *value);
-  return std::optional<std::string>(value->get_ref<const std::string&>());
-}
-
-Result<std::string> required_string(const json& object, const char* key) {
-  TRY_ASSIGN(std::optional<std::string> value, string_field(object, key));
-  if (!value) return Error{ErrorKind::invalid, fmt::format("\"{}\" is missing", key)};
-  return *std::move(value);
-}
-
-Result<bool> bool_field(const json& object, const char* key, bool otherwise) {
-  const json* value = find_field(object, key);
-  if (value == nullptr) return otherwise;
-  if (!value->is_boolean()) return wrong_type(key, "true or false", *value);
-  return value->get<bool>();
-}
-
 namespace {
+
+void append_json(const OrderedJson& value, std::string& text) {
+  const auto plain = [](const OrderedJson& leaf) {
+    return leaf.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  };
+  if (!value.is_structured()) {
+    const std::string_view digits = long_number(value);
+    text += digits.empty() ? plain(value) : digits;
+    return;
+  }
+  text += value.is_object() ? '{' : '[';
+  bool is_first = true;
+  for (const auto& [key, each] : value.items()) {
+    if (!std::exchange(is_first, false)) text += ',';
+    if (value.is_object()) text += plain(OrderedJson(key)) + ':';
+    append_json(each, text);
+  }
+  text += value.is_object() ? '}' : ']';
+}
 
 void append_string(std::string& out, std::string_view text) {
   constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b";
@@ -206,6 +183,12 @@ struct Writer {
 };
 
 }  // namespace
+
+std::string json_text(const OrderedJson& value) {
+  std::string text;
+  append_json(value, text);
+  return text;
+}
 
 std::string python_float(double value) {
   std::array<char, 40> buffer{};

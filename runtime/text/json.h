@@ -1,11 +1,9 @@
-// Reads untrusted JSON: documents as values, and fields of an expected type.
-// Threads: thread-safe (pure functions). Lifetime: returned pointers point into the value given.
-// Errors: invalid, in one line, naming the field.
+// Reads untrusted JSON as values, and writes values as text. (Fields of an expected type: json_fields.h.)
+// Threads: thread-safe (pure functions). Errors: invalid, in one line.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -32,15 +30,8 @@ void add_member(OrderedJson& object, std::string name, OrderedJson value);
 [[nodiscard]] Result<nlohmann::json> parse_json(std::string_view text, std::string_view name,
                                                 const format::DocumentBounds& bounds);
 
-/// The member `key`; nullptr: absent, or JSON's null.
-[[nodiscard]] const nlohmann::json* find_field(const nlohmann::json& object, const char* key);
-
-// These fail if the member has another type; null counts as absent.
-[[nodiscard]] Result<const nlohmann::json*> object_field(const nlohmann::json& object, const char* key);  // required
-[[nodiscard]] Result<const nlohmann::json*> array_field(const nlohmann::json& object, const char* key);  // null: absent
-[[nodiscard]] Result<std::optional<std::string>> string_field(const nlohmann::json& object, const char* key);
-[[nodiscard]] Result<std::string> required_string(const nlohmann::json& object, const char* key);
-[[nodiscard]] Result<bool> bool_field(const nlohmann::json& object, const char* key, bool otherwise);
+/// JSON on one line; invalid UTF-8 becomes U+FFFD, long integers keep all digits.
+[[nodiscard]] std::string json_text(const OrderedJson& value);
 
 // JSON text as Python's json.dumps(value, ensure_ascii=False) writes it, byte for byte: chat templates' filter `tojson`
 // is that, and models were trained on it.

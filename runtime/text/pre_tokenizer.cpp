@@ -8,6 +8,7 @@
 #include "format/base/foreign_text.h"
 #include "runtime/text/codepoint_set.h"
 #include "runtime/text/json.h"
+#include "runtime/text/json_fields.h"
 
 namespace dspack::runtime {
 namespace {
@@ -128,7 +129,7 @@ Result<void> PreTokenizer::add_steps(const json& value) {
   if (++listed_ > kMaxSteps) {
     return Error{ErrorKind::unsupported, fmt::format("more than {} steps, one inside another counted", kMaxSteps)};
   }
-  const Result<std::string> type_field = required_string(value, "type");
+  const Result<std::string> type_field = FieldsOf(value).required_text("type");
   if (!type_field) return type_field.error();
   const std::string& type = *type_field;
   if (type == "Sequence") return add_sequence(value);
@@ -142,7 +143,7 @@ Result<void> PreTokenizer::add_steps(const json& value) {
 }
 
 Result<void> PreTokenizer::add_sequence(const json& value) {
-  TRY_ASSIGN(const json* steps, array_field(value, "pretokenizers"));
+  TRY_ASSIGN(const json* steps, FieldsOf(value).array("pretokenizers"));
   if (steps == nullptr) return Error{ErrorKind::invalid, "\"pretokenizers\" is missing"};
   for (const json& step : *steps)
     TRY(add_steps(step));
@@ -150,22 +151,22 @@ Result<void> PreTokenizer::add_sequence(const json& value) {
 }
 
 Result<void> PreTokenizer::add_split(const json& value) {
-  TRY_ASSIGN(const json* pattern, object_field(value, "pattern"));
-  TRY_ASSIGN(const auto literal, string_field(*pattern, "String"));
-  TRY_ASSIGN(const auto expression, string_field(*pattern, "Regex"));
+  TRY_ASSIGN(const json* pattern, FieldsOf(value).required_object("pattern"));
+  TRY_ASSIGN(const auto literal, FieldsOf(*pattern).text("String"));
+  TRY_ASSIGN(const auto expression, FieldsOf(*pattern).text("Regex"));
   if (literal.has_value() == expression.has_value()) {
     return Error{ErrorKind::invalid, "\"pattern\" must have one of \"String\" and \"Regex\""};
   }
-  TRY_ASSIGN(const std::string behavior_name, required_string(value, "behavior"));
+  TRY_ASSIGN(const std::string behavior_name, FieldsOf(value).required_text("behavior"));
   TRY_ASSIGN(const SplitBehavior behavior, parse_behavior(behavior_name));
-  TRY_ASSIGN(const bool invert, bool_field(value, "invert", false));
+  TRY_ASSIGN(const bool invert, FieldsOf(value).flag("invert", false));
   TRY_ASSIGN(Regex compiled, Regex::compile(expression ? *expression : escape_pattern(*literal)));
   steps_.emplace_back(Split{std::move(compiled), behavior, invert});
   return {};
 }
 
 Result<void> PreTokenizer::add_digits(const json& value) {
-  TRY_ASSIGN(const bool individual, bool_field(value, "individual_digits", false));
+  TRY_ASSIGN(const bool individual, FieldsOf(value).flag("individual_digits", false));
   TRY_ASSIGN(Regex digit, Regex::any_of(numeric_characters()));
   const auto behavior = individual ? SplitBehavior::isolated : SplitBehavior::contiguous;
   steps_.emplace_back(Split{std::move(digit), behavior, false});
@@ -173,8 +174,8 @@ Result<void> PreTokenizer::add_digits(const json& value) {
 }
 
 Result<void> PreTokenizer::add_byte_level(const json& value) {
-  TRY_ASSIGN(const bool add_prefix_space, bool_field(value, "add_prefix_space", true));
-  TRY_ASSIGN(const bool use_regex, bool_field(value, "use_regex", true));
+  TRY_ASSIGN(const bool add_prefix_space, FieldsOf(value).flag("add_prefix_space", true));
+  TRY_ASSIGN(const bool use_regex, FieldsOf(value).flag("use_regex", true));
   if (add_prefix_space) steps_.emplace_back(PrefixSpace{});
   if (use_regex) {
     TRY_ASSIGN(Regex pattern, Regex::compile(kByteLevelPattern));

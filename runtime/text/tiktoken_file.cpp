@@ -13,6 +13,7 @@
 #include "format/foreign_file.h"
 #include "format/json.h"
 #include "runtime/text/json.h"
+#include "runtime/text/json_fields.h"
 #include "runtime/text/unicode.h"
 #include "runtime/text/vocabulary.h"
 
@@ -77,7 +78,7 @@ Result<std::vector<RankedToken>> parse_tokens(std::string_view model) {
 }
 
 Result<void> check_class(const json& config) {
-  TRY_ASSIGN(const auto name, string_field(config, "tokenizer_class"));
+  TRY_ASSIGN(const auto name, FieldsOf(config).text("tokenizer_class"));
   if (name == "TikTokenTokenizer") return {};
   return Error{ErrorKind::unsupported, fmt::format("\"tokenizer_class\" is {}; of those that read {} only "
                                                    "TikTokenTokenizer is known",
@@ -87,8 +88,8 @@ Result<void> check_class(const json& config) {
 /// "added_tokens_decoder": {"163584": {"content": "[BOS]", ...}, ...}
 Result<std::map<uint32_t, AddedToken>> named_tokens(const json& config) {
   std::map<uint32_t, AddedToken> tokens;
-  if (find_field(config, "added_tokens_decoder") == nullptr) return tokens;
-  TRY_ASSIGN(const json* decoder, object_field(config, "added_tokens_decoder"));
+  if (FieldsOf(config).find("added_tokens_decoder") == nullptr) return tokens;
+  TRY_ASSIGN(const json* decoder, FieldsOf(config).required_object("added_tokens_decoder"));
   for (const auto& [key, value] : decoder->items()) {
     uint32_t id = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);

@@ -7,6 +7,7 @@
 
 #include "format/json.h"
 #include "runtime/text/json.h"
+#include "runtime/text/json_fields.h"
 
 namespace dspack::runtime {
 namespace {
@@ -15,23 +16,23 @@ using nlohmann::json;
 
 /// A string, or an object that holds it as "content".
 Result<std::optional<std::string>> token_field(const json& root, const char* key) {
-  const json* value = find_field(root, key);
-  if (value == nullptr || !value->is_object()) return string_field(root, key);
-  Result<std::string> content = required_string(*value, "content");
+  const json* value = FieldsOf(root).find(key);
+  if (value == nullptr || !value->is_object()) return FieldsOf(root).text(key);
+  Result<std::string> content = FieldsOf(*value).required_text("content");
   if (!content) return content.error().in(fmt::format("\"{}\"", key));
   return std::optional<std::string>(*std::move(content));
 }
 
 /// A string, or a list of {"name", "template"}.
 Result<void> read_chat_templates(const json& root, TokenizerConfig& config) {
-  const json* value = find_field(root, "chat_template");
+  const json* value = FieldsOf(root).find("chat_template");
   if (value == nullptr || !value->is_array()) {
-    TRY_ASSIGN(config.chat_template, string_field(root, "chat_template"));
+    TRY_ASSIGN(config.chat_template, FieldsOf(root).text("chat_template"));
     return {};
   }
   for (const json& entry : *value) {
-    TRY_ASSIGN(const std::string name, required_string(entry, "name"));
-    TRY_ASSIGN(std::string text, required_string(entry, "template"));
+    TRY_ASSIGN(const std::string name, FieldsOf(entry).required_text("name"));
+    TRY_ASSIGN(std::string text, FieldsOf(entry).required_text("template"));
     if (name != "default" && name != "tool_use") continue;
     (name == "default" ? config.chat_template : config.tool_chat_template) = std::move(text);
   }
@@ -40,8 +41,8 @@ Result<void> read_chat_templates(const json& root, TokenizerConfig& config) {
 
 Result<TokenizerConfig> read_config(const json& root) {
   TokenizerConfig config;
-  TRY_ASSIGN(config.add_bos_token, bool_field(root, "add_bos_token", false));
-  TRY_ASSIGN(config.add_eos_token, bool_field(root, "add_eos_token", false));
+  TRY_ASSIGN(config.add_bos_token, FieldsOf(root).flag("add_bos_token", false));
+  TRY_ASSIGN(config.add_eos_token, FieldsOf(root).flag("add_eos_token", false));
   TRY_ASSIGN(config.bos_token, token_field(root, "bos_token"));
   TRY_ASSIGN(config.eos_token, token_field(root, "eos_token"));
   TRY_ASSIGN(config.pad_token, token_field(root, "pad_token"));

@@ -8,6 +8,7 @@
 #include "format/base/foreign_text.h"
 #include "format/json.h"
 #include "runtime/text/json.h"
+#include "runtime/text/json_fields.h"
 
 namespace dspack::runtime {
 namespace {
@@ -21,7 +22,7 @@ Result<uint64_t> parse_id(const json& value) {
 
 /// A setting that must be off: absent, null, false, zero or an empty string.
 Result<void> require_off(const json& model, const char* key) {
-  const json* value = find_field(model, key);
+  const json* value = FieldsOf(model).find(key);
   if (value == nullptr) return {};
   const bool off = (value->is_boolean() && !value->get<bool>()) ||
                    (value->is_string() && value->get_ref<const std::string&>().empty()) ||
@@ -31,7 +32,7 @@ Result<void> require_off(const json& model, const char* key) {
 }
 
 Result<void> check_model(const json& model) {
-  TRY_ASSIGN(const std::string type, required_string(model, "type"));
+  TRY_ASSIGN(const std::string type, FieldsOf(model).required_text("type"));
   if (type != "BPE") return Error{ErrorKind::unsupported, fmt::format("type {}, only BPE is", quote(type))};
   for (const char* key : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
     TRY(require_off(model, key));
@@ -63,7 +64,7 @@ Result<std::pair<std::string, std::string>> parse_merge(const json& value, size_
 }
 
 Result<Bpe::Merges> parse_merges(const json& model) {
-  TRY_ASSIGN(const json* list, array_field(model, "merges"));
+  TRY_ASSIGN(const json* list, FieldsOf(model).array("merges"));
   if (list == nullptr) return Error{ErrorKind::invalid, "\"merges\" is missing"};
   Bpe::Merges merges;
   for (const json& value : *list) {
@@ -76,7 +77,7 @@ Result<Bpe::Merges> parse_merges(const json& model) {
 }
 
 Result<uint32_t> id_of_added_token(const json& value) {
-  const json* id = find_field(value, "id");
+  const json* id = FieldsOf(value).find("id");
   if (id == nullptr) return Error{ErrorKind::invalid, "\"id\" is missing"};
   TRY_ASSIGN(const uint64_t number, parse_id(*id));
   if (number > UINT32_MAX) return Error{ErrorKind::invalid, fmt::format("id {} is too large", number)};
@@ -103,19 +104,19 @@ Result<AddedTokens> add_added_tokens(const json* list, Vocabulary& vocabulary) {
 }
 
 Result<void> check_normalizer(const json& root) {
-  const json* value = find_field(root, "normalizer");
+  const json* value = FieldsOf(root).find("normalizer");
   if (value == nullptr) return {};
-  TRY_ASSIGN(const std::string type, required_string(*value, "type"));
+  TRY_ASSIGN(const std::string type, FieldsOf(*value).required_text("type"));
   if (type != "Sequence") return Error{ErrorKind::unsupported, fmt::format("type {}", quote(type))};
-  TRY_ASSIGN(const json* steps, array_field(*value, "normalizers"));
+  TRY_ASSIGN(const json* steps, FieldsOf(*value).array("normalizers"));
   if (steps == nullptr || steps->empty()) return {};
-  TRY_ASSIGN(const std::string first, required_string(steps->front(), "type"));
+  TRY_ASSIGN(const std::string first, FieldsOf(steps->front()).required_text("type"));
   return Error{ErrorKind::unsupported, fmt::format("type {}", quote(first))};
 }
 
 Result<void> check_decoder(const json& root) {
-  TRY_ASSIGN(const json* decoder, object_field(root, "decoder"));
-  TRY_ASSIGN(const std::string type, required_string(*decoder, "type"));
+  TRY_ASSIGN(const json* decoder, FieldsOf(root).required_object("decoder"));
+  TRY_ASSIGN(const std::string type, FieldsOf(*decoder).required_text("type"));
   if (type == "ByteLevel") return {};
   return Error{ErrorKind::unsupported, fmt::format("type {}, only ByteLevel is", quote(type))};
 }
@@ -128,7 +129,7 @@ Result<T> in_section(Result<T> result, std::string_view section) {
 
 Result<Bpe> parse_model(const json& model, const json& vocab, Vocabulary& vocabulary) {
   TRY(check_model(model));
-  TRY_ASSIGN(const bool ignore_merges, bool_field(model, "ignore_merges", false));
+  TRY_ASSIGN(const bool ignore_merges, FieldsOf(model).flag("ignore_merges", false));
   TRY(add_vocabulary(vocab, vocabulary));
   TRY_ASSIGN(const Bpe::Merges merges, parse_merges(model));
   return Bpe::build(vocabulary, merges, {.ignore_merges = ignore_merges});
@@ -139,21 +140,21 @@ Result<Bpe> parse_model(const json& model, const json& vocab, Vocabulary& vocabu
 Result<AddedToken> parse_added_token(const json& value, uint32_t id) {
   AddedToken token;
   token.id = id;
-  TRY_ASSIGN(token.content, required_string(value, "content"));
-  TRY_ASSIGN(token.special, bool_field(value, "special", false));
-  TRY_ASSIGN(token.single_word, bool_field(value, "single_word", false));
-  TRY_ASSIGN(token.lstrip, bool_field(value, "lstrip", false));
-  TRY_ASSIGN(token.rstrip, bool_field(value, "rstrip", false));
-  TRY_ASSIGN(token.normalized, bool_field(value, "normalized", true));
+  TRY_ASSIGN(token.content, FieldsOf(value).required_text("content"));
+  TRY_ASSIGN(token.special, FieldsOf(value).flag("special", false));
+  TRY_ASSIGN(token.single_word, FieldsOf(value).flag("single_word", false));
+  TRY_ASSIGN(token.lstrip, FieldsOf(value).flag("lstrip", false));
+  TRY_ASSIGN(token.rstrip, FieldsOf(value).flag("rstrip", false));
+  TRY_ASSIGN(token.normalized, FieldsOf(value).flag("normalized", true));
   return token;
 }
 
 Result<TokenizerParts> parse_tokenizer_json(std::string_view text) {
   TRY_ASSIGN(const json root, parse_json(text, "tokenizer.json", format::kTokenizerDocument));
-  TRY_ASSIGN(const json* model, in_section(object_field(root, "model"), "top level"));
-  TRY_ASSIGN(const json* vocab, in_section(object_field(*model, "vocab"), "model"));
-  TRY_ASSIGN(const json* added, in_section(array_field(root, "added_tokens"), "top level"));
-  TRY_ASSIGN(const json* steps, in_section(object_field(root, "pre_tokenizer"), "top level"));
+  TRY_ASSIGN(const json* model, in_section(FieldsOf(root).required_object("model"), "top level"));
+  TRY_ASSIGN(const json* vocab, in_section(FieldsOf(*model).required_object("vocab"), "model"));
+  TRY_ASSIGN(const json* added, in_section(FieldsOf(root).array("added_tokens"), "top level"));
+  TRY_ASSIGN(const json* steps, in_section(FieldsOf(root).required_object("pre_tokenizer"), "top level"));
 
   Vocabulary vocabulary(vocab->size() + (added == nullptr ? 0 : added->size()));
   TRY_ASSIGN(Bpe bpe, in_section(parse_model(*model, *vocab, vocabulary), "model"));
