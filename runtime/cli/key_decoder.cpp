@@ -12,6 +12,9 @@ namespace {
 constexpr char kEscape = '\x1b';
 constexpr size_t kMaxParameters = 64;  // bytes; a longer sequence is no key
 
+// The control characters that are keys as they are: Ctrl with each of these letters.
+constexpr std::string_view kTyped = "\x01\x02\x04\x05\x06\x07\b\x0b\x0c\x0e\x10\x12\x14\x15\x17\x19";
+
 bool is_between(char byte, char first, char last) {
   return byte >= first && byte <= last;
 }
@@ -98,24 +101,8 @@ std::optional<KeyPress> KeyDecoder::control(char byte) {
     case '\r':
     case '\n': return key(Key::enter);
     case '\t': return KeyPress{.key = Key::character, .text = "    "};
-    case '\b':
-    case '\x7f': return key(Key::backspace);
-    case 'A' & 0x1f: return key(Key::home);
-    case 'B' & 0x1f: return key(Key::left);
-    case 'D' & 0x1f: return key(Key::end_or_remove);
-    case 'E' & 0x1f: return key(Key::end);
-    case 'F' & 0x1f: return key(Key::right);
-    case 'G' & 0x1f: return key(Key::cancel);
-    case 'K' & 0x1f: return key(Key::kill_to_end);
-    case 'L' & 0x1f: return key(Key::clear_screen);
-    case 'N' & 0x1f: return key(Key::down);
-    case 'P' & 0x1f: return key(Key::up);
-    case 'R' & 0x1f: return key(Key::search);
-    case 'T' & 0x1f: return key(Key::transpose);
-    case 'U' & 0x1f: return key(Key::kill_to_begin);
-    case 'W' & 0x1f: return key(Key::kill_word);
-    case 'Y' & 0x1f: return key(Key::yank);
-    default: return std::nullopt;
+    case '\x7f': return key(Key::backspace);  // of most keyboards
+    default: return kTyped.find(byte) == std::string_view::npos ? std::nullopt : key(Key{byte});
   }
 }
 

@@ -10,31 +10,34 @@
 
 namespace dspack::runtime {
 
-enum class Key {
-  character,  // in `text`, as UTF-8
-  paste,      // in `text`, up to kMaxPasteBytes, as lines that end in line feeds
-  enter,
-  new_line,  // within a message
-  backspace,
-  remove,  // deletes the character right of the cursor
-  left,
-  right,
-  word_left,
-  word_right,
-  home,
-  end,
-  up,
-  down,
-  kill_to_end,
-  kill_to_begin,
-  kill_word,
-  kill_next_word,
-  yank,
-  transpose,
-  search,
-  cancel,
-  clear_screen,
-  end_or_remove,  // Ctrl-D
+/// The keys of the editor, with the control characters by which a terminal sends them and the editor knows them.
+enum class Key : char {
+  home = 'A' & 0x1f,
+  left = 'B' & 0x1f,
+  end_or_remove = 'D' & 0x1f,
+  end = 'E' & 0x1f,
+  right = 'F' & 0x1f,
+  cancel = 'G' & 0x1f,
+  backspace = 'H' & 0x1f,
+  kill_to_end = 'K' & 0x1f,
+  clear_screen = 'L' & 0x1f,
+  enter = 'M' & 0x1f,
+  down = 'N' & 0x1f,
+  up = 'P' & 0x1f,
+  search = 'R' & 0x1f,
+  transpose = 'T' & 0x1f,
+  kill_to_begin = 'U' & 0x1f,
+  kill_word = 'W' & 0x1f,
+  yank = 'Y' & 0x1f,
+  // Keys that terminals send as sequences; the characters are the editor's alone.
+  word_left = 0x1c,
+  word_right = 0x1d,
+  kill_next_word = 0x1e,
+  remove = 0x1f,  // deletes the character right of the cursor
+  // Text, and no keys of the editor.
+  character = 'c',  // in `text`, as UTF-8
+  paste = 'p',      // in `text`, up to kMaxPasteBytes, as lines that end in line feeds
+  new_line = 'n',   // within a message
 };
 
 struct KeyPress {

@@ -68,35 +68,38 @@ void use_utf8() {
   if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-// libedit's command for each key, bound to a control character, since all others are dropped before.
+// libedit's command for each key. All are bound: its own choice depends on the terminal's settings.
 struct Binding {
   Key key;
-  wchar_t code;
   const wchar_t* command;
 };
-constexpr wchar_t kInsert = L'\x16', kRemove = L'\x04';
 constexpr std::array kBindings{
-    Binding{Key::enter, L'\r', L"ed-newline"},
-    Binding{Key::backspace, L'\b', L"em-delete-prev-char"},
-    Binding{Key::remove, kRemove, L"ed-delete-next-char"},
-    Binding{Key::left, L'\x02', L"ed-prev-char"},
-    Binding{Key::right, L'\x06', L"ed-next-char"},
-    Binding{Key::word_left, L'\x1c', L"ed-prev-word"},
-    Binding{Key::word_right, L'\x1d', L"em-next-word"},
-    Binding{Key::home, L'\x01', L"ed-move-to-beg"},
-    Binding{Key::end, L'\x05', L"ed-move-to-end"},
-    Binding{Key::up, L'\x10', L"ed-prev-history"},
-    Binding{Key::down, L'\x0e', L"ed-next-history"},
-    Binding{Key::kill_to_end, L'\x0b', L"ed-kill-line"},
-    Binding{Key::kill_to_begin, L'\x15', L"vi-kill-line-prev"},
-    Binding{Key::kill_word, L'\x17', L"ed-delete-prev-word"},
-    Binding{Key::kill_next_word, L'\x1e', L"em-delete-next-word"},
-    Binding{Key::yank, L'\x19', L"em-yank"},
-    Binding{Key::transpose, L'\x14', L"ed-transpose-chars"},
-    Binding{Key::search, L'\x12', L"em-inc-search-prev"},
-    Binding{Key::cancel, L'\x07', L"ed-redisplay"},
-    Binding{Key::clear_screen, L'\x0c', L"ed-clear-screen"},
+    Binding{Key::enter, L"ed-newline"},
+    Binding{Key::backspace, L"em-delete-prev-char"},
+    Binding{Key::remove, L"ed-delete-next-char"},
+    Binding{Key::left, L"ed-prev-char"},
+    Binding{Key::right, L"ed-next-char"},
+    Binding{Key::word_left, L"ed-prev-word"},
+    Binding{Key::word_right, L"em-next-word"},
+    Binding{Key::home, L"ed-move-to-beg"},
+    Binding{Key::end, L"ed-move-to-end"},
+    Binding{Key::up, L"ed-prev-history"},
+    Binding{Key::down, L"ed-next-history"},
+    Binding{Key::kill_to_end, L"ed-kill-line"},
+    Binding{Key::kill_to_begin, L"vi-kill-line-prev"},
+    Binding{Key::kill_word, L"ed-delete-prev-word"},
+    Binding{Key::kill_next_word, L"em-delete-next-word"},
+    Binding{Key::yank, L"em-yank"},
+    Binding{Key::transpose, L"ed-transpose-chars"},
+    Binding{Key::search, L"em-inc-search-prev"},
+    Binding{Key::cancel, L"ed-redisplay"},
+    Binding{Key::clear_screen, L"ed-clear-screen"},
 };
+constexpr wchar_t kInsert = L'\x16';  // no key: inserts a text that is held
+
+wchar_t code_of(Key key) {
+  return static_cast<wchar_t>(key);
+}
 
 class LibeditEditor final : public LineEditor {
  public:
@@ -167,7 +170,7 @@ bool LibeditEditor::prepare() {
   const std::array<wchar_t, 2> insert{kInsert, L'\0'};
   el_wset(edit_, EL_BIND, insert.data(), L"insert-held", nullptr);
   for (const Binding& binding : kBindings) {
-    const std::array<wchar_t, 2> code{binding.code, L'\0'};
+    const std::array<wchar_t, 2> code{code_of(binding.key), L'\0'};
     el_wset(edit_, EL_BIND, code.data(), binding.command, nullptr);
   }
   return true;
@@ -230,7 +233,7 @@ int LibeditEditor::next_code(wchar_t& code) {
         const LineInfoW* line = el_wline(edit_);
         left_ = narrow(std::wstring_view(line->buffer, static_cast<size_t>(line->lastchar - line->buffer)));
         ended_ = input.event == Event::interrupted ? Outcome::interrupted : Outcome::end_of_input;
-        codes_.push_back(L'\x05');
+        codes_.push_back(code_of(Key::end));
         break;
       }
     }
@@ -250,7 +253,7 @@ void LibeditEditor::take(const KeyPress& press) {
       break;
     case Key::end_or_remove:
       if (!is_empty()) {
-        codes_.push_back(kRemove);
+        codes_.push_back(code_of(Key::remove));
       } else {
         ended_ = Outcome::end_of_input;
         left_.clear();
@@ -258,8 +261,7 @@ void LibeditEditor::take(const KeyPress& press) {
       return;
     default: break;
   }
-  const auto* const binding = std::ranges::find(kBindings, press.key, &Binding::key);
-  if (binding != kBindings.end()) codes_.push_back(binding->code);
+  codes_.push_back(code_of(press.key));
 }
 
 void LibeditEditor::insert(const std::string& text) {
