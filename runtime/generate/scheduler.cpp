@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "format/base/seconds.h"
+#include "runtime/generate/prompt_rows.h"
 
 namespace dspack::runtime {
 
@@ -212,7 +213,12 @@ void Scheduler::share_prefixes() {
   }
 }
 
-/// Answers in progress first, so that their rows are adjacent; then prompts. Of each kind the longest unserved first.
+/// Whether a pass of few rows costs a prompt nearly as little a row as one of many.
+bool Scheduler::reads_prompts_in_turn() const {
+  return engine_.model.device().is_host() && misses_of_prompts_ == 0U;
+}
+
+/// Answers in progress first, so that their rows are adjacent, the longest unserved first; then prompts, as they came.
 std::vector<Scheduler::PlaceRows> Scheduler::choose_parts() {
   std::vector<AnswerPlace*> answers;
   std::vector<AnswerPlace*> prompts;
@@ -223,9 +229,8 @@ std::vector<Scheduler::PlaceRows> Scheduler::choose_parts() {
     else if (!places_.is_being_read_elsewhere(place))
       prompts.push_back(&place);
   }
-  const auto use = [](const AnswerPlace* place) { return place->use.used; };
-  std::ranges::sort(answers, {}, use);
-  std::ranges::sort(prompts, {}, use);
+  std::ranges::sort(answers, {}, [](const AnswerPlace* place) { return place->use.used; });
+  std::ranges::sort(prompts, {}, &AnswerPlace::arrived);
   const bool is_fixed = options_.speculation && options_.speculation->drafts;
   const SchedulerCounts now = counts();
   const bool may_draft = is_fixed || (now.busy == 1 && now.waiting == 0);
@@ -248,10 +253,16 @@ std::vector<Scheduler::PlaceRows> Scheduler::choose_parts() {
     take(*place, to_serve < left ? left - static_cast<uint32_t>(to_serve) : 1);  // drafts leave the others a row
   }
   const uint32_t most = answers.empty() ? all : std::min(all, std::max(rows, kRowsBesideAnswers));
-  for (AnswerPlace* place : prompts) {
-    if (rows == most) break;
-    take(*place, most - rows);
-  }
+  std::vector<uint32_t> lacking;
+  for (const AnswerPlace* place : prompts)
+    lacking.push_back(place->answer->lacking());
+  const bool in_turn = reads_prompts_in_turn();
+  const uint32_t left = most - rows;
+  const std::vector<uint32_t> shares = divide_rows(
+      lacking,
+      {.most = left, .share = in_turn ? efficient_rows(engine_.model.config()) : left / 2, .is_filled = !in_turn});
+  for (size_t i = 0; i < prompts.size(); ++i)
+    if (shares[i] > 0) take(*prompts[i], shares[i]);
   return parts;
 }
 
@@ -291,11 +302,13 @@ void Scheduler::pass(const std::stop_token& stop) {
     choose_by_logits(going_on, *final, is_only);
   else
     choose_by_state(going_on.front().place, *final);
+  const uint64_t misses = model.experts().miss_counts().misses - misses_before;
+  if (reads_prompt) misses_of_prompts_ = misses;
   const std::lock_guard lock(mutex_);
   if (!reads_prompt) {
     const auto answers = static_cast<uint32_t>(parts.size());
     const auto tokens = answers + static_cast<uint32_t>(counts_.accepted_drafts - drafts_before);
-    admission_.record(answers, tokens, model.experts().miss_counts().misses - misses_before);
+    admission_.record(answers, tokens, misses);
   }
   ++counts_.passes;
   counts_.failed_at.reset();

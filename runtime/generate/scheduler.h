@@ -1,8 +1,8 @@
-// Computes several answers of one model at a time. A pass takes the next token of every answer in progress, and as many
-// rows of waiting prompts as it has room for: experts that several rows need are read once. A common beginning of
-// prompts is computed once, unless the prompt's own tokens are scored: caches hold no logits. In exact mode an answer
-// is, bit for bit, what it would be alone (model.h) and without drafts (speculator.h), drawn or not. Clients get places
-// in turn (waiting_queue.h), and conversations the places that cost others least (answer_places.h).
+// Computes several answers of one model at a time. A pass takes the next token of every answer in progress, and rows of
+// waiting prompts, first come, first served (prompt_rows.h): experts that several rows need are read once. A common
+// beginning of prompts is computed once, unless the prompt's own tokens are scored: caches hold no logits. In exact
+// mode an answer is, bit for bit, what it would be alone (model.h) and without drafts (speculator.h), drawn or not.
+// Clients get places in turn (waiting_queue.h), and conversations the places that cost others least (answer_places.h).
 // Threads: `run` belongs to one thread, which alone uses the model; submit, drain and counts may be called from any.
 // Listeners are called by the thread of `run`, and must not block; a generation whose client left before it got a place
 // may be ended by a thread that submits others. Lifetime: borrows what the engine borrows. Errors: submit: those of the
@@ -98,6 +98,7 @@ class Scheduler {
   void drop_gone();
   void drop_gone_waiting();
   void share_prefixes();
+  [[nodiscard]] bool reads_prompts_in_turn() const;
   [[nodiscard]] std::vector<PlaceRows> choose_parts();
   void pass(const std::stop_token& stop);
   [[nodiscard]] Result<kernels::Rows> forward(std::span<const PlaceRows> parts, const std::stop_token& stop);
@@ -120,7 +121,8 @@ class Scheduler {
   Admission admission_;
   std::vector<float> logits_;
   uint64_t clock_ = 0;
-  std::atomic<uint64_t> layers_before_ = 0;  // layers begun before the present pass
+  std::optional<uint64_t> misses_of_prompts_ = {};  // experts that the last pass with a prompt waited for
+  std::atomic<uint64_t> layers_before_ = 0;         // layers begun before the present pass
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;

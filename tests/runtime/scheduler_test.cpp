@@ -146,6 +146,38 @@ TEST_CASE("scheduler: what cannot be answered, too many, those who leave and tho
   CHECK(scheduler->counts().refused == 1);
 }
 
+TEST_CASE("scheduler: prompts are read in order of arrival, beside the answers of earlier ones") {
+  test::RecordingModel rig(test::tiny_folder(), {.max_rows = 16});
+  const auto scheduler = scheduler_of(rig, {.places = 3});
+  std::vector<std::shared_ptr<Listener>> heard;
+  std::vector<std::vector<uint32_t>> seen;  // at each first token: what was read of every prompt
+  for (uint32_t i = 0; i < 3; ++i) {
+    heard.push_back(std::make_shared<Listener>([&, i] {
+      if (heard[i]->tokens.size() > 1) return true;
+      seen.emplace_back();
+      for (const auto& each : heard)
+        seen.back().push_back(each->read());
+      return true;
+    }));
+    const std::vector<uint32_t> prompt(40, i + 5);
+    REQUIRE(submit_one(*scheduler,
+                       {.prompt = prompt, .max_tokens = 20, .sampler = sampler_of({}), .listener = heard.back()}));
+  }
+  finish(*scheduler);
+  REQUIRE(seen.size() == 3);
+  for (uint32_t i = 0; i < 3; ++i) {
+    CAPTURE(i);
+    CHECK(heard[i]->tokens.size() == 20);
+    for (uint32_t other = 0; other < 3; ++other) {
+      CAPTURE(other);
+      // A pass that ends a prompt begins the next one.
+      if (other > i + 1) CHECK(seen[i][other] == 0);
+      if (other == i + 1) CHECK(seen[i][other] < 16);
+      if (other <= i) CHECK(seen[i][other] == 40);
+    }
+  }
+}
+
 TEST_CASE("scheduler: requests from several threads while it runs") {
   const auto prompts = test::golden_prompts();
   test::RecordingModel rig(test::tiny_folder());
