@@ -101,7 +101,7 @@ std::optional<KeyPress> KeyDecoder::control(char byte) {
     case '\r':
     case '\n': return key(Key::enter);
     case '\t': return KeyPress{.key = Key::character, .text = "    "};
-    case '\x7f': return key(Key::backspace);  // of most keyboards
+    case '\x7f': return key(Key::backspace);  // most keyboards send this
     default: return kTyped.find(byte) == std::string_view::npos ? std::nullopt : key(Key{byte});
   }
 }

@@ -150,7 +150,7 @@ TEST_CASE("scheduler: prompts are read in order of arrival, beside the answers o
   test::RecordingModel rig(test::tiny_folder(), {.max_rows = 16});
   const auto scheduler = scheduler_of(rig, {.places = 3});
   std::vector<std::shared_ptr<Listener>> heard;
-  std::vector<std::vector<uint32_t>> seen;  // at each first token: what was read of every prompt
+  std::vector<std::vector<uint32_t>> seen;  // tokens read of every prompt, at each first token
   for (uint32_t i = 0; i < 3; ++i) {
     heard.push_back(std::make_shared<Listener>([&, i] {
       if (heard[i]->tokens.size() > 1) return true;
