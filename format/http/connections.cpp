@@ -42,20 +42,20 @@ void ConnectionGrowth::measured(double bytes_per_second) {
   const double growth = static_cast<double>(limit_) / grown_from_ - 1;
   if (bytes_per_second >= rate_before_ * (1 + kWorth * growth)) return grow(bytes_per_second);
   change_to(grown_from_);
-  doubles_ = false;
+  is_first_growth_ = false;
   pause_ = next_pause_;
   next_pause_ = std::min(2 * next_pause_, kLongestPause);
 }
 
 void ConnectionGrowth::refused() {
   change_to(std::max(1U, limit_ / 2));
-  doubles_ = false;
+  is_first_growth_ = false;
   pause_ = kPauseAfterRefusal;
 }
 
 void ConnectionGrowth::grow(double bytes_per_second) {
   const unsigned before = limit_;
-  const unsigned step = doubles_ ? limit_ : std::max(1U, limit_ / 4);
+  const unsigned step = is_first_growth_ ? 3 * limit_ : std::max(1U, limit_ / 4);
   change_to(limit_ + std::min(step, most_ - limit_));
   if (limit_ == before) return;
   grown_from_ = before;

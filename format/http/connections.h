@@ -21,7 +21,7 @@ namespace dspack::format {
 /// Decides how many connections to one server pay off: a few at first, more as long as they raise the rate, fewer once
 /// the server refuses. A plain value: no clock, no transfers.
 ///
-///   measured at n connections  ->  2n (once a growth has failed or was refused: n + n/4)
+///   measured at n connections  ->  4n (once a growth has failed or was refused: n + n/4)
 ///   at least a quarter of the growth shows in the rate  ->  grow again
 ///   less  ->  back to n; the next attempt after 4, 8, ... 64 intervals
 ///   refused  ->  n/2, and no growth for 20 intervals
@@ -47,12 +47,12 @@ class ConnectionGrowth {
 
   unsigned limit_;
   unsigned most_;
-  unsigned grown_from_ = 0;  // the limit before a growth that has not been judged yet; 0: none
-  double rate_before_ = 0;   // bytes per second with grown_from_ connections
-  bool doubles_ = true;
-  bool settles_ = true;      // the next interval is ignored
-  unsigned pause_ = 0;       // intervals left without growth
-  unsigned next_pause_ = 4;  // after the next growth that does not pay off
+  unsigned grown_from_ = 0;      // the limit before a growth that has not been judged yet; 0: none
+  double rate_before_ = 0;       // bytes per second with grown_from_ connections
+  bool is_first_growth_ = true;  // none has failed or was refused
+  bool settles_ = true;          // the next interval is ignored
+  unsigned pause_ = 0;           // intervals left without growth
+  unsigned next_pause_ = 4;      // after the next growth that does not pay off
 };
 
 class Connections {

@@ -20,6 +20,7 @@
 #include "reshard/plan/recipe.h"
 #include "reshard/run/repack.h"
 #include "reshard/run/run_state.h"
+#include "reshard/run/stream.h"
 #include "reshard/verbs/unpacked_repository.h"
 
 namespace dspack::reshard {
@@ -136,6 +137,14 @@ unsigned default_jobs(const format::Repository& source) {
   constexpr unsigned kFiles = 4;
   constexpr unsigned kConnections = 16;  // a run starts with a few and adds more only while that raises the rate
   return source.kind() == format::RepositoryKind::local ? kFiles : kConnections;
+}
+
+/// The number of connections that a far line may take, for a plan that copies; converting and compressing are slower
+/// than any line, and each shard under way holds tensors.
+unsigned useful_jobs(const RepackOutlook& outlook, const format::Repository& source, unsigned otherwise) {
+  const Plan& plan = outlook.plan;
+  if (source.is_local() || plan.recipe.zstd_level || !plan.recipe.transforms.empty()) return otherwise;
+  return connections_within_memory(plan.shards.size(), outlook.source.tensors().size());
 }
 
 using format::human_bytes;
@@ -325,6 +334,7 @@ Result<int> run_repack(const RepackFlags& flags, format::Process& process) {
     TRY_ASSIGN(options.declared, read_checksum_list(flags.checksum_list));
   }
   TRY_ASSIGN(const RepackOutlook outlook, prepare_repack(*repository, options, context.stop, &context.progress));
+  if (flags.jobs == 0) options.jobs = useful_jobs(outlook, *repository, jobs);
   context.progress.finished();
   for (const std::string& warning : outlook.source.warnings())
     context.progress.note(format::NoteKind::warning, warning);
@@ -417,7 +427,7 @@ void add_repack_options(format::OptionTable& table, RepackFlags& flags) {
   add_jobs(table, flags.jobs,
            "Source shards read at a time; bounds memory and connections. Over a network a run begins with 4 "
            "connections and adds more while that raises the rate; few shards are split into ranges. Default: "
-           "4 of a folder, 16 over a network");
+           "4 of a folder; over a network up to 64 within 256 MiB, 16 where weights are converted or compressed");
   add_network_options(table, flags.network);
 }
 

@@ -38,6 +38,25 @@ format::ConnectionGrowth growth_of(const StreamInput& input) {
   return {input.repository.is_local() ? most : std::min(most, kFirstConnections), most};
 }
 
+constexpr uint64_t kAllBytes = 256ULL << 20;
+
+/// Memory of a run besides pieces of shards: the program; receive buffers; staging buffers of the shards under way;
+/// catalogue, plan and digests, measured with DeepSeek-V3 (92,000 tensors in 163 shards, 2026-11).
+uint64_t taken_bytes(unsigned connections, uint64_t shards, uint64_t tensors) {
+  constexpr uint64_t kProgram = 24ULL << 20;
+  constexpr uint64_t kConnection = 512ULL << 10;
+  constexpr uint64_t kShard = 2ULL << 20;
+  constexpr uint64_t kTensor = 1500;
+  const uint64_t under_way = std::min<uint64_t>(connections, shards);
+  return kProgram + connections * kConnection + under_way * kShard + tensors * kTensor + kHeldBytes;
+}
+
+/// One piece per connection, and per shard the one being passed on; a shard fetched in pieces has at least two
+/// connections.
+uint64_t pieces_in_memory(unsigned connections, uint64_t shards) {
+  return connections + std::clamp<uint64_t>(shards, 1, std::max(1U, connections / 2));
+}
+
 /// Refuses bytes that differ from what a list or the place declares, before anything made from them is sealed.
 Result<void> check_shard(const StreamInput& input, const format::CheckpointFile& file, const Digest& sha256,
                          const std::map<format::HashKind, std::string>& others, const std::stop_token& stop) {
@@ -235,19 +254,24 @@ Result<ShardDone> stream_shard(Run& run, uint64_t shard, uint64_t number, const 
 
 }  // namespace
 
+unsigned connections_within_memory(uint64_t shards, uint64_t tensors) {
+  constexpr unsigned kLeast = 16;
+  constexpr unsigned kMost = 64;
+  unsigned connections = kLeast;
+  while (connections < kMost && taken_bytes(connections + 1, shards, tensors) +
+                                        pieces_in_memory(connections + 1, shards) * format::kPieceUnit <=
+                                    kAllBytes) {
+    ++connections;
+  }
+  return connections;
+}
+
 uint64_t piece_bytes(unsigned connections, uint64_t shards, uint64_t tensors) {
-  constexpr uint64_t kAll = 256ULL << 20;
-  // The program, 16 receive buffers and as many staging buffers; then the memory for catalogue, plan and digests,
-  // measured with DeepSeek-V3 (92,000 tensors in 163 shards: 174 MiB resident with four jobs, 2026-11-20).
-  constexpr uint64_t kProgram = 64ULL << 20;
-  constexpr uint64_t kTensor = 1500;
   constexpr uint64_t kLeast = 32ULL << 20;
   constexpr uint64_t kLongest = 8 * format::kPieceUnit;
-  const uint64_t taken = kProgram + kTensor * tensors + kHeldBytes;
-  const uint64_t left = std::max(kLeast, kAll - std::min(kAll, taken));
-  // One piece per connection, and per shard the one being passed on; a shard fetched in pieces has at least two
-  // connections.
-  const uint64_t pieces = connections + std::clamp<uint64_t>(shards, 1, std::max(1U, connections / 2));
+  const uint64_t taken = taken_bytes(connections, shards, tensors);
+  const uint64_t left = std::max(kLeast, kAllBytes - std::min(kAllBytes, taken));
+  const uint64_t pieces = std::max<uint64_t>(1, pieces_in_memory(connections, shards));
   return std::clamp(left / pieces / format::kPieceUnit * format::kPieceUnit, format::kPieceUnit, kLongest);
 }
 

@@ -6,8 +6,8 @@
 // of those shards. A shard's progress is recorded repeatedly, and when the run is stopped.
 // Threads: called once.
 // Memory: a receive buffer per connection (half a MiB), staging buffers per shard under way (2 MiB); if several
-// connections fetch a shard, its pieces in addition (piece_bytes(): with 16 connections 168 MiB at most, and with the
-// plan of DeepSeek-V3 51 MiB), tensors held until their turn (file_digest.h), and what conversions hold (converter.h).
+// connections fetch a shard, its pieces in addition (piece_bytes()), tensors held until their turn (file_digest.h), and
+// what conversions hold (converter.h).
 // Errors: as the source and the writer; corrupt if a file changed since it was catalogued, or differs from what is
 // declared; budget if the disk runs full.
 #pragma once
@@ -31,6 +31,10 @@ struct StreamInput {
   std::shared_ptr<const format::TransferCounters> counters{};  // as in RepackOptions
   uint64_t first_record_bytes = kFirstRecordBytes;             // as in RepackOptions
 };
+
+/// Most connections, at most 64 and at least 16, with which a run over `shards` shards stays within 256 MiB of memory,
+/// where a shard is fetched in the smallest pieces.
+[[nodiscard]] unsigned connections_within_memory(uint64_t shards, uint64_t tensors);
 
 /// The size of the pieces in which several connections fetch a shard. Keeps all pieces in memory within the rest of 256
 /// MiB that a plan with `tensors` tensors leaves.

@@ -47,12 +47,12 @@ class OneShard(EndToEnd):
         return len({r.connection for r in server.log})
 
     def test_connections_grow_while_more_bring_more(self):
-        # A bound on each connection and none on all: what grows is the rate, up to the 16 connections of the default.
+        # A bound on each connection and none on all: what grows is the rate, up to the 64 connections of the default.
         server = self.serve(self.source, rate=3_000_000)
         self.assert_ok(self.repack(server.url, self.scratch / "out"))
         self.assert_same_tree(self.scratch / "out", self.whole)
         self.assertGreater(self.connections(server), 6)
-        self.assertLessEqual(self.connections(server), 16 + 1)  # and the one that read alone until others came to help
+        self.assertLessEqual(self.connections(server), 64 + 1)  # and the one that read alone until others came to help
 
     def test_jobs_bound_the_connections(self):
         server = self.serve(self.source, rate=20_000_000)

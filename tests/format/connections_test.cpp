@@ -42,10 +42,10 @@ Permit must_take(Connections& connections, uint64_t number) {
 
 }  // namespace
 
-TEST_CASE("connection growth: doubles while each connection carries its own, up to the bound") {
-  ConnectionGrowth growth(4, 16);
+TEST_CASE("connection growth: fourfold while each connection carries its own, up to the bound") {
+  ConnectionGrowth growth(4, 64);
   CHECK(growth.limit() == 4);
-  CHECK(limits(growth, 12.5e6, 1e12, 8) == std::vector<unsigned>{4, 8, 8, 16, 16, 16, 16, 16});
+  CHECK(limits(growth, 12.5e6, 1e12, 8) == std::vector<unsigned>{4, 16, 16, 64, 64, 64, 64, 64});
   ConnectionGrowth uneven(4, 11);
   CHECK(limits(uneven, 12.5e6, 1e12, 6).back() == 11);
   ConnectionGrowth one(1, 1);
@@ -55,7 +55,7 @@ TEST_CASE("connection growth: doubles while each connection carries its own, up 
 TEST_CASE("connection growth: a line that is full is not shared by more, and asked again more and more rarely") {
   ConnectionGrowth growth(4, 16);
   const auto seen = limits(growth, 12.5e6, 50e6, 200);
-  CHECK(std::vector(seen.begin(), seen.begin() + 4) == std::vector<unsigned>{4, 8, 8, 4});
+  CHECK(std::vector(seen.begin(), seen.begin() + 4) == std::vector<unsigned>{4, 16, 16, 4});
   unsigned attempts = 0;
   for (size_t i = 4; i < seen.size(); ++i)
     if (seen[i] > seen[i - 1]) ++attempts;
@@ -68,7 +68,7 @@ TEST_CASE("connection growth: a line that is full is not shared by more, and ask
 TEST_CASE("connection growth: what stops paying on the way is taken back by the last step only") {
   ConnectionGrowth growth(4, 64);
   const auto seen = limits(growth, 10e6, 190e6, 400);
-  CHECK(*std::max_element(seen.begin(), seen.end()) == 32);
+  CHECK(*std::max_element(seen.begin(), seen.end()) == 64);
   for (size_t i = 10; i < seen.size(); ++i) {
     CHECK(seen[i] >= 16);
     CHECK(seen[i] <= 25);

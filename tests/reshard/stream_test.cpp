@@ -7,13 +7,14 @@
 
 namespace dspack::stream_test {
 
+using dspack::reshard::connections_within_memory;
 using dspack::reshard::piece_bytes;
 
 namespace {
 
 constexpr uint64_t kMiB = 1ULL << 20;
 constexpr uint64_t kV3Tensors = 91'991;
-constexpr unsigned kConnections = 16;  // the default
+constexpr unsigned kConnections = 16;
 
 /// Most that is in memory at a time: one piece for each connection, and one that is handed on for each shard that has
 /// two connections or more.
@@ -40,6 +41,15 @@ TEST_CASE("stream: pieces are whole units, and what is in memory leaves room for
   CHECK(pieces_in_memory(kConnections, 163, 2'000) <= 192 * kMiB);
   CHECK(pieces_in_memory(kConnections, 163, kV3Tensors) <= 64 * kMiB);
   CHECK(pieces_in_memory(kConnections, 1, kV3Tensors) <= 64 * kMiB);
+}
+
+TEST_CASE("stream: as many connections as fit into the memory that the plan leaves, 16 to 64") {
+  CHECK(connections_within_memory(8, 1'000) == 64);
+  CHECK(connections_within_memory(163, 10'000'000) == 16);
+  const unsigned of_v3 = connections_within_memory(163, kV3Tensors);
+  CHECK(of_v3 > 16);
+  CHECK(of_v3 < 64);
+  CHECK(pieces_in_memory(64, 8, 1'000) <= 192 * kMiB);
 }
 
 }  // namespace dspack::stream_test
