@@ -13,9 +13,10 @@ enum class Precision {
   split,  // GPU only: as exact, but attention over a BF16 cache multiplies BF16 terms of FP32 values on tensor cores
   bf16,   // inputs of products are rounded to BF16 for tensor cores or the CPU's equivalent
   fp8,    // GPU only: as bf16, but E4M3 with a scale per block for inputs of FP8 weights; the latent cache too
+  amx,    // CPUs with AMX tiles only: as bf16, summed in the order of the tiles
 };
 
-inline constexpr std::array<std::string_view, 4> kPrecisionNames = {"exact", "split", "bf16", "fp8"};
+inline constexpr std::array<std::string_view, 5> kPrecisionNames = {"exact", "split", "bf16", "fp8", "amx"};
 
 [[nodiscard]] constexpr std::string_view to_string(Precision precision) {
   return kPrecisionNames.at(static_cast<size_t>(precision));

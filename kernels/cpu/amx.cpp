@@ -1,5 +1,12 @@
-// Products in precision bf16 on AMX tiles (AMX-TILE, AMX-BF16, besides AVX-512 with BF16 and VBMI).
-// Source: Intel, Instruction Set Extensions Programming Reference, chapters 3 and 5. The order of sums: rounded.inl.h.
+// Products in precision amx: x rounded to BF16, weights decoded exactly as BF16, FP32 sums, on AMX tiles (AMX-TILE,
+// AMX-BF16, besides AVX-512 with BF16 and VBMI).
+// Source: Intel, Instruction Set Extensions Programming Reference, chapters 3 and 5 (TDPBF16PS), which gives the order
+// of sums. For a step of 32 columns:
+//
+//   even = x0 w0 + x2 w2 + ..     odd = x1 w1 + x3 w3 + ..     by fma, ascending, from zero
+//   block = block + (even + odd)                               subnormal sums are zero
+//
+// For a scale block: total = fma(block, scale, total).
 //
 //   C [16 outputs][rows of x]  +=  A [16 outputs][32 columns]  .  B [16 pairs of columns][rows of x]
 //

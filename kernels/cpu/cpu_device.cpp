@@ -109,7 +109,14 @@ Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options) {
   TRY_ASSIGN(const CpuOps* ops, select_cpu_ops(detect_cpu_features(), options.instruction_set));
   if (options.precision == Precision::fp8 || options.precision == Precision::split) {
     return Error{ErrorKind::unsupported, "precision " + std::string(to_string(options.precision)) +
-                                             " is for GPUs; a CPU computes exact or bf16"};
+                                             " is for GPUs; a CPU computes exact, bf16 or amx"};
+  }
+  if (options.precision == Precision::amx && ops->tiles == nullptr) {
+    return Error{
+        ErrorKind::unsupported,
+        "precision amx needs AMX tiles, which " +
+            std::string(options.instruction_set.empty() ? "this processor lacks" : "the instruction set lacks") +
+            "; bf16 is nearest to it"};
   }
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(*ops, options.threads, options.precision));
 }

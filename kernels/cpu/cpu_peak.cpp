@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "kernels/cpu/ops_table.h"
+#include "kernels/cpu/products.h"
 
 namespace dspack::kernels {
 namespace {
@@ -82,7 +83,8 @@ Result<CpuPeak> measure_cpu_peak(const CpuOptions& options, const PeakEffort& ef
     seen = sum_words(workers, host_bytes(*memory));
     return memory->size_bytes();
   });
-  const auto run = options.precision == Precision::bf16 ? ops->rounded.multiply_adds : ops->multiply_adds;
+  const RoundedOps* rounded = rounded_ops(*ops, options.precision);
+  const auto run = rounded != nullptr ? rounded->multiply_adds : ops->multiply_adds;
   uint64_t rounds = 1U << 10U;
   while (seconds_of([&] { (void)multiply_adds(workers, run, rounds); }) < kSampleSeconds)
     rounds *= 2;

@@ -96,7 +96,7 @@ struct ColumnsTask {
   uint32_t rows = 0;
 };
 
-/// Columns whose products precision bf16 sums before it adds them to the total (rounded.inl.h).
+/// Columns of rounded x that are laid out together.
 inline constexpr uint32_t kRoundedStep = 32;
 /// Rows of x that are rounded and laid out together.
 inline constexpr uint32_t kRoundedGroup = 16;
@@ -123,7 +123,7 @@ struct RoundedTask {
   std::byte* scratch = nullptr;  // scratch_bytes, 64-byte aligned, used by this call only
 };
 
-/// Products in precision bf16.
+/// Products of x rounded to BF16, with its own layout of x.
 struct RoundedOps {
   uint64_t (*x_bytes)(uint32_t rows, uint32_t in);
   void (*round)(const RoundingTask& task);
@@ -232,7 +232,10 @@ struct CpuOps {
   void (*index_bf16)(const IndexScoresTask& task);
   void (*index_f16)(const IndexScoresTask& task);
   void (*index_f8_e4m3)(const IndexScoresTask& task);
-  RoundedOps rounded;
+  /// Precision bf16: the bits of `linear` for rounded x, faster. nullptr: `linear` and `panels` are used.
+  const RoundedOps* bf16 = nullptr;
+  /// Precision amx, whose order of sums is the tiles' own (amx.cpp). nullptr: there are no tiles.
+  const RoundedOps* tiles = nullptr;
   /// Runs `rounds` rounds of peak arithmetic (peak.inl.h). Returns the number of multiplications.
   uint64_t (*multiply_adds)(uint64_t rounds);
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "format/base/check.h"
 #include "format/base/size.h"
@@ -37,13 +38,42 @@ MatrixView view_of(const Weight& weight) {
 
 namespace {
 
-/// The function that multiplies this matrix in precision bf16; nullptr if its codes do not fit BF16, or a scale block
-/// ends within a step.
-auto rounded_function(const CpuOps& ops, const MatrixView& matrix) {
+/// Whether x is rounded for this matrix: its codes fit BF16, and no scale block ends within a step.
+bool is_for_rounded(const MatrixView& matrix) {
   const bool is_whole = matrix.block_in >= matrix.in || matrix.block_in % kRoundedStep == 0;
-  if (is_whole && matrix.coding == Coding::f8_e4m3) return ops.rounded.e4m3;
-  if (is_whole && matrix.coding == Coding::bf16) return ops.rounded.bf16;
-  return decltype(ops.rounded.bf16){nullptr};
+  return is_whole && (matrix.coding == Coding::f8_e4m3 || matrix.coding == Coding::bf16);
+}
+
+/// The nearest BF16, ties to even, as FP32; NaN stays NaN.
+float nearest_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
+  const uint32_t rounded = (bits + 0x7fffU + (bits >> 16U & 1U)) & 0xffff0000U;
+  return std::bit_cast<float>(is_nan ? (bits & 0xffff0000U) | 0x00400000U : rounded);
+}
+
+/// FP32 rows.
+struct Inputs {
+  const float* data = nullptr;
+  uint64_t stride = 0;
+};
+Inputs inputs_of(const Products::Product& product) {
+  if (product.rounded_x != nullptr) return {product.rounded_x, product.x.cols};
+  return {floats(product.x.data), product.x.stride};
+}
+
+/// Whether two products have the same x.
+bool share_inputs(const Products::Product& a, const Products::Product& b) {
+  return floats(a.x.data) == floats(b.x.data) && a.x.stride == b.x.stride && a.x.rows == b.x.rows;
+}
+
+/// Some rows of a product.
+Products::Product part_of(Products::Product product, uint32_t first, uint32_t count) {
+  for (Rows* rows : {&product.x, &product.y, &product.scratch}) {
+    rows->data.offset_bytes += uint64_t{first} * rows->stride * sizeof(float);
+    rows->rows = count;
+  }
+  return product;
 }
 
 constexpr uint64_t kAlignment = 64;
@@ -68,12 +98,17 @@ void for_each_matrix(const Products::Product& product, Work work) {
 
 }  // namespace
 
+const RoundedOps* rounded_ops(const CpuOps& ops, Precision precision) {
+  if (precision == Precision::bf16) return ops.bf16;
+  return precision == Precision::amx ? ops.tiles : nullptr;
+}
+
 uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in) {
-  // Exact rows are laid out as FP32 in groups of a few; rounded ones as FP32 too, or as BF16 in groups of
-  // kRoundedGroup.
+  // Exact rows are laid out as FP32 in groups of a few; rounded ones are copied as FP32 before that, or laid out as
+  // BF16 in groups of kRoundedGroup.
   const uint64_t exact = round_up(std::min(rows, kMaxPanelRows), kRoundedGroup) * sizeof(float);
   const uint64_t rounded = std::min(std::max(rows, kMaxRowsTogether), kRoundedRowsAtOnce) * sizeof(float);
-  return std::max(exact, rounded) * round_up(in, kRoundedStep) + threads * kPanelScratchBytes + kAlignment;
+  return (exact + rounded) * round_up(in, kRoundedStep) + threads * kPanelScratchBytes + kAlignment;
 }
 
 Products::Way Products::exact_way_of(const MatrixView& matrix, uint32_t rows) const {
@@ -87,8 +122,8 @@ Products::Way Products::exact_way_of(const MatrixView& matrix, uint32_t rows) co
 Products::Way Products::way_of(const Product& product) const {
   const auto way = [&](const Weight& weight) {
     const MatrixView matrix = view_of(weight);
-    const bool is_rounded = precision_ == Precision::bf16 && rounded_function(ops_, matrix) != nullptr;
-    return is_rounded ? Way::rounded : exact_way_of(matrix, product.x.rows);
+    if (precision_ == Precision::exact || !is_for_rounded(matrix)) return exact_way_of(matrix, product.x.rows);
+    return rounded_ != nullptr ? Way::rounded : Way::copied;
   };
   const Way first = way(product.weight);
   if (product.up == nullptr) return first;
@@ -98,15 +133,18 @@ Products::Way Products::way_of(const Product& product) const {
 }
 
 void Products::multiply(std::span<const Product> products) {
-  std::vector<Product> direct;
+  std::vector<Product> exact;
   std::vector<Product> rounded;
+  std::vector<Product> copied;
   for (const Product& product : products) {
     DSPACK_CHECK(product.weight.out == products.front().weight.out && product.x.cols == products.front().x.cols,
                  "products of several shapes");
     const uint32_t rows = product.x.rows;
     if (rows == 0) continue;
     switch (way_of(product)) {
-      case Way::direct: direct.push_back(product); break;
+      case Way::direct:
+      case Way::panels: exact.push_back(product); break;
+      case Way::copied: copied.push_back(product); break;
       case Way::rounded:
         if (rows <= kMaxRowsTogether) {
           rounded.push_back(product);
@@ -116,16 +154,11 @@ void Products::multiply(std::span<const Product> products) {
         for (uint32_t begin = 0; begin < rows; begin += kRoundedRowsAtOnce)
           multiply_rounded({&product, 1}, {begin, std::min(begin + kRoundedRowsAtOnce, rows)});
         break;
-      case Way::panels: {
-        const uint32_t share = share_of(rows, kMaxPanelRows, ops_.panels.group_rows);
-        for (uint32_t begin = 0; begin < rows; begin += share)
-          multiply_panels(product, {begin, std::min(begin + share, rows)});
-        break;
-      }
       case Way::apart: multiply_apart(product);
     }
   }
-  if (!direct.empty()) multiply_directly(direct);
+  multiply_exactly(exact);
+  multiply_copied(copied);
   // As many products at once as most_product_bytes allows for.
   for (std::span<const Product> rest = rounded; !rest.empty();) {
     size_t count = 0;
@@ -133,6 +166,56 @@ void Products::multiply(std::span<const Product> products) {
     while (count < rest.size() && rows + round_up(rest[count].x.rows, kRoundedGroup) <= kRoundedRowsAtOnce)
       rows += round_up(rest[count++].x.rows, kRoundedGroup);
     multiply_rounded(rest.first(count), {});
+    rest = rest.subspan(count);
+  }
+}
+
+void Products::multiply_exactly(std::span<const Product> products) {
+  std::vector<Product> direct;
+  for (const Product& product : products) {
+    const uint32_t rows = product.x.rows;
+    if (exact_way_of(view_of(product.weight), rows) == Way::direct) {
+      direct.push_back(product);
+      continue;
+    }
+    const uint32_t share = share_of(rows, kMaxPanelRows, ops_.panels.group_rows);
+    for (uint32_t begin = 0; begin < rows; begin += share)
+      multiply_panels(product, {begin, std::min(begin + share, rows)});
+  }
+  if (!direct.empty()) multiply_directly(direct);
+}
+
+/// At most kRoundedRowsAtOnce rows are copied at a time, so that the copies take a few MB for any matrix.
+void Products::multiply_copied(std::span<const Product> products) {
+  std::vector<Product> parts;
+  for (const Product& product : products) {
+    for (uint32_t first = 0; first < product.x.rows; first += kRoundedRowsAtOnce)
+      parts.push_back(part_of(product, first, std::min(kRoundedRowsAtOnce, product.x.rows - first)));
+  }
+  for (std::span<Product> rest = parts; !rest.empty();) {
+    size_t count = 0;
+    uint32_t rows = 0;
+    std::vector<uint32_t> first_rows;  // each part's first row among the copies
+    for (; count < rest.size(); ++count) {
+      const bool is_same = count > 0 && share_inputs(rest[count - 1], rest[count]);
+      if (!is_same && count > 0 && rows + rest[count].x.rows > kRoundedRowsAtOnce) break;
+      first_rows.push_back(is_same ? first_rows.back() : rows);
+      if (!is_same) rows += rest[count].x.rows;
+    }
+    const uint64_t cols = rest.front().x.cols;
+    if (copies_.size() < rows * cols) copies_.resize(rows * cols);
+    for (size_t i = 0; i < count; ++i)
+      rest[i].rounded_x = copies_.data() + first_rows[i] * cols;
+    workers_.split(rows, cols, [&](uint32_t begin, uint32_t end) {
+      for (size_t i = 0; i < count; ++i) {
+        const Rows& x = rest[i].x;
+        for (uint32_t row = std::max(begin, first_rows[i]); row < std::min(end, first_rows[i] + x.rows); ++row) {
+          const float* from = floats(x.data) + (row - first_rows[i]) * x.stride;
+          std::transform(from, from + cols, copies_.data() + row * cols, nearest_bf16);
+        }
+      }
+    });
+    multiply_exactly(rest.first(count));
     rest = rest.subspan(count);
   }
 }
@@ -159,11 +242,12 @@ void Products::multiply_directly(std::span<const Product> products) {
     cost += uint64_t{product.weight.in} * product.x.rows * matrices_of(product);
   workers_.split(products.front().weight.out, cost, [&](uint32_t begin, uint32_t end) {
     for (const Product& product : products) {
+      const Inputs x = inputs_of(product);
       for_each_matrix(product, [&](const Weight& weight, const Rows& y) {
         ops_.linear[static_cast<size_t>(weight.coding)]({.matrix = view_of(weight),
                                                          .outputs = {begin, end},
-                                                         .x = floats(product.x.data),
-                                                         .x_stride = product.x.stride,
+                                                         .x = x.data,
+                                                         .x_stride = x.stride,
                                                          .y = floats(y.data) + begin,
                                                          .y_stride = y.stride,
                                                          .rows = product.x.rows});
@@ -183,8 +267,9 @@ void Products::multiply_panels(const Product& product, RowRange rows) {
   auto* const packed = reinterpret_cast<float*>(memory);
   const auto groups = static_cast<uint32_t>(ceil_div(count, ops.group_rows));
   workers_.split(groups, uint64_t{ops.group_rows} * x.cols, [&](uint32_t begin, uint32_t end) {
-    ops.pack({.x = floats(x.data) + uint64_t{rows.begin} * x.stride,
-              .x_stride = x.stride,
+    const Inputs inputs = inputs_of(product);
+    ops.pack({.x = inputs.data + uint64_t{rows.begin} * inputs.stride,
+              .x_stride = inputs.stride,
               .rows = count,
               .in = x.cols,
               .block_in = block_in,
@@ -250,7 +335,7 @@ void Products::linear(const LinearTask& task, std::byte* scratch) const {
 
 // All rows of each product; if `only` is given, these rows of the single product.
 void Products::multiply_rounded(std::span<const Product> products, RowRange only) {
-  const RoundedOps& ops = ops_.rounded;
+  const RoundedOps& ops = *rounded_;
   struct Rounded {
     const Product* product;
     RowRange rows;
@@ -267,10 +352,7 @@ void Products::multiply_rounded(std::span<const Product> products, RowRange only
     const uint32_t count = rows.end - rows.begin;
     cost += uint64_t{product.x.cols} * count * matrices_of(product);
     most_rows = std::max(most_rows, count);
-    const bool is_same = !all.empty() && all.back().rows.end == rows.end &&
-                         all.back().product->x.stride == product.x.stride &&
-                         floats(all.back().product->x.data) == floats(product.x.data);
-    if (is_same) {
+    if (!all.empty() && share_inputs(*all.back().product, product)) {
       all.push_back({&product, rows, all.back().at, groups, 0});
       continue;
     }
@@ -300,14 +382,14 @@ void Products::multiply_rounded(std::span<const Product> products, RowRange only
     std::byte* const scratch = pieces.take();
     for (const Rounded& one : all) {
       for_each_matrix(*one.product, [&](const Weight& weight, const Rows& y) {
-        const MatrixView matrix = view_of(weight);
-        rounded_function(ops_, matrix)({.matrix = matrix,
-                                        .outputs = {begin, end},
-                                        .x = memory + one.at,
-                                        .y = floats(y.data) + uint64_t{one.rows.begin} * y.stride + begin,
-                                        .y_stride = y.stride,
-                                        .rows = one.rows.end - one.rows.begin,
-                                        .scratch = scratch});
+        const auto run = weight.coding == Coding::bf16 ? ops.bf16 : ops.e4m3;
+        run({.matrix = view_of(weight),
+             .outputs = {begin, end},
+             .x = memory + one.at,
+             .y = floats(y.data) + uint64_t{one.rows.begin} * y.stride + begin,
+             .y_stride = y.stride,
+             .rows = one.rows.end - one.rows.begin,
+             .scratch = scratch});
       });
       finish(*one.product, one.rows, {begin, end});
     }

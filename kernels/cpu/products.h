@@ -1,5 +1,6 @@
-// Products of rows with matrices, exact or in precision bf16; each thread computes an equal share of the outputs. Few
-// rows are multiplied by weights as they stream from memory, many by weights decoded once for all rows.
+// Products of rows with matrices, exact or with x rounded to BF16; each thread computes an equal share of the outputs.
+// Few rows are multiplied by weights as they stream from memory, many by weights decoded once for all rows. Precision
+// bf16 has the bits that exact products give for rounded x, with the instruction set's own operations if it has any.
 // Threads: one call at a time. Lifetime: borrows the operations and the threads. Errors: none; shapes have been
 // checked.
 #pragma once
@@ -22,13 +23,16 @@ namespace dspack::kernels {
 [[nodiscard]] float* floats(Slice place);
 [[nodiscard]] MatrixView view_of(const Weight& weight);
 
+/// The operations of an instruction set for products of rounded x; nullptr: the exact ones serve.
+[[nodiscard]] const RoundedOps* rounded_ops(const CpuOps& ops, Precision precision);
+
 /// Most rows, in total, of several products that are computed together.
 inline constexpr uint32_t kMaxRowsTogether = 64;
 
 class Products {
  public:
   Products(const CpuOps& ops, Workers& workers, Precision precision)
-      : ops_(ops), workers_(workers), precision_(precision) {}
+      : ops_(ops), workers_(workers), precision_(precision), rounded_(rounded_ops(ops, precision)) {}
 
   /// y = weight x; or, with `up`, y = silu(weight x) * (up x), clamped, using `scratch`, which has y's shape.
   struct Product {
@@ -38,6 +42,8 @@ class Products {
     const Weight* up = nullptr;  // same shape as weight
     Rows scratch = {};
     float limit = kNoLimit;  // clamps the gated values, with `up`
+    /// x rounded to BF16, as FP32 [rows, cols]; nullptr: x as it is.
+    const float* rounded_x = nullptr;
   };
   /// Several products of one shape, with at most kMaxRowsTogether rows in total, or a single product. Products of few
   /// rows each run in one parallel region, in which a thread computes the same outputs of all of them.
@@ -63,13 +69,16 @@ class Products {
   enum class Way {
     direct,   // weights as they stream from memory, once per few rows
     panels,   // weights decoded once for all rows
-    rounded,  // precision bf16
+    rounded,  // rounded_ops
+    copied,   // one of the first two, with a rounded copy of x
     apart,    // gate and up separately, since their codings or blocks differ
   };
   [[nodiscard]] Way exact_way_of(const MatrixView& matrix, uint32_t rows) const;
   [[nodiscard]] Way way_of(const Product& product) const;
   void multiply_apart(const Product& product);
+  void multiply_exactly(std::span<const Product> products);
   void multiply_directly(std::span<const Product> products);
+  void multiply_copied(std::span<const Product> products);
   void multiply_panels(const Product& product, RowRange rows);
   void multiply_rounded(std::span<const Product> products, RowRange rows);
   /// For these rows and outputs: gate times up.
@@ -80,7 +89,9 @@ class Products {
   const CpuOps& ops_;
   Workers& workers_;
   Precision precision_;
-  std::vector<std::byte> memory_;  // packed or rounded x, then a piece of scratch per thread
+  const RoundedOps* rounded_;
+  std::vector<std::byte> memory_;  // x as a way lays it out, then a piece of scratch per thread
+  std::vector<float> copies_;      // rounded x of `copied` products
 };
 
 }  // namespace dspack::kernels

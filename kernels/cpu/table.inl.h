@@ -27,7 +27,6 @@
 #include "kernels/cpu/ops_table.h"
 #include "kernels/cpu/panels.inl.h"
 #include "kernels/cpu/peak.inl.h"
-#include "kernels/cpu/rounded.inl.h"
 
 // NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
 namespace dspack::kernels {
@@ -58,7 +57,6 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
       .index_bf16 = index_scores<V, LoadBf16>,
       .index_f16 = index_scores<V, LoadF16>,
       .index_f8_e4m3 = index_scores<V, LoadE4m3>,
-      .rounded = make_rounded<TurnFloats<V, LoadE4m3>, TurnFloats<V, LoadBf16>>(multiply_add_rounds<V>),
       .multiply_adds = multiply_add_rounds<V>,
   };
 }

@@ -96,7 +96,8 @@ void add_device_options(format::OptionTable& table, DeviceOptions& device) {
   table.add(
       "--precision", "NAME", device.precision, precision_named,
       "How exactly products are computed: exact (default); split, on a GPU, exact but for the order and rounding of "
-      "attention's sums on tensor cores; bf16, inputs rounded to BF16; fp8, on a GPU, to FP8 "
+      "attention's sums on tensor cores; bf16, inputs rounded to BF16; amx, on a CPU, likewise, by AMX tiles in their "
+      "own order of sums; fp8, on a GPU, inputs rounded to FP8 "
       "(docs/performance.md has what each costs and gains)");
   table.flag("--deterministic", device.miss.is_deterministic,
              "The same text in every run: no measured rate decides where an expert is computed");
@@ -137,8 +138,11 @@ Result<void> check_model_options(const LoadOptions& load) {
   const DeviceOptions& device = load.device;
   const bool is_split = device.precision == kernels::Precision::split;
   if ((is_split || device.precision == kernels::Precision::fp8) && device.kind != DeviceKind::cuda) {
-    return invalid(fmt::format("--precision {}: a CPU computes exact or bf16; add --device cuda",
+    return invalid(fmt::format("--precision {}: a CPU computes exact, bf16 or amx; add --device cuda",
                                kernels::to_string(device.precision)));
+  }
+  if (device.precision == kernels::Precision::amx && device.kind == DeviceKind::cuda) {
+    return invalid("--precision amx: AMX tiles are a CPU's; a GPU computes exact, split, bf16 or fp8");
   }
   if (is_split && load.memory.kv_dtype.value_or(Dtype::bf16) != Dtype::bf16) {
     return invalid(

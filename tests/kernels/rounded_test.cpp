@@ -1,5 +1,6 @@
-// Products of a CPU in precision bf16: what rounded inputs give, with the same bits on every instruction set and
-// thread, alone and among other rows.
+// Products of a CPU in precisions bf16 and amx: what rounded inputs give; in bf16 with the bits of exact products of
+// them on every instruction set, in amx with those of the tiles' documented order; by any threads, alone and among
+// other rows.
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
@@ -43,33 +44,39 @@ std::vector<std::pair<WeightCase, uint32_t>> cases() {
           {{Dtype::bf16, 16, 128, 16, 32}, 16}};
 }
 
-TEST_CASE("precision bf16 on a CPU: products are those of rounded inputs") {
-  Random random;
-  CAPTURE(random.seed());
-  for (const auto& [shape, rows] : cases()) {
-    CAPTURE(shape);
-    CAPTURE(rows);
-    const RandomWeight weight = random_weight(shape, random);
-    const auto x = random.normals(size_t{rows} * shape.in);
-    const auto inputs = rounded_inputs(x, rows, shape.in, Precision::bf16, shape.dtype);
-    Doubles wanted;
-    Doubles bound;
-    for (uint32_t row = 0; row < rows; ++row) {
-      for (uint32_t out = 0; out < shape.out; ++out) {
-        Sum sum;
-        for (uint32_t in = 0; in < shape.in; ++in)
-          sum.add(inputs[size_t{row} * shape.in + in] * weight.matrix.at(out, in));
-        wanted.push_back(sum.value);
-        // 16 fma of a chain, two sums, one for each step; two fma a block at most.
-        const double steps = 18 + shape.in / 32.0 + 2 * (shape.in / 32.0 + 2);
-        bound.push_back(1.001 * steps * kRoundoff * sum.magnitude + 1e-40);
-      }
-    }
-    CHECK(beyond_bound(run("", Precision::bf16, weight, x, rows), wanted, bound) == 0);
-  }
+/// x rounded to BF16.
+std::vector<float> rounded(const std::vector<float>& x) {
+  std::vector<float> to;
+  for (const double value : rounded_inputs(x, 1, static_cast<uint32_t>(x.size()), Precision::bf16, Dtype::bf16))
+    to.push_back(static_cast<float>(value));
+  return to;
 }
 
-TEST_CASE("precision bf16 on a CPU: the same bits on every instruction set, by any threads") {
+/// A product in the order of kernels/cpu/amx.cpp.
+float by_tiles(const RandomWeight& weight, const float* x, uint32_t out) {
+  const uint32_t in = weight.shape.in;
+  const uint32_t block_in = weight.scales.empty() ? in : weight.shape.block_in;
+  const size_t across = ceil_div(in, block_in);
+  float total = 0;
+  for (uint32_t begin = 0; begin < in; begin += block_in) {
+    const uint32_t end = std::min(begin + block_in, in);
+    const float scale =
+        weight.scales.empty() ? 1 : weight.scales[out / weight.shape.block_out * across + begin / block_in];
+    float block = 0;
+    for (uint32_t step = begin; step < end; step += kernels::kRoundedStep) {
+      float sums[2] = {};
+      for (uint32_t i = step; i < std::min(step + kernels::kRoundedStep, end); ++i) {
+        float& sum = sums[(i - step) % 2];
+        sum = std::fma(x[i], static_cast<float>(weight.matrix.at(out, i) / static_cast<double>(scale)), sum);
+      }
+      block = block + (sums[0] + sums[1]);
+    }
+    total = std::fma(block, scale, total);
+  }
+  return total;
+}
+
+TEST_CASE("precision bf16 on a CPU: the bits of exact products of rounded inputs, on every instruction set") {
   Random random;
   CAPTURE(random.seed());
   const std::vector<std::string> sets = sets_here();
@@ -78,12 +85,36 @@ TEST_CASE("precision bf16 on a CPU: the same bits on every instruction set, by a
     CAPTURE(rows);
     const RandomWeight weight = random_weight(shape, random);
     const auto x = random.normals(size_t{rows} * shape.in);
-    const auto wanted = run("scalar", Precision::bf16, weight, x, rows, 1);
+    const auto wanted = run("scalar", Precision::exact, weight, rounded(x), rows, 1);
+    CHECK(wanted != run("scalar", Precision::exact, weight, x, rows, 1));
     for (const std::string& set : sets) {
       CAPTURE(set);
       for (const unsigned threads : {1U, 2U, 3U})
         CHECK(run(set, Precision::bf16, weight, x, rows, threads) == wanted);
     }
+  }
+}
+
+TEST_CASE("precision amx: the bits of rounded inputs in the order of the tiles, by any threads") {
+  if (!runs_here("amx")) {
+    MESSAGE("this processor has no AMX tiles: precision amx was not tried");
+    return;
+  }
+  Random random;
+  CAPTURE(random.seed());
+  for (const auto& [shape, rows] : cases()) {
+    CAPTURE(shape);
+    CAPTURE(rows);
+    const RandomWeight weight = random_weight(shape, random);
+    const auto x = random.normals(size_t{rows} * shape.in);
+    const auto inputs = rounded(x);
+    std::vector<float> wanted;
+    for (uint32_t row = 0; row < rows; ++row) {
+      for (uint32_t out = 0; out < shape.out; ++out)
+        wanted.push_back(by_tiles(weight, inputs.data() + size_t{row} * shape.in, out));
+    }
+    for (const unsigned threads : {1U, 2U, 3U})
+      CHECK(run("amx", Precision::amx, weight, x, rows, threads) == wanted);
   }
 }
 
@@ -159,6 +190,9 @@ TEST_CASE("precision bf16 on a CPU: other codes and blocks are multiplied exactl
     const auto x = random.normals(size_t{3} * shape.in);
     CHECK(run("", Precision::bf16, weight, x, 3) == run("", Precision::exact, weight, x, 3));
   }
+  CHECK(
+      kernels::make_cpu_device({.threads = 1, .instruction_set = "scalar", .precision = Precision::amx}).error().kind ==
+      ErrorKind::unsupported);
   CHECK(kernels::make_cpu_device({.threads = 1, .instruction_set = {}, .precision = Precision::split}).error().kind ==
         ErrorKind::unsupported);
   CHECK(kernels::make_cpu_device({.threads = 1, .instruction_set = {}, .precision = Precision::fp8}).error().kind ==

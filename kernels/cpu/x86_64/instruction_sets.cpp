@@ -49,13 +49,14 @@ const CpuOps kVbmiOps = [] {
 const CpuOps kAvx512Bf16Ops = [] {
   CpuOps ops = kVbmiOps;
   ops.name = "avx512bf16";
-  ops.rounded = kAvx512Bf16Rounded;
+  ops.bf16 = &kAvx512Bf16Rounded;
   return ops;
 }();
+/// Besides, AMX tiles for products in precision amx.
 const CpuOps kAmxOps = [] {
-  CpuOps ops = kVbmiOps;
+  CpuOps ops = kAvx512Bf16Ops;
   ops.name = "amx";
-  ops.rounded = kAmxRounded;
+  ops.tiles = &kAmxRounded;
   return ops;
 }();
 
