@@ -1,24 +1,41 @@
-"""--precision bf16 on a CPU: near the exact numbers, and the same whatever computes them."""
+"""--precision bf16 and amx on a CPU: near the exact numbers, and the same whatever computes them."""
 
 import json
+import re
+from pathlib import Path
 
 from common import main
 from logits_case import LogitsCase
 from transforming import ANSWER, QUESTION
 
 CPU = ("--device", "cpu", "--precision", "bf16")
+AMX = ("--device", "cpu", "--precision", "amx")
 
 
 class Precision(LogitsCase):
     def test_logits_are_near_the_exact_ones_and_hang_on_nothing_else(self):
-        exact, rounded = self.logits(self.data(), "--device", "cpu"), self.logits(self.data(), *CPU)
+        self.check_near_and_constant(CPU, ("--dev", "cpu=scalar"))
+
+    def test_amx_is_another_order_of_sums_where_there_are_tiles(self):
+        flags = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if flags and "amx_bf16" in flags[1].split():
+            self.check_near_and_constant(AMX, ("--dev", "cpu=amx"))
+            self.assertNotEqual(self.logits(self.data(), *AMX), self.logits(self.data(), *CPU))
+        else:
+            self.assert_refused(self.dsrun("logits", self.data(), "--tokens", "1,2", *AMX),
+                                "precision amx needs AMX tiles", program="dsrun")
+        self.assert_refused(self.dsrun("logits", self.data(), "--tokens", "1,2", *AMX, "--dev", "cpu=scalar"),
+                            "precision amx needs AMX tiles", program="dsrun")
+
+    def check_near_and_constant(self, mode, same):
+        exact, rounded = self.logits(self.data(), "--device", "cpu"), self.logits(self.data(), *mode)
         self.assertNotEqual(rounded, exact)
         # Each input of a product is off by 2^-9 at most, over six layers.
         self.assertLess(self.nmse(rounded, exact), 1e-3)
         for flags in (("--threads", "1"), ("--threads", "3"), ("--dev", "chunk=1"), ("--dev", "chunk=5"),
-                      ("--dev", "cpu=scalar"), ("--experts", "16")):
+                      ("--experts", "16"), same):
             with self.subTest(flags=flags):
-                self.assertEqual(self.logits(self.data(), *CPU, *flags), rounded)
+                self.assertEqual(self.logits(self.data(), *mode, *flags), rounded)
 
     def test_it_answers_and_names_its_mode(self):
         stats = self.scratch / "stats.json"

@@ -123,13 +123,15 @@ TEST_CASE("select_cpu_ops: every combination of features and wishes") {
   }
 }
 
-TEST_CASE("peak of a CPU: of every instruction set that runs here, in both precisions") {
+TEST_CASE("peak of a CPU: of every instruction set that runs here, in its precisions") {
   for (const kernels::InstructionSet& set : kernels::instruction_sets()) {
     if (!set.runs_on(kernels::detect_cpu_features())) continue;
     CHECK(set.ops->multiply_adds(3) > 0);
     CHECK(set.ops->multiply_adds(6) == 2 * set.ops->multiply_adds(3));
-    CHECK(set.ops->rounded.multiply_adds(6) == 2 * set.ops->rounded.multiply_adds(3));
-    for (const auto precision : {kernels::Precision::exact, kernels::Precision::bf16}) {
+    for (const kernels::RoundedOps* rounded : {set.ops->bf16, set.ops->tiles})
+      if (rounded != nullptr) CHECK(rounded->multiply_adds(6) == 2 * rounded->multiply_adds(3));
+    for (const auto precision : {kernels::Precision::exact, kernels::Precision::bf16, kernels::Precision::amx}) {
+      if (precision == kernels::Precision::amx && set.ops->tiles == nullptr) continue;
       const auto peak = kernels::measure_cpu_peak(
           {.threads = 2, .instruction_set = std::string(set.ops->name), .precision = precision},
           {.seconds = 0.01, .bytes = 1 << 20});
