@@ -78,16 +78,6 @@ std::string speeds(const BenchReport& report) {
   return text;
 }
 
-// Waiting for experts is counted by their store, within the stage that computes them.
-StageSeconds with_waiting_apart(const BenchResult& result) {
-  StageSeconds stages = result.stages;
-  const auto at = [&](Stage stage) -> double& { return stages[static_cast<size_t>(stage)]; };
-  const double waiting = std::min(result.expert_waiting, at(Stage::experts));
-  at(Stage::experts) -= waiting;
-  at(Stage::waiting) += waiting;
-  return stages;
-}
-
 std::string stages_of(const BenchReport& report) {
   if (report.results.front().stages == StageSeconds{}) {
     return "Where the time went is measured on CPUs only: a GPU runs operations later than they are called.\n";
@@ -96,7 +86,7 @@ std::string stages_of(const BenchReport& report) {
   names.insert(names.end(), kStageNames.begin(), kStageNames.end());
   std::string text = head(names);
   for (const BenchResult& result : report.results) {
-    const StageSeconds stages = with_waiting_apart(result);
+    const StageSeconds stages = with_waiting_apart(result.stages, result.expert_waiting);
     const double all = std::accumulate(stages.begin(), stages.end(), 0.0);
     std::vector<std::string> cells = {result.measured.name()};
     for (const double seconds : stages)
@@ -134,7 +124,8 @@ format::Json json_of(const BenchResult& result, const MachineLimits& limits) {
                      {"share", share(result, floor)},
                      {"bound", floor.bound}};
   }
-  if (result.stages != StageSeconds{}) json["seconds_by_stage"] = to_json(with_waiting_apart(result));
+  if (result.stages != StageSeconds{})
+    json["seconds_by_stage"] = to_json(with_waiting_apart(result.stages, result.expert_waiting));
   if (result.drafted > 0) json["drafts"] = {{"drafted", result.drafted}, {"accepted", result.accepted}};
   return json;
 }

@@ -39,9 +39,9 @@ void count_experts(const format::Checkpoint& checkpoint, const std::set<LayerId>
   stats.expert_files = files.size();
 }
 
-format::Json speed(uint64_t tokens, double seconds, const StageSeconds& stages) {
+format::Json speed(uint64_t tokens, double seconds, const StageSeconds& stages, const PhaseStats& experts) {
   format::Json json = {{"tokens", tokens}, {"seconds", seconds}, {"tokens_per_second", rate(tokens, seconds)}};
-  if (stages != StageSeconds{}) json["seconds_by_stage"] = to_json(stages);
+  if (stages != StageSeconds{}) json["seconds_by_stage"] = to_json(with_waiting_apart(stages, experts.waiting_seconds));
   return json;
 }
 
@@ -277,13 +277,17 @@ RunStats collect_stats(LoadedModel& loaded, const Session& session) {
 format::Json to_json(const RunStats& stats) {
   const RunStats::BytesRead& read = stats.bytes_read;
   const RunStats::MemoryBytes& memory = stats.memory_bytes;
+  const SessionTimes& times = stats.times;
+  const auto experts = [&](Phase phase) -> const PhaseStats& {
+    return stats.experts.phases[static_cast<size_t>(phase)];
+  };
   format::Json json = {
       {"device", stats.device},
       {"precision", kernels::to_string(stats.precision)},
       {"context", stats.context},
       {"layer_map", format::layer_map_json(stats.layer_map)},
-      {"prefill", speed(stats.times.prefill_tokens, stats.times.prefill_seconds, stats.times.prefill_stages)},
-      {"decode", speed(stats.times.decode_tokens, stats.times.decode_seconds, stats.times.decode_stages)},
+      {"prefill", speed(times.prefill_tokens, times.prefill_seconds, times.prefill_stages, experts(Phase::prefill))},
+      {"decode", speed(times.decode_tokens, times.decode_seconds, times.decode_stages, experts(Phase::decode))},
       {"bytes_read",
        {{"always_needed", read.always_needed},
         {"embedding", read.embedding},

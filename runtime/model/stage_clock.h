@@ -3,6 +3,7 @@
 // operations run in them (on a CPU); otherwise there is no clock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -19,7 +20,7 @@ enum class Stage : uint8_t {
   experts,  // routed experts, waiting for them included
   mlp,      // shared experts and dense MLPs
   head,
-  waiting,  // for streamed layers
+  waiting,  // for streamed layers; with_waiting_apart adds that for experts
   other,    // norms, residuals, sampling; everything outside scopes
 };
 inline constexpr std::array<std::string_view, 8> kStageNames = {"embedding", "attention", "router",  "experts",
@@ -28,6 +29,15 @@ inline constexpr size_t kStages = kStageNames.size();
 
 /// By Stage.
 using StageSeconds = std::array<double, kStages>;
+
+/// Moves the time that experts were waited for, which their store counts, from the stage that computes them.
+[[nodiscard]] inline StageSeconds with_waiting_apart(StageSeconds stages, double expert_waiting) {
+  double& experts = stages[static_cast<size_t>(Stage::experts)];
+  const double waiting = std::min(expert_waiting, experts);
+  experts -= waiting;
+  stages[static_cast<size_t>(Stage::waiting)] += waiting;
+  return stages;
+}
 
 class StageClock {
  public:
