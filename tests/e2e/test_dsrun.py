@@ -48,6 +48,14 @@ class Answers(Dsrun):
             _, stats = self.stats_of(packed_tiny(), QUESTION, "-n", count)
             self.assertLessEqual(stats["decode"]["tokens"], count)
 
+    def test_waiting_for_experts_is_a_stage_of_its_own(self):
+        _, stats = self.stats_of(packed_tiny(), QUESTION, "--experts", "16")
+        for phase in ("prefill", "decode"):
+            waiting, stages = stats["experts"][phase]["waiting_seconds"], stats[phase]["seconds_by_stage"]
+            self.assertGreater(waiting, 0)
+            self.assertGreaterEqual(stages["waiting"], 0.999 * waiting)
+            self.assertLessEqual(stages["experts"], stats[phase]["seconds"] - waiting)
+
     def test_seeds_repeat_and_differ(self):
         said = [self.assert_ok(self.ask(packed_tiny(), "Tell me a tale.", "--temp", 2, "--seed", seed, "-n", 40)).stdout
                 for seed in (1, 1, 2)]
