@@ -6,6 +6,7 @@
 An entry of CTest whose inputs equal those of a green run in the same build folder is not run again, unless --again asks
 for it. Its inputs: its command, its environment, the files that both name, those that tests/CMakeLists.txt lists for it, and
 this machine (kernel, processor, packages, tools). An entry without a list runs every time, and so does what was skipped.
+What was green before a run was interrupted counts, so that the next one goes on.
 
 --dearest prints the thirty dearest cases and compile units, --costs writes tests/costs.txt. Both need a run of everything.
 """
@@ -18,6 +19,7 @@ import os
 import platform
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -131,8 +133,21 @@ class Entry:
         return int(what == "skipped" and self.is_skipped or what == "passed" and self.is_passed)
 
 
-def read_log(build):
-    text = (build / "Testing" / "Temporary" / "LastTest.log").read_text(errors="replace")
+def run_ctest(command):
+    """Its exit status, and whether it was interrupted: CTest hears of Ctrl-C itself, and of SIGTERM by this."""
+    ctest = subprocess.Popen(command, cwd=ROOT)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return ctest.wait(), False
+    except KeyboardInterrupt:
+        ctest.send_signal(signal.SIGINT)
+        return ctest.wait(), True
+
+
+def read_log(build, is_whole=True):
+    """CTest names its log when it ends."""
+    log = build / "Testing" / "Temporary" / ("LastTest.log" if is_whole else "LastTest.log.tmp")
+    text = log.read_text(errors="replace") if log.exists() else ""
     return [Entry(*found.group("name", "output", "wall", "result")) for found in ENTRY.finditer(text)]
 
 
@@ -205,16 +220,18 @@ def main():
         ctest += ["-E", "^(%s)$" % "|".join(re.sub(r"([.+])", r"[\1]", name) for name in remembered)]
 
     begun = time.monotonic()
-    entries, status = [], 0
+    entries, status, interrupted = [], 0, False
     if len(remembered) < len(tests):
-        status = subprocess.run([*ctest, "--parallel", "4", "--output-on-failure"], cwd=ROOT, check=False).returncode
-        entries = read_log(build)
+        status, interrupted = run_ctest([*ctest, "--parallel", "4", "--output-on-failure"])
+        entries = read_log(build, is_whole=not interrupted)
     for entry in entries:
         green.pop(entry.name, None)
         if entry.is_passed and not entry.reasons and keys.get(entry.name):
             green[entry.name] = keys[entry.name]
     memory.parent.mkdir(exist_ok=True)
     memory.write_text(json.dumps(green))
+    if interrupted:
+        sys.exit("interrupted after %d of %d entries; run again, it goes on" % (len(entries), len(tests) - len(remembered)))
 
     if options.costs:
         write_costs(entries)
