@@ -213,9 +213,10 @@ void Scheduler::share_prefixes() {
   }
 }
 
-/// Whether a pass of few rows costs a prompt nearly as little a row as one of many.
+/// Whether a pass of few rows costs a prompt nearly as little a row as one of many: on a CPU that has the experts in
+/// memory, except for less than one a layer, which prompts meet for the first time.
 bool Scheduler::reads_prompts_in_turn() const {
-  return engine_.model.device().is_host() && misses_of_prompts_ == 0U;
+  return engine_.model.device().is_host() && misses_of_prompts_ < engine_.model.layer_map().size();
 }
 
 /// Answers in progress first, so that their rows are adjacent, the longest unserved first; then prompts, as they came.

@@ -121,8 +121,8 @@ class Scheduler {
   Admission admission_;
   std::vector<float> logits_;
   uint64_t clock_ = 0;
-  std::optional<uint64_t> misses_of_prompts_ = {};  // experts that the last pass with a prompt waited for
-  std::atomic<uint64_t> layers_before_ = 0;         // layers begun before the present pass
+  uint64_t misses_of_prompts_ = UINT64_MAX;  // experts that the last pass with a prompt waited for
+  std::atomic<uint64_t> layers_before_ = 0;  // layers begun before the present pass
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
