@@ -4,9 +4,9 @@
 
 namespace dspack::runtime {
 
-uint32_t efficient_rows(const ModelConfig& config) {
-  constexpr uint32_t kRowsOfExpert = 32;
-  return kRowsOfExpert * std::max(1U, config.experts / std::max(1U, config.top_k));
+uint32_t efficient_rows(const ModelConfig& config, bool is_beside_answers) {
+  const uint32_t rows_of_expert = is_beside_answers ? 32 : 64;
+  return rows_of_expert * std::max(1U, config.experts / std::max(1U, config.top_k));
 }
 
 std::vector<uint32_t> divide_rows(std::span<const uint32_t> lacking, const PromptShare& pass) {

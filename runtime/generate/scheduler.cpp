@@ -259,9 +259,10 @@ std::vector<Scheduler::PlaceRows> Scheduler::choose_parts() {
     lacking.push_back(place->answer->lacking());
   const bool in_turn = reads_prompts_in_turn();
   const uint32_t left = most - rows;
-  const std::vector<uint32_t> shares = divide_rows(
-      lacking,
-      {.most = left, .share = in_turn ? efficient_rows(engine_.model.config()) : left / 2, .is_filled = !in_turn});
+  const std::vector<uint32_t> shares =
+      divide_rows(lacking, {.most = left,
+                            .share = in_turn ? efficient_rows(engine_.model.config(), !answers.empty()) : left / 2,
+                            .is_filled = !in_turn});
   for (size_t i = 0; i < prompts.size(); ++i)
     if (shares[i] > 0) take(*prompts[i], shares[i]);
   return parts;

@@ -44,10 +44,11 @@ TEST_CASE("prompt rows: no pass has more rows than there is room for") {
 
 TEST_CASE("prompt rows: an efficient pass gives each expert its rows") {
   ModelConfig config;
-  CHECK(efficient_rows(config) == 32);
+  CHECK(efficient_rows(config, true) == 32);
   config.experts = 256;
   config.top_k = 8;
-  CHECK(efficient_rows(config) == 1024);
+  CHECK(efficient_rows(config, true) == 1024);
+  CHECK(efficient_rows(config, false) == 2048);
 }
 
 }  // namespace
