@@ -217,10 +217,10 @@ def curl_command(url, names, folder, jobs):
             folder, "--remote-name-all", *(url + "/" + name for name in names)]
 
 
-def aria2_command(url, names, folder, connections, list_file):
-    """The same, one file at a time over `connections`, as aria2 is used for large files. `list_file` is written."""
+def aria2_command(url, names, folder, connections, list_file, files=1):
+    """The same, `files` at a time, each over `connections`, as aria2 is used for large files. `list_file` is written."""
     list_file.write_text("".join("%s/%s\n" % (url, name) for name in names))
-    return ["aria2c", "--quiet", "--no-conf", "--dir", folder, "--input-file", list_file, "--max-concurrent-downloads", 1,
+    return ["aria2c", "--quiet", "--no-conf", "--dir", folder, "--input-file", list_file, "--max-concurrent-downloads", files,
             "--max-connection-per-server", connections, "--split", connections, "--min-split-size", "1M",
             "--file-allocation", "none", "--max-tries", 5]
 

@@ -6,8 +6,8 @@
 
 The server is nginx on this machine; between it and the programs is tests/support/delay_proxy.py, which delays every byte by
 half of --round-trip and bounds each connection to --rate million bytes a second. With --round-trip 0 there is no proxy. The
-peers are `curl -Z --parallel-max CONNECTIONS` (a connection a file) and `aria2c` with CONNECTIONS for each file, one file
-after the other; they neither digest nor arrange nor check what they get. reshard is run as a user runs it, without --jobs,
+peers are `curl -Z --parallel-max CONNECTIONS` (a connection a file) and `aria2c` with CONNECTIONS for each of --files
+files; they neither digest nor arrange nor check what they get. reshard is run as a user runs it, without --jobs,
 unless that is given. Every run is printed; then for each program the median, its ratio to the peers', the largest resident
 memory, the bytes of files that it read (reshard: what it wrote and read back) and how many connections it made.
 
@@ -39,7 +39,8 @@ def parse_arguments():
     parser.add_argument("--rate", type=float, default=12.5, help="million bytes a second and connection; 0: no bound")
     parser.add_argument("--total-rate", type=float, default=0, help="of all connections together; 0: no bound")
     parser.add_argument("--before", type=bench.Path, help="another build of reshard, to compare with")
-    parser.add_argument("--connections", type=int, default=16, help="of the peers")
+    parser.add_argument("--connections", type=int, default=16, help="of the peers; aria2c: for each file, 16 at most")
+    parser.add_argument("--files", type=int, default=1, help="that aria2c fetches at a time")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cold", action="store_true", help="empty the page cache before every run (root)")
     arguments = parser.parse_args()
@@ -77,7 +78,7 @@ def commands(arguments, line, names, packed, plain):
     found["curl"] = bench.curl_command(line.url, names, plain, arguments.connections)
     if shutil.which("aria2c"):
         found["aria2c"] = bench.aria2_command(line.url, names, plain, arguments.connections,
-                                              arguments.work / "aria2-list")
+                                              arguments.work / "aria2-list", arguments.files)
     else:
         print("aria2c is not installed: compared with curl alone")
     return found
