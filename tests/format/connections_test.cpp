@@ -180,11 +180,12 @@ TEST_CASE("connections: what is received in an interval decides, if all were in 
     permits.push_back(std::move(*lent));
   CHECK(permits.size() == 2);
   pass(4, 20 << 20);
-  CHECK(connections.limit() == 4);
-  while (auto lent = connections.lend())
-    permits.push_back(std::move(*lent));
-  pass(4, 40 << 20);
   CHECK(connections.limit() == 8);
+  while (permits.size() < 4) {
+    auto lent = connections.lend();
+    REQUIRE(lent.has_value());
+    permits.push_back(std::move(*lent));
+  }
 
   counters->refusals += 5;  // together: once
   connections.received(1, now);
