@@ -175,10 +175,10 @@ void stream_outputs(const From& from, const RoundedTask& task) {
 
 /// Consecutive groups of a piece in one scale block.
 struct Segment {
+  float scales[kOutputs] = {};
   uint32_t begin = 0, end = 0;  // groups, counted from the piece's first
   bool begins = false;          // at the start of a block
   bool ends = false;
-  alignas(64) float scales[kOutputs] = {};
 };
 
 /// Some columns of a few outputs.
@@ -235,16 +235,15 @@ void decode_piece(const From& from, const MatrixView& matrix, uint32_t output, u
 /// T rows of x, at `x` from the piece's first group on, `stride` bytes apart, whose sums begin at index `row`.
 template <uint32_t T>
 void multiply_tile(Piece& piece, const std::byte* x, uint64_t stride, uint32_t row, bool is_first) {
-  const Segment* segments = piece.segments;
-  const uint32_t count = piece.segment_count;
+  const Segment* const last = piece.segments + piece.segment_count;
   Vec512 sum[kOutputs][T], all[kOutputs][T];
   for (uint32_t o = 0; o < kOutputs; ++o) {
     for (uint32_t t = 0; t < T; ++t)
       all[o][t] = is_first ? Vec512::zero() : Vec512::load(piece.total[row + t][o]);
   }
-  for (uint32_t s = 0; s < count; ++s) {
-    const uint32_t end = segments[s].end;
-    if (segments[s].begins) {
+  for (const Segment* segment = piece.segments; segment != last; ++segment) {
+    const uint32_t end = segment->end;
+    if (segment->begins) {
       for (uint32_t o = 0; o < kOutputs; ++o) {
         for (uint32_t t = 0; t < T; ++t)
           sum[o][t] = Vec512::zero();
@@ -255,7 +254,7 @@ void multiply_tile(Piece& piece, const std::byte* x, uint64_t stride, uint32_t r
           sum[o][t] = Vec512::load(piece.block[row + t][o]);
       }
     }
-    for (uint32_t g = segments[s].begin; g < end; ++g) {
+    for (uint32_t g = segment->begin; g < end; ++g) {
       __m512i values[T];
 #pragma GCC unroll 8
       for (uint32_t t = 0; t < T; ++t)
@@ -268,9 +267,9 @@ void multiply_tile(Piece& piece, const std::byte* x, uint64_t stride, uint32_t r
           sum[o][t].v = _mm512_dpbf16_ps(sum[o][t].v, weights, pairs(values[t]));
       }
     }
-    if (segments[s].ends) {
+    if (segment->ends) {
       for (uint32_t o = 0; o < kOutputs; ++o) {
-        const Vec512 scale = Vec512::set(segments[s].scales[o]);
+        const Vec512 scale = Vec512::set(segment->scales[o]);
         for (uint32_t t = 0; t < T; ++t)
           all[o][t] = Vec512::fma(sum[o][t], scale, all[o][t]);
       }

@@ -210,7 +210,7 @@ void Products::multiply_copied(std::span<const Product> products) {
       for (size_t i = 0; i < count; ++i) {
         const Rows& x = rest[i].x;
         for (uint32_t row = std::max(begin, first_rows[i]); row < std::min(end, first_rows[i] + x.rows); ++row) {
-          const float* from = floats(x.data) + (row - first_rows[i]) * x.stride;
+          const float* from = floats(x.data) + uint64_t{row - first_rows[i]} * x.stride;
           std::transform(from, from + cols, copies_.data() + row * cols, nearest_bf16);
         }
       }

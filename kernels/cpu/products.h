@@ -80,7 +80,7 @@ class Products {
   void multiply_directly(std::span<const Product> products);
   void multiply_copied(std::span<const Product> products);
   void multiply_panels(const Product& product, RowRange rows);
-  void multiply_rounded(std::span<const Product> products, RowRange rows);
+  void multiply_rounded(std::span<const Product> products, RowRange only);
   /// For these rows and outputs: gate times up.
   void finish(const Product& product, RowRange rows, RowRange outputs) const;
   /// Memory for this product, 64-byte aligned: `first_bytes`, then one piece per thread.

@@ -255,6 +255,7 @@ std::vector<Scheduler::PlaceRows> Scheduler::choose_parts() {
   }
   const uint32_t most = answers.empty() ? all : std::min(all, std::max(rows, kRowsBesideAnswers));
   std::vector<uint32_t> lacking;
+  lacking.reserve(prompts.size());
   for (const AnswerPlace* place : prompts)
     lacking.push_back(place->answer->lacking());
   const bool in_turn = reads_prompts_in_turn();
