@@ -14,9 +14,10 @@ enum class Precision {
   bf16,   // inputs of products are rounded to BF16 for tensor cores or the CPU's equivalent
   fp8,    // GPU only: as bf16, but E4M3 with a scale per block for inputs of FP8 weights; the latent cache too
   amx,    // CPUs with AMX tiles only: as bf16, summed in the order of the tiles
+  int8,   // CPU only: as bf16, but eight bits with a scale per 32 values for inputs of integer weights
 };
 
-inline constexpr std::array<std::string_view, 5> kPrecisionNames = {"exact", "split", "bf16", "fp8", "amx"};
+inline constexpr std::array<std::string_view, 6> kPrecisionNames = {"exact", "split", "bf16", "fp8", "amx", "int8"};
 
 [[nodiscard]] constexpr std::string_view to_string(Precision precision) {
   return kPrecisionNames.at(static_cast<size_t>(precision));

@@ -405,8 +405,7 @@ uint64_t tile_rounds(uint64_t rounds) {
 constinit const RoundedOps kAmxRounded{.x_bytes = x_bytes,
                                        .round = round_groups,
                                        .scratch_bytes = scratch_bytes,
-                                       .e4m3 = tile_rows<FromE4m3>,
-                                       .bf16 = tile_rows<FromBf16>,
+                                       .linear = {nullptr, tile_rows<FromBf16>, nullptr, tile_rows<FromE4m3>},
                                        .multiply_adds = tile_rounds};
 
 }  // namespace dspack::kernels

@@ -131,6 +131,94 @@ struct Vec512 {
     }
   }
 
+  // Integers: 64 bytes, or 16 sums (int8.inl.h).
+  static constexpr uint32_t kInt8Vectors = 2;
+  static constexpr uint32_t kInt8Rows = 4;  // 8 sums and 8 totals, 2 + 1 operands
+  static constexpr uint32_t kInt8FewRows = 1;
+  using Bytes = __m512i;
+  using Sums = __m512i;
+  static Bytes load_bytes(const void* from) {
+    return _mm512_loadu_si512(from);
+  }
+  static Sums set_sums(int32_t value) {
+    return _mm512_set1_epi32(value);
+  }
+  static Sums bits_of(Vec512 v) {
+    return _mm512_castps_si512(v.v);
+  }
+  static Vec512 of_bits(Bytes bytes) {
+    return {_mm512_castsi512_ps(bytes)};
+  }
+  static Vec512 floats_of(Sums sums) {
+    return {_mm512_cvtepi32_ps(sums)};
+  }
+  static Sums add_sums(Sums a, Sums b) {
+    return _mm512_add_epi32(a, b);
+  }
+  static Sums times_short(Sums a, Sums b) {
+    return _mm512_madd_epi16(a, b);
+  }
+  static Bytes low_nibbles(Bytes bytes) {
+    return _mm512_and_si512(bytes, _mm512_set1_epi8(0xf));
+  }
+  static Bytes high_nibbles(Bytes bytes) {
+    return low_nibbles(_mm512_srli_epi16(bytes, 4));
+  }
+#ifdef __AVX512VNNI__
+  static constexpr int32_t kByteZero = 128;
+  static Bytes byte_codes(Bytes bytes) {  // the instruction's first factor has no sign
+    return _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
+  }
+  static Sums dot_nibbles(Bytes codes, Bytes x, Sums sums) {
+    return _mm512_dpbusd_epi32(sums, codes, x);
+  }
+  static Sums dot_bytes(Bytes codes, Bytes x, Sums sums) {
+    return _mm512_dpbusd_epi32(sums, codes, x);
+  }
+#else
+  static constexpr int32_t kByteZero = 0;
+  static Bytes byte_codes(Bytes bytes) {
+    return bytes;
+  }
+  static Sums dot_nibbles(Bytes codes, Bytes x, Sums sums) {
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(_mm512_maddubs_epi16(codes, x), _mm512_set1_epi16(1)));
+  }
+  static __m512i even_bytes(Bytes bytes) {
+    return _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8);
+  }
+  static __m512i odd_bytes(Bytes bytes) {
+    return _mm512_srai_epi16(bytes, 8);
+  }
+  static Sums dot_bytes(Bytes codes, Bytes x, Sums sums) {
+    const __m512i even = _mm512_madd_epi16(even_bytes(codes), even_bytes(x));
+    const __m512i odd = _mm512_madd_epi16(odd_bytes(codes), odd_bytes(x));
+    return _mm512_add_epi32(sums, _mm512_add_epi32(even, odd));
+  }
+#endif
+  static Sums pair_quarters(Sums a, Sums b) {
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+  }
+  static Sums add_unpacked(Sums a, Sums b) {
+    return _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  }
+  static Sums sum_quarters(Sums a, Sums b, Sums c, Sums d) {
+    const __m512i ab = add_unpacked(a, b), cd = add_unpacked(c, d);
+    const __m512i by_quarter = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
+                                    by_quarter);
+  }
+  static Vec512 quarters(const float* a, const float* b, const float* c, const float* d) {
+    const __m512 ab = _mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
+    return {_mm512_insertf32x4(_mm512_insertf32x4(ab, _mm_loadu_ps(c), 2), _mm_loadu_ps(d), 3)};
+  }
+  static Vec512 all_quarters(const float* from) {
+    return {_mm512_broadcast_f32x4(_mm_loadu_ps(from))};
+  }
+  static Vec512 each_quarter(float a, float b, float c, float d) {
+    return {_mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+                                  _mm512_castps128_ps512(_mm_setr_ps(a, b, c, d)))};
+  }
+
   struct NanWatch {
     static constexpr bool kNeeded = true;
     __mmask64 seen = 0;

@@ -342,11 +342,11 @@ uint64_t dot_rounds(uint64_t rounds) {
 
 }  // namespace
 
-constinit const RoundedOps kAvx512Bf16Rounded{.x_bytes = x_bytes,
-                                              .round = round_rows,
-                                              .scratch_bytes = scratch_bytes,
-                                              .e4m3 = multiply_rows<FromE4m3>,
-                                              .bf16 = multiply_rows<FromBf16>,
-                                              .multiply_adds = dot_rounds};
+constinit const RoundedOps kAvx512Bf16Rounded{
+    .x_bytes = x_bytes,
+    .round = round_rows,
+    .scratch_bytes = scratch_bytes,
+    .linear = {nullptr, multiply_rows<FromBf16>, nullptr, multiply_rows<FromE4m3>},
+    .multiply_adds = dot_rounds};
 
 }  // namespace dspack::kernels

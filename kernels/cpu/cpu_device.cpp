@@ -109,7 +109,7 @@ Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options) {
   TRY_ASSIGN(const CpuOps* ops, select_cpu_ops(detect_cpu_features(), options.instruction_set));
   if (options.precision == Precision::fp8 || options.precision == Precision::split) {
     return Error{ErrorKind::unsupported, "precision " + std::string(to_string(options.precision)) +
-                                             " is for GPUs; a CPU computes exact, bf16 or amx"};
+                                             " is for GPUs; a CPU computes exact, bf16, int8 or amx"};
   }
   if (options.precision == Precision::amx && ops->tiles == nullptr) {
     return Error{

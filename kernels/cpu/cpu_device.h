@@ -15,7 +15,7 @@ namespace dspack::kernels {
 struct CpuOptions {
   unsigned threads = 0;         // 0: one per available core
   std::string instruction_set;  // "scalar", "neon", "avx2", "avx512", "vbmi", "amx"; empty: the widest available
-  Precision precision = Precision::exact;  // or bf16: these two with the same bits on every instruction set; or amx
+  Precision precision = Precision::exact;  // or bf16 or int8, with the same bits on every instruction set; or amx
 };
 
 [[nodiscard]] Result<std::unique_ptr<Device>> make_cpu_device(const CpuOptions& options);

@@ -15,7 +15,7 @@ namespace dspack::kernels {
 struct CpuPeak {
   double bytes_per_second = 0;  // reading from memory
   /// Multiplications and additions, counted separately, in the options' precision: FP32 fused multiply-adds, or for
-  /// bf16 and amx the instruction set's products for them if it has them.
+  /// bf16, amx and int8 the instruction set's products for them if it has them.
   double operations_per_second = 0;
 };
 

@@ -98,11 +98,13 @@ struct ColumnsTask {
 
 /// Columns of rounded x that are laid out together.
 inline constexpr uint32_t kRoundedStep = 32;
+/// Columns up to a multiple of which rounded x may be padded.
+inline constexpr uint32_t kRoundedPadding = 128;
 /// Rows of x that are rounded and laid out together.
 inline constexpr uint32_t kRoundedGroup = 16;
 
-/// Rounds groups of rows of x [rows, in] to BF16, in the layout that the same RoundedOps multiply. `to`: start of all
-/// rows.
+/// Rounds groups of rows of x [rows, in] to BF16 or to eight bits, in the layout that the same RoundedOps multiply.
+/// `to`: start of all rows.
 struct RoundingTask {
   const float* x = nullptr;
   uint64_t x_stride = 0;
@@ -110,9 +112,11 @@ struct RoundingTask {
   uint32_t in = 0;
   RowRange groups;
   std::byte* to = nullptr;  // 64-byte aligned
+  bool is_packed = false;   // whether for weights of packed codes
 };
 
-/// As LinearTask, with rounded x. Scale blocks are whole steps of kRoundedStep columns, or whole rows; scales are FP32.
+/// As LinearTask, with rounded x. Scale blocks are whole steps of kRoundedStep columns, or whole rows; scales of codes
+/// that are not packed are FP32.
 struct RoundedTask {
   MatrixView matrix;
   RowRange outputs;
@@ -123,14 +127,14 @@ struct RoundedTask {
   std::byte* scratch = nullptr;  // scratch_bytes, 64-byte aligned, used by this call only
 };
 
-/// Products of x rounded to BF16, with its own layout of x.
+/// Products of rounded x, in a layout of their own. The layout for codes of eight bits and more is another than that
+/// for packed codes.
 struct RoundedOps {
   uint64_t (*x_bytes)(uint32_t rows, uint32_t in);
   void (*round)(const RoundingTask& task);
   uint64_t (*scratch_bytes)(uint32_t in);
-  void (*e4m3)(const RoundedTask& task);  // one function per supported coding; other codings are multiplied exactly
-  void (*bf16)(const RoundedTask& task);
-  uint64_t (*multiply_adds)(uint64_t rounds);  // as CpuOps::multiply_adds
+  void (*linear[kCodings])(const RoundedTask& task) = {};  // by the weight's coding; nullptr: is not supported
+  uint64_t (*multiply_adds)(uint64_t rounds);              // as CpuOps::multiply_adds
 };
 
 struct NormTask {
@@ -213,7 +217,7 @@ struct AttendTask {
 /// One instruction set. No pointer is null. make_table (table.inl.h) fills it for every vector type; sets that extend
 /// another copy its table and replace products. So an operation over a vector type needs no change in a set's file.
 struct CpuOps {
-  std::string_view name;                             // "scalar", "neon", "avx2", "avx512", "vbmi", "avx512bf16", "amx"
+  std::string_view name;                             // "scalar", "neon", "avx2", "avx512", "vbmi", "amx", ...
   void (*linear[kCodings])(const LinearTask& task);  // by the weight's coding
   PanelOps panels;                                   // the same bits
   void (*columns[kCodings])(const ColumnsTask& task);
@@ -236,6 +240,8 @@ struct CpuOps {
   const RoundedOps* bf16 = nullptr;
   /// Precision amx, whose order of sums is the tiles' own (amx.cpp). nullptr: there are no tiles.
   const RoundedOps* tiles = nullptr;
+  /// Precision int8 (int8.inl.h), with the same bits in every table.
+  const RoundedOps* int8 = nullptr;
   /// Runs `rounds` rounds of peak arithmetic (peak.inl.h). Returns the number of multiplications.
   uint64_t (*multiply_adds)(uint64_t rounds);
 };
@@ -250,8 +256,11 @@ struct E4m3Ops {
 /// Instruction sets of the processor, each including everything that the table of that name needs. Every AArch64 has
 /// NEON.
 struct CpuFeatures {
+  bool neondot = false;     // NEON's dot products of bytes
   bool avx2 = false;        // with FMA and F16C
-  bool avx512 = false;      // F, BW, VL and DQ, with the above
+  bool avxvnni = false;     // AVX-VNNI, with the above
+  bool avx512 = false;      // F, BW, VL and DQ, with AVX2
+  bool avx512vnni = false;  // with the above
   bool vbmi = false;        // AVX-512's VBMI, with the above
   bool avx512bf16 = false;  // with the above
   bool amx = false;         // BF16 tiles, with the above, if the kernel grants the tile state
@@ -275,6 +284,9 @@ extern const CpuOps kScalarOps;
 extern const CpuOps kAvx2Ops;                // only where CMake adds avx2.cpp
 extern const CpuOps kAvx512Ops;              // only where CMake adds avx512.cpp
 extern const CpuOps kNeonOps;                // only where CMake adds neon.cpp
+extern const RoundedOps kNeonDotInt8;        // only where CMake adds neondot.cpp
+extern const RoundedOps kAvxVnniInt8;        // only where CMake adds avxvnni.cpp
+extern const RoundedOps kAvx512VnniInt8;     // only where CMake adds avx512vnni.cpp
 extern const E4m3Ops kVbmiE4m3;              // only where CMake adds vbmi.cpp
 extern const RoundedOps kAvx512Bf16Rounded;  // only where CMake adds avx512bf16.cpp
 extern const RoundedOps kAmxRounded;         // only where CMake adds amx.cpp

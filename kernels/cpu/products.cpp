@@ -38,10 +38,14 @@ MatrixView view_of(const Weight& weight) {
 
 namespace {
 
-/// Whether x is rounded for this matrix: its codes fit BF16, and no scale block ends within a step.
-bool is_for_rounded(const MatrixView& matrix) {
-  const bool is_whole = matrix.block_in >= matrix.in || matrix.block_in % kRoundedStep == 0;
-  return is_whole && (matrix.coding == Coding::f8_e4m3 || matrix.coding == Coding::bf16);
+/// Whether no scale block ends within a step.
+bool has_whole_steps(const MatrixView& matrix) {
+  return matrix.block_in >= matrix.in || matrix.block_in % kRoundedStep == 0;
+}
+
+/// Whether x is rounded to BF16 for this matrix, whose codes fit BF16.
+bool is_for_bf16(const MatrixView& matrix) {
+  return has_whole_steps(matrix) && (matrix.coding == Coding::f8_e4m3 || matrix.coding == Coding::bf16);
 }
 
 /// The nearest BF16, ties to even, as FP32; NaN stays NaN.
@@ -65,6 +69,11 @@ Inputs inputs_of(const Products::Product& product) {
 /// Whether two products have the same x.
 bool share_inputs(const Products::Product& a, const Products::Product& b) {
   return floats(a.x.data) == floats(b.x.data) && a.x.stride == b.x.stride && a.x.rows == b.x.rows;
+}
+
+/// Whether two matrices take rounded x in the same layout.
+bool share_layout(const Weight& a, const Weight& b) {
+  return is_packed(a.coding) == is_packed(b.coding);
 }
 
 /// Some rows of a product.
@@ -99,8 +108,12 @@ void for_each_matrix(const Products::Product& product, Work work) {
 }  // namespace
 
 const RoundedOps* rounded_ops(const CpuOps& ops, Precision precision) {
-  if (precision == Precision::bf16) return ops.bf16;
-  return precision == Precision::amx ? ops.tiles : nullptr;
+  switch (precision) {
+    case Precision::bf16: return ops.bf16;
+    case Precision::amx: return ops.tiles;
+    case Precision::int8: return ops.int8;
+    default: return nullptr;
+  }
 }
 
 uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in) {
@@ -108,7 +121,7 @@ uint64_t most_product_bytes(unsigned threads, uint32_t rows, uint32_t in) {
   // BF16 in groups of kRoundedGroup.
   const uint64_t exact = round_up(std::min(rows, kMaxPanelRows), kRoundedGroup) * sizeof(float);
   const uint64_t rounded = std::min(std::max(rows, kMaxRowsTogether), kRoundedRowsAtOnce) * sizeof(float);
-  return (exact + rounded) * round_up(in, kRoundedStep) + threads * kPanelScratchBytes + kAlignment;
+  return (exact + rounded) * round_up(in, kRoundedPadding) + threads * kPanelScratchBytes + kAlignment;
 }
 
 Products::Way Products::exact_way_of(const MatrixView& matrix, uint32_t rows) const {
@@ -119,17 +132,24 @@ Products::Way Products::exact_way_of(const MatrixView& matrix, uint32_t rows) co
   return has_units && rows > direct_rows ? Way::panels : Way::direct;
 }
 
-Products::Way Products::way_of(const Product& product) const {
-  const auto way = [&](const Weight& weight) {
-    const MatrixView matrix = view_of(weight);
-    if (precision_ == Precision::exact || !is_for_rounded(matrix)) return exact_way_of(matrix, product.x.rows);
-    return rounded_ != nullptr ? Way::rounded : Way::copied;
-  };
-  const Way first = way(product.weight);
-  if (product.up == nullptr) return first;
+Products::Choice Products::choice_of(const Weight& weight, uint32_t rows) const {
+  const MatrixView matrix = view_of(weight);
+  if (precision_ == Precision::int8 && has_whole_steps(matrix) &&
+      ops_.int8->linear[static_cast<size_t>(weight.coding)] != nullptr)
+    return {Way::rounded, ops_.int8};
+  if (precision_ == Precision::exact || !is_for_bf16(matrix)) return {exact_way_of(matrix, rows)};
+  const RoundedOps* ops = precision_ == Precision::amx ? ops_.tiles : ops_.bf16;
+  return {ops != nullptr ? Way::rounded : Way::copied, ops};
+}
+
+Products::Choice Products::choice_of(const Product& product) const {
+  const Choice choice = choice_of(product.weight, product.x.rows);
+  if (product.up == nullptr) return choice;
   DSPACK_CHECK(product.up->out == product.weight.out, "gate and up of several shapes");
-  const bool is_alike = way(*product.up) == first && view_of(*product.up).block_in == view_of(product.weight).block_in;
-  return is_alike ? first : Way::apart;
+  const bool is_alike = choice_of(*product.up, product.x.rows) == choice &&
+                        view_of(*product.up).block_in == view_of(product.weight).block_in &&
+                        share_layout(*product.up, product.weight);
+  return is_alike ? choice : Choice{Way::apart};
 }
 
 void Products::multiply(std::span<const Product> products) {
@@ -141,7 +161,8 @@ void Products::multiply(std::span<const Product> products) {
                  "products of several shapes");
     const uint32_t rows = product.x.rows;
     if (rows == 0) continue;
-    switch (way_of(product)) {
+    const Choice choice = choice_of(product);
+    switch (choice.way) {
       case Way::direct:
       case Way::panels: exact.push_back(product); break;
       case Way::copied: copied.push_back(product); break;
@@ -152,20 +173,22 @@ void Products::multiply(std::span<const Product> products) {
         }
         // Limits the rows at once, so that the layout takes a few MB for any matrix.
         for (uint32_t begin = 0; begin < rows; begin += kRoundedRowsAtOnce)
-          multiply_rounded({&product, 1}, {begin, std::min(begin + kRoundedRowsAtOnce, rows)});
+          multiply_rounded(*choice.ops, {&product, 1}, {begin, std::min(begin + kRoundedRowsAtOnce, rows)});
         break;
       case Way::apart: multiply_apart(product);
     }
   }
   multiply_exactly(exact);
   multiply_copied(copied);
-  // As many products at once as most_product_bytes allows for.
+  // As many products at once as most_product_bytes allows for, with the same operations.
   for (std::span<const Product> rest = rounded; !rest.empty();) {
+    const RoundedOps* const ops = choice_of(rest.front()).ops;
     size_t count = 0;
     uint64_t rows = 0;
-    while (count < rest.size() && rows + round_up(rest[count].x.rows, kRoundedGroup) <= kRoundedRowsAtOnce)
+    while (count < rest.size() && choice_of(rest[count]).ops == ops &&
+           rows + round_up(rest[count].x.rows, kRoundedGroup) <= kRoundedRowsAtOnce)
       rows += round_up(rest[count++].x.rows, kRoundedGroup);
-    multiply_rounded(rest.first(count), {});
+    multiply_rounded(*ops, rest.first(count), {});
     rest = rest.subspan(count);
   }
 }
@@ -334,8 +357,7 @@ void Products::linear(const LinearTask& task, std::byte* scratch) const {
 }
 
 // All rows of each product; if `only` is given, these rows of the single product.
-void Products::multiply_rounded(std::span<const Product> products, RowRange only) {
-  const RoundedOps& ops = *rounded_;
+void Products::multiply_rounded(const RoundedOps& ops, std::span<const Product> products, RowRange only) {
   struct Rounded {
     const Product* product;
     RowRange rows;
@@ -352,7 +374,8 @@ void Products::multiply_rounded(std::span<const Product> products, RowRange only
     const uint32_t count = rows.end - rows.begin;
     cost += uint64_t{product.x.cols} * count * matrices_of(product);
     most_rows = std::max(most_rows, count);
-    if (!all.empty() && share_inputs(*all.back().product, product)) {
+    if (!all.empty() && share_inputs(*all.back().product, product) &&
+        share_layout(all.back().product->weight, product.weight)) {
       all.push_back({&product, rows, all.back().at, groups, 0});
       continue;
     }
@@ -374,7 +397,8 @@ void Products::multiply_rounded(std::span<const Product> products, RowRange only
                  .rows = one.rows.end - one.rows.begin,
                  .in = in,
                  .groups = {first - one.first_group, last - one.first_group},
-                 .to = memory + one.at});
+                 .to = memory + one.at,
+                 .is_packed = is_packed(one.product->weight.coding)});
     }
   });
   Pieces pieces(memory + x_bytes, scratch_bytes);
@@ -382,8 +406,8 @@ void Products::multiply_rounded(std::span<const Product> products, RowRange only
     std::byte* const scratch = pieces.take();
     for (const Rounded& one : all) {
       for_each_matrix(*one.product, [&](const Weight& weight, const Rows& y) {
-        const auto run = weight.coding == Coding::bf16 ? ops.bf16 : ops.e4m3;
-        run({.matrix = view_of(weight),
+        ops.linear[static_cast<size_t>(weight.coding)](
+            {.matrix = view_of(weight),
              .outputs = {begin, end},
              .x = memory + one.at,
              .y = floats(y.data) + uint64_t{one.rows.begin} * y.stride + begin,

@@ -1,4 +1,4 @@
-// Products of rows with matrices, exact or with x rounded to BF16; each thread computes an equal share of the outputs.
+// Products of rows with matrices, exact or with rounded x; each thread computes an equal share of the outputs.
 // Few rows are multiplied by weights as they stream from memory, many by weights decoded once for all rows. Precision
 // bf16 has the bits that exact products give for rounded x, with the instruction set's own operations if it has any.
 // Threads: one call at a time. Lifetime: borrows the operations and the threads. Errors: none; shapes have been
@@ -23,7 +23,7 @@ namespace dspack::kernels {
 [[nodiscard]] float* floats(Slice place);
 [[nodiscard]] MatrixView view_of(const Weight& weight);
 
-/// The operations of an instruction set for products of rounded x; nullptr: the exact ones serve.
+/// The operations of an instruction set that a precision is named for; nullptr: the exact ones serve.
 [[nodiscard]] const RoundedOps* rounded_ops(const CpuOps& ops, Precision precision);
 
 /// Most rows, in total, of several products that are computed together.
@@ -32,7 +32,7 @@ inline constexpr uint32_t kMaxRowsTogether = 64;
 class Products {
  public:
   Products(const CpuOps& ops, Workers& workers, Precision precision)
-      : ops_(ops), workers_(workers), precision_(precision), rounded_(rounded_ops(ops, precision)) {}
+      : ops_(ops), workers_(workers), precision_(precision) {}
 
   /// y = weight x; or, with `up`, y = silu(weight x) * (up x), clamped, using `scratch`, which has y's shape.
   struct Product {
@@ -69,18 +69,24 @@ class Products {
   enum class Way {
     direct,   // weights as they stream from memory, once per few rows
     panels,   // weights decoded once for all rows
-    rounded,  // rounded_ops
+    rounded,  // RoundedOps
     copied,   // one of the first two, with a rounded copy of x
     apart,    // gate and up separately, since their codings or blocks differ
   };
+  struct Choice {
+    Way way = Way::direct;
+    const RoundedOps* ops = nullptr;  // the operations of Way::rounded
+    bool operator==(const Choice&) const = default;
+  };
   [[nodiscard]] Way exact_way_of(const MatrixView& matrix, uint32_t rows) const;
-  [[nodiscard]] Way way_of(const Product& product) const;
+  [[nodiscard]] Choice choice_of(const Weight& weight, uint32_t rows) const;
+  [[nodiscard]] Choice choice_of(const Product& product) const;
   void multiply_apart(const Product& product);
   void multiply_exactly(std::span<const Product> products);
   void multiply_directly(std::span<const Product> products);
   void multiply_copied(std::span<const Product> products);
   void multiply_panels(const Product& product, RowRange rows);
-  void multiply_rounded(std::span<const Product> products, RowRange only);
+  void multiply_rounded(const RoundedOps& ops, std::span<const Product> products, RowRange only);
   /// For these rows and outputs: gate times up.
   void finish(const Product& product, RowRange rows, RowRange outputs) const;
   /// Memory for this product, 64-byte aligned: `first_bytes`, then one piece per thread.
@@ -89,7 +95,6 @@ class Products {
   const CpuOps& ops_;
   Workers& workers_;
   Precision precision_;
-  const RoundedOps* rounded_;
   std::vector<std::byte> memory_;  // x as a way lays it out, then a piece of scratch per thread
   std::vector<float> copies_;      // rounded x of `copied` products
 };

@@ -128,6 +128,85 @@ struct VecArray {
     }
   }
 
+  // Integers: 64 bytes, or 16 sums (int8.inl.h).
+  static constexpr uint32_t kInt8Vectors = 1;
+  static constexpr uint32_t kInt8Rows = 1;
+  static constexpr uint32_t kInt8FewRows = 1;
+  static constexpr int32_t kByteZero = 0;
+  struct Bytes {
+    int8_t at[4 * kLanes];
+  };
+  struct Sums {
+    int32_t at[kLanes];
+  };
+  template <class Function>
+  static Sums each_sum(Function function) {
+    Sums sums;
+    for (uint32_t l = 0; l < kLanes; ++l)
+      sums.at[l] = function(l);
+    return sums;
+  }
+  static Bytes load_bytes(const void* from) {
+    Bytes bytes;
+    __builtin_memcpy(&bytes, from, sizeof bytes);
+    return bytes;
+  }
+  static Sums set_sums(int32_t value) {
+    return each_sum([&](uint32_t) { return value; });
+  }
+  static Sums bits_of(const VecArray& v) { return std::bit_cast<Sums>(v); }
+  static VecArray of_bits(const Bytes& bytes) { return std::bit_cast<VecArray>(bytes); }
+  static VecArray floats_of(const Sums& sums) {
+    return each([&](uint32_t l) { return static_cast<float>(sums.at[l]); });
+  }
+  static Sums add_sums(const Sums& a, const Sums& b) {
+    return each_sum([&](uint32_t l) { return a.at[l] + b.at[l]; });
+  }
+  static Sums times_short(const Sums& a, const Sums& b) {
+    return each_sum([&](uint32_t l) { return a.at[l] * b.at[l]; });
+  }
+  static Bytes low_nibbles(Bytes bytes) {
+    for (int8_t& byte : bytes.at)
+      byte = static_cast<int8_t>(byte & 0xf);
+    return bytes;
+  }
+  static Bytes high_nibbles(Bytes bytes) {
+    for (int8_t& byte : bytes.at)
+      byte = static_cast<int8_t>(static_cast<uint8_t>(byte) >> 4U);
+    return bytes;
+  }
+  static Bytes byte_codes(const Bytes& bytes) { return bytes; }
+  static Sums dot_bytes(const Bytes& codes, const Bytes& x, Sums sums) {
+    for (uint32_t i = 0; i < 4 * kLanes; ++i)
+      sums.at[i / 4] += codes.at[i] * x.at[i];
+    return sums;
+  }
+  static Sums dot_nibbles(const Bytes& codes, const Bytes& x, const Sums& sums) { return dot_bytes(codes, x, sums); }
+  static int32_t quarter(const Sums& sums, uint32_t index) {
+    const int32_t* first = sums.at + size_t{4} * index;
+    return first[0] + first[1] + first[2] + first[3];
+  }
+  static Sums pair_quarters(const Sums& a, const Sums& b) {
+    return each_sum([&](uint32_t l) {
+      const Sums& from = l < 8 ? a : b;
+      const uint32_t first = l / 4 % 2 * 8 + l % 4;
+      return from.at[first] + from.at[first + 4];
+    });
+  }
+  static Sums sum_quarters(const Sums& a, const Sums& b, const Sums& c, const Sums& d) {
+    const Sums* const all[] = {&a, &b, &c, &d};
+    return each_sum([&](uint32_t l) { return quarter(*all[l / 4], l % 4); });
+  }
+  static VecArray quarters(const float* a, const float* b, const float* c, const float* d) {
+    const float* const all[] = {a, b, c, d};
+    return each([&](uint32_t l) { return all[l / 4][l % 4]; });
+  }
+  static VecArray all_quarters(const float* from) { return quarters(from, from, from, from); }
+  static VecArray each_quarter(float a, float b, float c, float d) {
+    const float all[] = {a, b, c, d};
+    return each([&](uint32_t l) { return all[l / 4]; });
+  }
+
   struct NanWatch {
     static constexpr bool kNeeded = true;
     bool seen = false;

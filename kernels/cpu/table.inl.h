@@ -17,12 +17,14 @@
 //   power_of_two(n)   2^n for integers -126 <= n <= 127
 //   transpose   16 vectors as a square
 //   store, first, sum   sum adds lanes 8 apart, then 4, 2, 1
+// and the integers that int8.inl.h lists.
 #pragma once
 
 #include "kernels/cpu/attend.inl.h"
 #include "kernels/cpu/columns.inl.h"
 #include "kernels/cpu/elementwise.inl.h"
 #include "kernels/cpu/index.inl.h"
+#include "kernels/cpu/int8.inl.h"
 #include "kernels/cpu/linear.inl.h"
 #include "kernels/cpu/ops_table.h"
 #include "kernels/cpu/panels.inl.h"
@@ -57,6 +59,7 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
       .index_bf16 = index_scores<V, LoadBf16>,
       .index_f16 = index_scores<V, LoadF16>,
       .index_f8_e4m3 = index_scores<V, LoadE4m3>,
+      .int8 = &kInt8Products<V>,
       .multiply_adds = multiply_add_rounds<V>,
   };
 }

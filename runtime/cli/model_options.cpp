@@ -96,8 +96,10 @@ void add_device_options(format::OptionTable& table, DeviceOptions& device) {
   table.add(
       "--precision", "NAME", device.precision, precision_named,
       "How exactly products are computed: exact (default); split, on a GPU, exact but for the order and rounding of "
-      "attention's sums on tensor cores; bf16, inputs rounded to BF16; amx, on a CPU, likewise, by AMX tiles in their "
-      "own order of sums; fp8, on a GPU, inputs rounded to FP8 "
+      "attention's sums on tensor cores; bf16, inputs rounded to BF16; int8, on a CPU, those of four-bit and integer "
+      "weights to eight bits, the rest as bf16; amx, on a CPU, as bf16 by AMX tiles in their own order of sums; fp8, "
+      "on "
+      "a GPU, inputs rounded to FP8 "
       "(docs/performance.md has what each costs and gains)");
   table.flag("--deterministic", device.miss.is_deterministic,
              "The same text in every run: no measured rate decides where an expert is computed");
@@ -129,7 +131,7 @@ void add_model_options(format::OptionTable& table, LoadOptions& load, const std:
   add_device_options(table, load.device);
   table.add("--threads", "N", load.threads, format::between(1U, kMaxThreads),
             "Threads (default: one per core); results do not depend on it");
-  table.dev("cpu", "scalar|neon|avx2|avx512|vbmi|avx512bf16|amx", load.instruction_set,
+  table.dev("cpu", "scalar|neon|neondot|avx2|avxvnni|avx512|avx512vnni|vbmi|avx512bf16|amx", load.instruction_set,
             "instruction set (default: the widest)");
   add_reading_options(table, load);
 }
@@ -138,11 +140,13 @@ Result<void> check_model_options(const LoadOptions& load) {
   const DeviceOptions& device = load.device;
   const bool is_split = device.precision == kernels::Precision::split;
   if ((is_split || device.precision == kernels::Precision::fp8) && device.kind != DeviceKind::cuda) {
-    return invalid(fmt::format("--precision {}: a CPU computes exact, bf16 or amx; add --device cuda",
+    return invalid(fmt::format("--precision {}: a CPU computes exact, bf16, int8 or amx; add --device cuda",
                                kernels::to_string(device.precision)));
   }
-  if (device.precision == kernels::Precision::amx && device.kind == DeviceKind::cuda) {
-    return invalid("--precision amx: AMX tiles are a CPU's; a GPU computes exact, split, bf16 or fp8");
+  const bool is_for_cpus = device.precision == kernels::Precision::amx || device.precision == kernels::Precision::int8;
+  if (is_for_cpus && device.kind == DeviceKind::cuda) {
+    return invalid(fmt::format("--precision {}: only a CPU has it; a GPU computes exact, split, bf16 or fp8",
+                               kernels::to_string(device.precision)));
   }
   if (is_split && load.memory.kv_dtype.value_or(Dtype::bf16) != Dtype::bf16) {
     return invalid(

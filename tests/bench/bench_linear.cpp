@@ -1,7 +1,8 @@
 // Linear on matrices of the shape of a DeepSeek-V3 expert, or of another one, streamed from memory, against reading the
 // same memory.
 //
-//   bench_linear [threads] [instruction set] [rows] [fp8 | bf16 | int4 | awq | nvfp4 | mxfp4] [exact | bf16] [OUT IN]
+//   bench_linear [threads] [instruction set] [rows] [fp8 | bf16 | i8 | int4 | awq | nvfp4 | mxfp4]
+//                [exact | bf16 | amx | int8] [OUT IN]
 //
 // One row of x is bound by memory: the ratio of both speeds is what the kernel loses. Both are measured in turn, one
 // matrix at a time, over more memory than a cache holds. A matrix takes about a millisecond, so on a machine that
@@ -31,6 +32,7 @@ struct Case {
 constexpr Case kCases[] = {
     {.name = "fp8", .form = {Coding::f8_e4m3, 2048, 7168, 128, 128}},
     {.name = "bf16", .form = {Coding::bf16, 2048, 7168}},
+    {.name = "i8", .form = {Coding::i8, 2048, 7168, 1, 7168}},
     {.name = "int4", .form = {Coding::i4, 2048, 7168, 1, 32, ScaleCoding::bf16}},
     {.name = "awq", .form = {Coding::u4, 2048, 7168, 1, 128, ScaleCoding::f16}},
     {.name = "nvfp4", .form = {Coding::e2m1, 2048, 7168, 1, 16, ScaleCoding::f8_e4m3, GlobalScale::times}},

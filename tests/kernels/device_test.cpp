@@ -93,6 +93,8 @@ TEST_CASE("gather_rows and scatter_rows: move the rows that the index names") {
 void check_selection(kernels::CpuFeatures have, const std::string& forced) {
   CAPTURE(have.avx2);
   CAPTURE(have.avx512);
+  CAPTURE(have.avxvnni);
+  CAPTURE(have.avx512vnni);
   CAPTURE(have.vbmi);
   CAPTURE(have.avx512bf16);
   CAPTURE(have.amx);
@@ -108,18 +110,19 @@ void check_selection(kernels::CpuFeatures have, const std::string& forced) {
 }
 
 TEST_CASE("select_cpu_ops: every combination of features and wishes") {
-  for (const bool avx2 : {false, true}) {
-    for (const bool avx512 : {false, true}) {
-      for (const char* forced : {"", "scalar", "avx2", "avx512", "vbmi", "avx512bf16", "amx", "AVX2", "neon"}) {
-        for (const bool vbmi : {false, true}) {
-          for (const bool bf16 : {false, true}) {
-            for (const bool amx : {false, true})
-              check_selection({.avx2 = avx2, .avx512 = avx512, .vbmi = vbmi, .avx512bf16 = bf16, .amx = amx}, forced);
-          }
-        }
-      }
-      CHECK(kernels::select_cpu_ops({.avx2 = avx2, .avx512 = avx512}, "scalar").has_value());
-    }
+  bool kernels::CpuFeatures::*const features[] = {&kernels::CpuFeatures::neondot,    &kernels::CpuFeatures::avx2,
+                                                  &kernels::CpuFeatures::avxvnni,    &kernels::CpuFeatures::avx512,
+                                                  &kernels::CpuFeatures::avx512vnni, &kernels::CpuFeatures::vbmi,
+                                                  &kernels::CpuFeatures::avx512bf16, &kernels::CpuFeatures::amx};
+  for (uint32_t some = 0; some < 1U << std::size(features); ++some) {
+    kernels::CpuFeatures have;
+    for (uint32_t i = 0; i < std::size(features); ++i)
+      have.*features[i] = (some >> i & 1U) != 0;
+    for (const char* forced : {"", "AVX2", "none"})
+      check_selection(have, forced);
+    for (const kernels::InstructionSet& set : kernels::instruction_sets())
+      check_selection(have, std::string(set.ops->name));
+    CHECK(kernels::select_cpu_ops(have, "scalar").has_value());
   }
 }
 
@@ -128,9 +131,11 @@ TEST_CASE("peak of a CPU: of every instruction set that runs here, in its precis
     if (!set.runs_on(kernels::detect_cpu_features())) continue;
     CHECK(set.ops->multiply_adds(3) > 0);
     CHECK(set.ops->multiply_adds(6) == 2 * set.ops->multiply_adds(3));
-    for (const kernels::RoundedOps* rounded : {set.ops->bf16, set.ops->tiles})
+    REQUIRE(set.ops->int8 != nullptr);
+    for (const kernels::RoundedOps* rounded : {set.ops->bf16, set.ops->tiles, set.ops->int8})
       if (rounded != nullptr) CHECK(rounded->multiply_adds(6) == 2 * rounded->multiply_adds(3));
-    for (const auto precision : {kernels::Precision::exact, kernels::Precision::bf16, kernels::Precision::amx}) {
+    for (const auto precision :
+         {kernels::Precision::exact, kernels::Precision::bf16, kernels::Precision::amx, kernels::Precision::int8}) {
       if (precision == kernels::Precision::amx && set.ops->tiles == nullptr) continue;
       const auto peak = kernels::measure_cpu_peak(
           {.threads = 2, .instruction_set = std::string(set.ops->name), .precision = precision},

@@ -31,6 +31,7 @@ SYSTEM_FILES = {
     "format/cli/child_process_posix.cpp",
     "format/cli/process_posix.cpp",
     "kernels/cpu/x86_64/instruction_sets.cpp",  # asks for the registers of tiles
+    "kernels/cpu/aarch64/instruction_sets.cpp",  # asks what the processor has
     "kernels/cpu/cpu_device.cpp",  # memory, not files: huge pages
     "kernels/cuda/linear/cublaslt_library.cpp",  # as load_cuda.cpp
     "kernels/cuda/hardware/cuda_runtime.cpp",  # memory: huge pages
@@ -66,9 +67,9 @@ WITHOUT_HEADER = {
     "*/cli/main": "the program",
     "*/cli/*_verb": "one function, declared in the program's verbs.h",
     "kernels/cpu/amx": "products of one instruction set, listed in ops_table.h",
+    "kernels/cpu/avx*vnni": "products of one instruction set, listed in ops_table.h",
+    "kernels/cpu/neondot": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/avx512bf16": "products of one instruction set, listed in ops_table.h",
-    "kernels/cpu/avx2": "a table of operations, compiled for one instruction set and listed in ops_table.h",
-    "kernels/cpu/neon": "a table of operations for one processor family, listed in ops_table.h",
     "kernels/cpu/vbmi": "products of one instruction set, listed in ops_table.h",
     "kernels/cpu/scalar": "the same",
     "kernels/cpu/*/instruction_sets": "what the processor knows, for one architecture",
@@ -100,6 +101,8 @@ OF_FEW_LINES = {
     "kernels/cuda/device/divisor": "device functions that several kernels use",
     "format/base/page_buffer": "memory as direct I/O needs it, for readers and writers in five folders",
     "format/weights/plain_format": "one format of weight_format.h, as its neighbours are",
+    "kernels/cpu/avx*vnni": "compiles what sets share for one of them",
+    "kernels/cpu/neondot": "the same",
     "kernels/cpu/peak": "a loop that each instruction set compiles for itself",
     "kernels/cpu/e4m3_table": "a table that the instruction sets without a conversion share",
     "kernels/device_facts": "what --version says of a device, apart from making one",
