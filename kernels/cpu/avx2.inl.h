@@ -152,7 +152,7 @@ struct Vec256x2 {
   // Integers: 64 bytes, or 16 sums (int8.inl.h).
   static constexpr uint32_t kInt8Vectors = 1;
   static constexpr uint32_t kInt8Rows = 2;  // 4 sums and 4 totals, 2 + 1 operands, ones
-  static constexpr uint32_t kInt8FewRows = 4;
+  static constexpr uint32_t kInt8StreamRows = 2;
   static constexpr int32_t kByteZero = 0;
   struct Bytes {
     __m256i lo;

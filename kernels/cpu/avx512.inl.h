@@ -134,7 +134,7 @@ struct Vec512 {
   // Integers: 64 bytes, or 16 sums (int8.inl.h).
   static constexpr uint32_t kInt8Vectors = 2;
   static constexpr uint32_t kInt8Rows = 4;  // 8 sums and 8 totals, 2 + 1 operands
-  static constexpr uint32_t kInt8FewRows = 1;
+  static constexpr uint32_t kInt8StreamRows = 4;
   using Bytes = __m512i;
   using Sums = __m512i;
   static Bytes load_bytes(const void* from) {

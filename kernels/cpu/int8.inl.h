@@ -16,7 +16,7 @@
 //   Bytes Sums load_bytes set_sums add_sums bits_of of_bits floats_of
 //   kInt8Vectors x kInt8Rows   sums of a tile that fit the registers beside as many totals and the operands; 1, 2 or 4
 //                              rows
-//   kInt8FewRows   most rows that stream the weights
+//   kInt8StreamRows   rows that are multiplied by a streamed weight at once; up to twice as many stream the weights
 //   low_nibbles high_nibbles   four-bit codes as dot_nibbles takes them
 //   byte_codes     eight-bit codes as dot_bytes takes them; kByteZero is their zero point then
 //   dot_nibbles dot_bytes(codes, x, sums)   adds the four products of each lane
@@ -235,7 +235,7 @@ void int8_pieces(const RoundedTask& task, RowRange rows) {
 template <class V, class L>
 void int8_rows(const RoundedTask& task) {
   using Codes = IntegerCodes<V, L>;
-  if (task.rows <= V::kInt8FewRows) return int8_stream_outputs<V, Codes>(task);
+  if (task.rows <= kMostStreamed<V>) return int8_stream_outputs<V, Codes>(task);
   for (uint32_t row = 0; row < task.rows; row += Int8Piece<V>::kRows)
     int8_pieces<V, Codes>(task, {row, smaller(row + Int8Piece<V>::kRows, task.rows)});
 }

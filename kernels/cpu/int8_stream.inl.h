@@ -37,8 +37,6 @@ inline V values_of_run(const BlockWindow& window, uint32_t group, uint32_t group
   return V::each_quarter(w[0][block], w[1][block], w[2][block], w[3][block]);
 }
 
-constexpr uint32_t kStreamRows = 2;  // at once
-
 /// The products of T rows of x, from `row` on, with four outputs.
 template <class V, class Codes, uint32_t T>
 void int8_stream(const RoundedTask& task, const uint32_t (&outputs)[4], uint32_t row) {
@@ -135,11 +133,13 @@ void int8_stream_outputs(const RoundedTask& task) {
   const RowRange range = task.outputs;
   const uint32_t apart = (range.end - range.begin) / 4;
   for (uint32_t output = range.begin; output < range.begin + apart; ++output)
-    int8_stream_rows<V, Codes, kStreamRows>(task, {output, output + apart, output + 2 * apart, output + 3 * apart}, 0);
+    int8_stream_rows<V, Codes, V::kInt8StreamRows>(task,
+                                                   {output, output + apart, output + 2 * apart, output + 3 * apart}, 0);
   const uint32_t rest = range.begin + 4 * apart;
   const uint32_t last = range.end - 1;
   if (rest <= last)
-    int8_stream_rows<V, Codes, kStreamRows>(task, {rest, smaller(rest + 1, last), smaller(rest + 2, last), last}, 0);
+    int8_stream_rows<V, Codes, V::kInt8StreamRows>(task, {rest, smaller(rest + 1, last), smaller(rest + 2, last), last},
+                                                   0);
 }
 
 }  // namespace

@@ -17,6 +17,9 @@ inline uint32_t runs_of(uint32_t in) {
   return (in + kRunColumns - 1) / kRunColumns;
 }
 
+/// Most rows of x by which weights stream; more share pieces of weights.
+template <class V>
+constexpr uint32_t kMostStreamed = 2 * V::kInt8StreamRows;
 /// Rows of x that are laid out together for pieces of weights.
 constexpr uint32_t kQuantRows = 4;
 
@@ -47,7 +50,7 @@ using QuantTarget = QuantRows<kRows, int8_t, float, int32_t, std::byte>;
 
 template <class V>
 uint64_t int8_x_bytes(uint32_t rows, uint32_t in) {
-  if (rows <= V::kInt8FewRows) return rows * QuantRows<1>::bytes(in);
+  if (rows <= kMostStreamed<V>) return rows * QuantRows<1>::bytes(in);
   return (rows + kQuantRows - 1) / kQuantRows * QuantRows<kQuantRows>::bytes(in);
 }
 
@@ -125,7 +128,7 @@ void quantise_rows(const RoundingTask& task) {
   const uint32_t end = smaller(task.rows, task.groups.end * kRoundedGroup);
   for (uint32_t row = begin; row < end; ++row) {
     const float* const from = task.x + row * task.x_stride;
-    if (task.rows <= V::kInt8FewRows) {
+    if (task.rows <= kMostStreamed<V>) {
       quantise_row<1>(from, task.in, task.is_packed, {task.to + row * QuantRows<1>::bytes(task.in), runs}, 0);
     } else {
       std::byte* const to = task.to + row / kQuantRows * QuantRows<kQuantRows>::bytes(task.in);

@@ -169,7 +169,7 @@ struct Vec128x4 {
   // Integers: 64 bytes, or 16 sums (int8.inl.h).
   static constexpr uint32_t kInt8Vectors = 1;
   static constexpr uint32_t kInt8Rows = 2;  // 8 sums and 8 totals, 4 + 1 operands
-  static constexpr uint32_t kInt8FewRows = 4;
+  static constexpr uint32_t kInt8StreamRows = 2;
   static constexpr int32_t kByteZero = 0;
   struct Bytes {
     int8x16_t q[4];

@@ -131,7 +131,7 @@ struct VecArray {
   // Integers: 64 bytes, or 16 sums (int8.inl.h).
   static constexpr uint32_t kInt8Vectors = 1;
   static constexpr uint32_t kInt8Rows = 1;
-  static constexpr uint32_t kInt8FewRows = 1;
+  static constexpr uint32_t kInt8StreamRows = 1;
   static constexpr int32_t kByteZero = 0;
   struct Bytes {
     int8_t at[4 * kLanes];

@@ -129,7 +129,7 @@ def main():
     parser.add_argument("--random-ids", type=int, default=0, help="so many random ids instead of texts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--chunk", type=int, default=0, help="tokens that go through the model at once (dsrun's default)")
-    parser.add_argument("--precision", nargs="+", choices=(*PRECISIONS, "amx"), default=PRECISIONS)
+    parser.add_argument("--precision", nargs="+", choices=(*PRECISIONS, "amx", "int8"), default=PRECISIONS)
     parser.add_argument("--cache", nargs="+", choices=CACHES, default=CACHES)
     args = parser.parse_args()
     if bool(args.random_ids) == bool(args.text or args.prompt):

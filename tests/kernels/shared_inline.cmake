@@ -3,7 +3,7 @@
 # Use: cmake -DNM=nm -DOBJECTS=a.o;b.o -P shared_inline.cmake
 set(checked 0)
 foreach(object IN LISTS OBJECTS)
-  if(NOT object MATCHES "avx")
+  if(NOT object MATCHES "/(avx[^/]*|vbmi|amx|neondot)[.]cpp")
     continue()
   endif()
   math(EXPR checked "${checked} + 1")
