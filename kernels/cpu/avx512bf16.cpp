@@ -5,9 +5,9 @@
 // Developer's Manual, volume 2; the same on Zen 4). A group is 32 columns; lane l has column l in its high half and
 // column l + 16 in its low half, so that its sum takes them in ascending order.
 //
-//   one row of x    codes stream from memory through registers, output after output: rows of weights are read at the
+//   few rows of x   codes stream from memory through registers, output after output: rows of weights are read at the
 //                   memory's rate only one after the other, and x as BF16 leaves room for them in the L1 cache
-//   several         some columns of a few outputs are decoded once for all rows
+//   more            some columns of a few outputs are decoded once for all rows
 #include "kernels/cpu/avx512.inl.h"
 #include "kernels/cpu/e4m3_table.inl.h"
 #include "kernels/cpu/scales.inl.h"
@@ -21,6 +21,9 @@ constexpr uint32_t kGroup = kRoundedStep;  // columns
 constexpr uint32_t kPieceGroups = 32;      // groups of weights decoded at once: 2 KiB for an output
 constexpr uint32_t kOutputs = 6;           // outputs whose weights are decoded at once
 constexpr uint32_t kTileRows = 2;          // 12 sums and 12 totals, 2 + 1 operands, of 32 registers
+constexpr uint32_t kStreamRows = 4;        // with two outputs 8 sums and 8 totals, 2 + 1 operands
+constexpr uint32_t kMostStreamed = 8;      // most rows by which weights stream
+constexpr uint32_t kLongBlock = 512;       // columns
 constexpr uint32_t kRowsAtOnce = 96;       // rows that decoded weights serve; their sums take 74 KiB
 
 uint32_t groups_of(uint32_t in) {
@@ -114,21 +117,22 @@ const float* scales_of(const MatrixView& matrix, uint32_t output) {
   return reinterpret_cast<const float*>(scales_of_row(matrix, output, 0));
 }
 
-/// The product of one row of x with O outputs, `apart` outputs from each other.
-template <class From, uint32_t O>
-void stream(const From& from, const RoundedTask& task, uint32_t output, uint32_t apart) {
+/// The products of T rows of x, from `row` on, with O outputs, `apart` outputs from each other.
+template <class From, uint32_t O, uint32_t T>
+void stream(const From& from, const RoundedTask& task, uint32_t row, uint32_t output, uint32_t apart) {
   const MatrixView& matrix = task.matrix;
+  const uint64_t stride = groups_of(matrix.in) * sizeof(Groups);
   const float* scales[O];
   for (uint32_t o = 0; o < O; ++o)
     scales[o] = scales_of(matrix, output + o * apart);
-  Vec512 total[O] = {};
+  Vec512 total[O][T] = {};
   for (uint32_t begin = 0, block = 0; begin < matrix.in; begin += matrix.block_in, ++block) {
     const uint32_t columns = smaller(matrix.block_in, matrix.in - begin);
-    const std::byte* x = task.x + begin / kGroup * sizeof(Groups);
+    const std::byte* x = task.x + row * stride + begin / kGroup * sizeof(Groups);
     const std::byte* codes[O];
     for (uint32_t o = 0; o < O; ++o)
       codes[o] = codes_at<From>(matrix, output + o * apart, begin);
-    Vec512 sum[O] = {};
+    Vec512 sum[O][T] = {};
     uint32_t i = 0;
     for (; i + From::kColumns <= columns; i += From::kColumns, x += From::kGroups * sizeof(Groups)) {
 #pragma GCC unroll 4
@@ -137,8 +141,13 @@ void stream(const From& from, const RoundedTask& task, uint32_t output, uint32_t
         __m512i weights[From::kGroups];
         from.decode(codes[o] + From::bytes(i), From::kColumns, weights);
 #pragma GCC unroll 2
-        for (uint32_t g = 0; g < From::kGroups; ++g)
-          sum[o].v = _mm512_dpbf16_ps(sum[o].v, pairs(weights[g]), pairs(_mm512_loadu_si512(x + g * sizeof(Groups))));
+        for (uint32_t g = 0; g < From::kGroups; ++g) {
+#pragma GCC unroll 4
+          for (uint32_t t = 0; t < T; ++t) {
+            const __m512i values = _mm512_loadu_si512(x + t * stride + g * sizeof(Groups));
+            sum[o][t].v = _mm512_dpbf16_ps(sum[o][t].v, pairs(weights[g]), pairs(values));
+          }
+        }
       }
     }
     for (; i < columns; i += kGroup, x += sizeof(Groups)) {
@@ -146,31 +155,42 @@ void stream(const From& from, const RoundedTask& task, uint32_t output, uint32_t
       for (uint32_t o = 0; o < O; ++o) {
         __m512i weights[From::kGroups];
         from.decode(codes[o] + From::bytes(i), smaller(kGroup, columns - i), weights);
-        sum[o].v = _mm512_dpbf16_ps(sum[o].v, pairs(weights[0]), pairs(_mm512_loadu_si512(x)));
+#pragma GCC unroll 4
+        for (uint32_t t = 0; t < T; ++t)
+          sum[o][t].v = _mm512_dpbf16_ps(sum[o][t].v, pairs(weights[0]), pairs(_mm512_loadu_si512(x + t * stride)));
       }
     }
-    for (uint32_t o = 0; o < O; ++o)
-      total[o] = Vec512::fma(sum[o], Vec512::set(scales[o][block]), total[o]);
+    for (uint32_t o = 0; o < O; ++o) {
+      const Vec512 scale = Vec512::set(scales[o][block]);
+      for (uint32_t t = 0; t < T; ++t)
+        total[o][t] = Vec512::fma(sum[o][t], scale, total[o][t]);
+    }
   }
-  for (uint32_t o = 0; o < O; ++o)
-    task.y[output + o * apart - task.outputs.begin] = total[o].sum();
+  for (uint32_t o = 0; o < O; ++o) {
+    for (uint32_t t = 0; t < T; ++t)
+      task.y[(row + t) * task.y_stride + output + o * apart - task.outputs.begin] = total[o][t].sum();
+  }
 }
 
-/// Long blocks are one chain of dependent sums: several outputs at a time keep the processor busy.
-template <class From>
-void stream_outputs(const From& from, const RoundedTask& task) {
-  constexpr uint32_t kLongBlock = 512;
-  const RowRange range = task.outputs;
-  uint32_t output = range.begin;
-  if (smaller(task.matrix.block_in, task.matrix.in) > kLongBlock) {
-    constexpr uint32_t kTogether = 4;
-    const uint32_t apart = (range.end - range.begin) / kTogether;
-    for (; output < range.begin + apart; ++output)
-      stream<From, kTogether>(from, task, output, apart);
-    output = range.begin + kTogether * apart;
+/// All rows from `row` on, T at a time. The codes of the outputs stay in the L1 cache.
+template <class From, uint32_t O, uint32_t T>
+void stream_rows(const From& from, const RoundedTask& task, uint32_t row, uint32_t output, uint32_t apart) {
+  if constexpr (T > 0) {
+    for (; row + T <= task.rows; row += T)
+      stream<From, O, T>(from, task, row, output, apart);
+    stream_rows<From, O, T - 1>(from, task, row, output, apart);
   }
-  for (; output < range.end; ++output)
-    stream<From, 1>(from, task, output, 1);
+}
+
+/// Streams O outputs at a time, from O equal parts of the range, then the rest one by one.
+template <class From, uint32_t O, uint32_t T>
+void stream_outputs(const From& from, const RoundedTask& task) {
+  const RowRange range = task.outputs;
+  const uint32_t apart = (range.end - range.begin) / O;
+  for (uint32_t output = range.begin; output < range.begin + apart; ++output)
+    stream_rows<From, O, T>(from, task, 0, output, apart);
+  for (uint32_t output = range.begin + O * apart; output < range.end; ++output)
+    stream_rows<From, 1, T>(from, task, 0, output, 1);
 }
 
 /// Consecutive groups of a piece in one scale block.
@@ -313,7 +333,12 @@ static_assert(kTileRows == 2);
 template <class From>
 void multiply_rows(const RoundedTask& task) {
   const From from;
-  if (task.rows == 1) return stream_outputs(from, task);
+  if (task.rows == 1) {
+    // Long blocks are one chain of dependent sums: several outputs at a time keep the processor busy.
+    const bool is_long = smaller(task.matrix.block_in, task.matrix.in) > kLongBlock;
+    return is_long ? stream_outputs<From, 4, 1>(from, task) : stream_outputs<From, 1, 1>(from, task);
+  }
+  if (task.rows <= kMostStreamed) return stream_outputs<From, 2, kStreamRows>(from, task);
   for (uint32_t row = 0; row < task.rows; row += kRowsAtOnce) {
     const RowRange rows{row, smaller(row + kRowsAtOnce, task.rows)};
     for (uint32_t output = task.outputs.begin; output < task.outputs.end; output += kOutputs)
