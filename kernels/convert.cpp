@@ -160,7 +160,10 @@ void decode_codes(Coding coding, const std::byte* row, uint64_t begin, uint64_t 
     case Coding::f32: return each([row](uint64_t i) { return load_as<float>(row, i); });
     case Coding::bf16: return each([row](uint64_t i) { return bf16_to_f32(load_as<uint16_t>(row, i)); });
     case Coding::f16: return each([row](uint64_t i) { return f16_to_f32(load_as<uint16_t>(row, i)); });
-    case Coding::f8_e4m3: return each([row](uint64_t i) { return e4m3_values()[load_as<uint8_t>(row, i)]; });
+    case Coding::f8_e4m3: {
+      const std::array<float, 256>& table = e4m3_values();
+      return each([&table, row](uint64_t i) { return table[load_as<uint8_t>(row, i)]; });
+    }
     case Coding::i8: return each([row](uint64_t i) { return static_cast<float>(load_as<int8_t>(row, i)); });
     case Coding::i4: return each([&](uint64_t i) { return static_cast<float>(nibble(i)) - 8; });
     case Coding::e2m1: return each([&](uint64_t i) { return kE2m1[nibble(i)]; });
@@ -191,6 +194,13 @@ void decode_rows(const WeightAt<const std::byte*>& matrix, uint64_t first, std::
         row[i] *= scale;
     }
   }
+}
+
+bool are_within(std::span<const float> values, float largest) {
+  uint32_t beyond = 0;  // a count, not a search: several values are compared at once
+  for (const float value : values)
+    beyond += std::abs(value) <= largest ? 0U : 1U;
+  return beyond == 0;
 }
 
 Loss round_to_bf16(std::span<const float> values, std::span<uint16_t> bf16) {

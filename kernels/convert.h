@@ -42,6 +42,8 @@ Loss quantise_rows(std::span<const uint16_t> rows, uint64_t columns, std::span<c
 /// Decodes whole rows of a matrix in host memory to FP32, from row `first` on: (code - zero point, if any) * scale,
 /// rounded to FP32. Precondition: `values` holds a whole number of rows, all within the matrix.
 void decode_rows(const WeightAt<const std::byte*>& matrix, uint64_t first, std::span<float> values);
+/// Whether no magnitude is above `largest`, and none NaN.
+[[nodiscard]] bool are_within(std::span<const float> values, float largest);
 /// Rounds FP32 values to BF16, to nearest, ties to even. The loss is infinite if a finite value overflows.
 Loss round_to_bf16(std::span<const float> values, std::span<uint16_t> bf16);
 

@@ -131,6 +131,11 @@ std::span<std::byte> host_bytes(Buffer& buffer) {
   return buffer.host();
 }
 
+const CpuOps& widest_ops() {
+  static const CpuOps& widest = *select_cpu_ops(detect_cpu_features(), "").value();
+  return widest;
+}
+
 Result<const CpuOps*> select_cpu_ops(CpuFeatures have, std::string_view forced) {
   for (const InstructionSet& set : instruction_sets()) {
     if (!forced.empty() && set.ops->name != forced) continue;

@@ -214,6 +214,17 @@ struct AttendTask {
   const float* sinks = nullptr;  // [heads]
 };
 
+/// Groups of values to four-bit codes (kernels/quantise_int4.h, kernels/quantise_nvfp4.h). Adds to both sums.
+struct QuantiseTask {
+  const float* values = nullptr;
+  uint64_t groups = 0;
+  uint8_t* codes = nullptr;
+  void* scales = nullptr;  // aligned as their type: BF16 of int4, E4M3 of NVFP4
+  float global = 1;        // NVFP4's global scale, a divisor
+  double squared_error = 0;
+  double squared_value = 0;
+};
+
 /// One instruction set. No pointer is null. make_table (table.inl.h) fills it for every vector type; sets that extend
 /// another copy its table and replace products. So an operation over a vector type needs no change in a set's file.
 struct CpuOps {
@@ -242,6 +253,8 @@ struct CpuOps {
   const RoundedOps* tiles = nullptr;
   /// Precision int8 (int8.inl.h), with the same bits in every table.
   const RoundedOps* int8 = nullptr;
+  void (*quantise_int4)(QuantiseTask& task);
+  void (*quantise_nvfp4)(QuantiseTask& task);
   /// Runs `rounds` rounds of peak arithmetic (peak.inl.h). Returns the number of multiplications.
   uint64_t (*multiply_adds)(uint64_t rounds);
 };
@@ -279,6 +292,9 @@ struct InstructionSet {
 
 /// The table called `forced`, or if that is empty the widest that runs. Pure. Errors: unsupported.
 [[nodiscard]] Result<const CpuOps*> select_cpu_ops(CpuFeatures have, std::string_view forced);
+
+/// The widest table that this processor runs.
+[[nodiscard]] const CpuOps& widest_ops();
 
 extern const CpuOps kScalarOps;
 extern const CpuOps kAvx2Ops;                // only where CMake adds avx2.cpp

@@ -29,6 +29,7 @@
 #include "kernels/cpu/ops_table.h"
 #include "kernels/cpu/panels.inl.h"
 #include "kernels/cpu/peak.inl.h"
+#include "kernels/cpu/quantise.inl.h"
 
 // NOLINTBEGIN(cert-dcl59-cpp, misc-definitions-in-headers, google-build-namespaces): one copy per file is the purpose
 namespace dspack::kernels {
@@ -60,6 +61,8 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
       .index_f16 = index_scores<V, LoadF16>,
       .index_f8_e4m3 = index_scores<V, LoadE4m3>,
       .int8 = &kInt8Products<V>,
+      .quantise_int4 = quantise_groups<V, 32, uint16_t, int4_lanes<V>>,
+      .quantise_nvfp4 = quantise_groups<V, 16, uint8_t, nvfp4_lanes<V>>,
       .multiply_adds = multiply_add_rounds<V>,
   };
 }

@@ -175,22 +175,22 @@ class FourBitQuantiser final : public RowConverter {
   void read_values(std::span<const uint8_t> rows, std::span<const float> stored_scales) {
     if (dtype_ == Dtype::bf16) {
       std::ranges::transform(values_of<uint16_t>(std::as_bytes(rows)), values_.begin(), bf16_to_f32);
-    } else if (dtype_ == Dtype::i8) {
+    } else {
+      const bool is_fp4 = dtype_ == Dtype::i8;
       const kernels::WeightAt<const std::byte*> matrix{
-          {.coding = format::Coding::e2m1,
+          {.coding = is_fp4 ? format::Coding::e2m1 : format::Coding::f8_e4m3,
            .out = narrow<uint32_t>(values_.size() / columns_),
            .in = narrow<uint32_t>(columns_),
-           .block_out = 1,
-           .block_in = kernels::kMxfp4Group,
+           .block_out = is_fp4 ? 1U : narrow<uint32_t>(kBlock),
+           .block_in = is_fp4 ? kernels::kMxfp4Group : narrow<uint32_t>(kBlock),
            .scale = format::ScaleCoding::f32},
           {std::as_bytes(rows).data(), std::as_bytes(stored_scales).data()}};
       kernels::decode_rows(matrix, 0, values_);
-    } else {
-      (void)kernels::dequantise_rows(rows, columns_, stored_scales, kBlock, std::span(values_));
     }
   }
 
   Result<void> check_values() const {
+    if (kernels::are_within(values_, form_.largest)) return {};
     for (const float value : values_) {
       if (std::abs(value) <= form_.largest) continue;
       const std::string what =

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/ops_table.h"
+#include "kernels/quantise_nvfp4.h"
 #include "tests/kernels/lab.h"
 #include "tests/kernels/reference.h"
 
@@ -111,6 +113,41 @@ TEST_CASE("int4: zeros, values too small for a scale, the largest ones, and a gr
           0.08 * std::abs(static_cast<double>(values[i])));
   }
   CHECK(std::isfinite(got.loss.squared_error));
+}
+
+TEST_CASE("four bits: every instruction set chooses the same codes and scales, of any number of groups") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const uint32_t groups : {1U, 15U, 16U, 37U}) {
+    CAPTURE(groups);
+    std::vector<float> values = random.normals(size_t{groups} * kInt4Group);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = i % 97 == 0
+                      ? 0
+                      : std::clamp(values[i] * std::exp2(static_cast<float>(i / kInt4Group % 30) - 20), -10.0F, 10.0F);
+    const auto run = [&](const kernels::CpuOps& ops, bool is_int4) {
+      const size_t scale_bytes = size_t{groups} * 2;  // BF16, or E4M3 for each 16 values
+      std::vector<uint8_t> bytes(values.size() / 2 + scale_bytes);
+      std::vector<uint16_t> scales(scale_bytes / 2);
+      kernels::QuantiseTask task{.values = values.data(),
+                                 .groups = is_int4 ? groups : uint64_t{groups} * 2,
+                                 .codes = bytes.data(),
+                                 .scales = scales.data(),
+                                 .global = is_int4 ? 1.0F : kernels::kNvfp4Global};
+      (is_int4 ? ops.quantise_int4 : ops.quantise_nvfp4)(task);
+      std::memcpy(bytes.data() + values.size() / 2, scales.data(), scale_bytes);
+      return std::tuple(bytes, task.squared_error, task.squared_value);
+    };
+    for (const bool is_int4 : {true, false}) {
+      CAPTURE(is_int4);
+      const auto wanted = run(kernels::kScalarOps, is_int4);
+      for (const kernels::InstructionSet& set : kernels::instruction_sets()) {
+        if (!set.runs_on(kernels::detect_cpu_features())) continue;
+        CAPTURE(set.ops->name);
+        CHECK(run(*set.ops, is_int4) == wanted);
+      }
+    }
+  }
 }
 
 }  // namespace dspack::test::quantise_int4_test
