@@ -214,7 +214,7 @@ struct AttendTask {
   const float* sinks = nullptr;  // [heads]
 };
 
-/// Groups of values to four-bit codes (kernels/quantise_int4.h, kernels/quantise_nvfp4.h). Adds to both sums.
+/// Groups of values to four-bit codes (kernels/quantise_four_bits.h). Adds to both sums.
 struct QuantiseTask {
   const float* values = nullptr;
   uint64_t groups = 0;

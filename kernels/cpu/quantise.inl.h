@@ -49,7 +49,7 @@ struct GroupLanes {
     }
   }
 
-  /// Of each group the value of largest magnitude, the first among equals; `from` as above.
+  /// Finds each group's value of largest magnitude, the first among equals; `from` as above.
   void outermost(const float* from, float (&found)[kLanes]) const {
     V high = V::load(values[0]), low = high;
     for (uint32_t i = 1; i < N; ++i) {

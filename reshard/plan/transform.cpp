@@ -9,8 +9,7 @@
 #include "format/base/near_word.h"
 #include "format/base/size.h"
 #include "format/weights/weight_format.h"
-#include "kernels/quantise_int4.h"
-#include "kernels/quantise_nvfp4.h"
+#include "kernels/quantise_four_bits.h"
 
 namespace dspack::reshard {
 namespace {

@@ -8,8 +8,7 @@
 
 #include "format/json.h"
 #include "format/weights/weight_format.h"
-#include "kernels/quantise_int4.h"
-#include "kernels/quantise_nvfp4.h"
+#include "kernels/quantise_four_bits.h"
 #include "reshard/plan/transform.h"
 
 namespace dspack::reshard {

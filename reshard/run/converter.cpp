@@ -10,8 +10,7 @@
 
 #include "format/base/size.h"
 #include "format/dtype.h"
-#include "kernels/quantise_int4.h"
-#include "kernels/quantise_nvfp4.h"
+#include "kernels/quantise_four_bits.h"
 #include "reshard/plan/transform.h"
 
 namespace dspack::reshard {

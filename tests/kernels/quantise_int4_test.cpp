@@ -1,4 +1,4 @@
-#include "kernels/quantise_int4.h"
+#include "kernels/quantise_four_bits.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "kernels/cpu/ops_table.h"
-#include "kernels/quantise_nvfp4.h"
 #include "tests/kernels/lab.h"
 #include "tests/kernels/reference.h"
 

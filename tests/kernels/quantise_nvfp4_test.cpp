@@ -1,4 +1,4 @@
-#include "kernels/quantise_nvfp4.h"
+#include "kernels/quantise_four_bits.h"
 
 #include <doctest/doctest.h>
 
