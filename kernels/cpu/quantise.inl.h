@@ -31,8 +31,8 @@ inline float nearest_bfloat(float value) {
 template <class V, uint32_t N>
 struct GroupLanes {
   alignas(64) float values[N][kLanes];
-  alignas(64) float scale[kLanes];  // found by search()
-  alignas(64) float error[kLanes];  // squared error with it
+  alignas(64) float scale[kLanes];       // found by search()
+  alignas(64) float rounded[N][kLanes];  // in units of it, by round_all()
 
   explicit GroupLanes(const float* from) {
     for (uint32_t part = 0; part < N; part += kLanes) {
@@ -43,10 +43,8 @@ struct GroupLanes {
       for (uint32_t i = 0; i < kLanes; ++i)
         rows[i].store(values[part + i]);
     }
-    for (uint32_t g = 0; g < kLanes; ++g) {
-      scale[g] = 1;
-      error[g] = 0;
-    }
+    for (float& one : scale)
+      one = 1;
   }
 
   /// Finds each group's value of largest magnitude, the first among equals; `from` as above.
@@ -74,13 +72,29 @@ struct GroupLanes {
       V::mul(V::load(values[i]), V::load(by)).store(values[i]);
   }
 
-  void squares(float (&to)[kLanes]) const {
-    V sums[8];
-    for (V& sum : sums)
-      sum = V::zero();
+  template <class Round>
+  void round_all(Round round) {
+    const V reciprocal = V::div(V::set(1), V::load(scale));
     for (uint32_t i = 0; i < N; ++i)
-      sums[i % 8] = V::add(sums[i % 8], V::mul(V::load(values[i]), V::load(values[i])));
-    total(sums).store(to);
+      round(V::mul(V::load(values[i]), reciprocal)).store(rounded[i]);
+  }
+
+  /// Adds the squared errors and values of the first groups, whose values have been multiplied by `by`.
+  void add_losses(uint32_t groups, const float (&by)[kLanes], QuantiseTask& task) const {
+    alignas(64) double errors[kLanes] = {}, squares[kLanes] = {};
+    for (uint32_t i = 0; i < N; ++i) {
+      for (uint32_t g = 0; g < kLanes; ++g) {
+        const auto value = static_cast<double>(values[i][g]);
+        const double off = static_cast<double>(rounded[i][g]) * static_cast<double>(scale[g]) - value;
+        errors[g] += off * off;
+        squares[g] += value * value;
+      }
+    }
+    for (uint32_t g = 0; g < groups; ++g) {
+      const double unit = by[g] == 0 ? 0 : 1 / static_cast<double>(by[g]);
+      task.squared_error += errors[g] * unit * unit;
+      task.squared_value += squares[g] * unit * unit;
+    }
   }
 
   /// The scale with the least squared error of K, the first among equals. `round` maps values in units of the scale to
@@ -109,7 +123,6 @@ struct GroupLanes {
         const bool is_less = errors[g] < least[g];
         least[g] = is_less ? errors[g] : least[g];
         scale[g] = is_less ? candidate[g] : scale[g];
-        error[g] = is_less ? errors[g] : error[g];
       }
     }
   }
@@ -174,23 +187,16 @@ void int4_lanes(const float* values, uint32_t groups, uint8_t* codes, uint16_t* 
       candidates[k][g] = to_one[g] == 0 ? 1.0F : nearest_bfloat(outer[g] * to_one[g] / kInt4Divisors[k]);
   }
   lanes.search(candidates, round_to_int4<V>);
-  const V reciprocal = V::div(V::set(1), V::load(lanes.scale));
+  lanes.round_all(round_to_int4<V>);
   V bytes[kLanes];
   for (uint32_t i = 0; i < kLanes; ++i) {
-    const auto code = [&](uint32_t at) {
-      return V::add(round_to_int4(V::mul(V::load(lanes.values[at]), reciprocal)), V::set(8));
-    };
+    const auto code = [&](uint32_t at) { return V::add(V::load(lanes.rounded[at]), V::set(8)); };
     bytes[i] = V::add(code(2 * i), V::mul(code(2 * i + 1), V::set(16)));
   }
   store_bytes(bytes, codes, groups, kValues / 2);
-  alignas(64) float squares[kLanes];
-  lanes.squares(squares);
-  for (uint32_t g = 0; g < groups; ++g) {
+  for (uint32_t g = 0; g < groups; ++g)
     scales[g] = static_cast<uint16_t>(bits_of_float(lanes.scale[g] * power[g]) >> 16U);
-    const auto unit = static_cast<double>(power[g]);
-    task.squared_error += static_cast<double>(lanes.error[g]) * unit * unit;
-    task.squared_value += static_cast<double>(squares[g]) * unit * unit;
-  }
+  lanes.add_losses(groups, to_one, task);
 }
 
 // Candidate scales, as multiples of largest magnitude / 6. Relative RMS error of Gaussian values and of Student's t
@@ -259,11 +265,11 @@ void nvfp4_lanes(const float* values, uint32_t groups, uint8_t* codes, uint8_t* 
     }
   }
   lanes.search(candidates, round_to_e2m1<V>);
-  const V reciprocal = V::div(V::set(1), V::load(lanes.scale));
+  lanes.round_all(round_to_e2m1<V>);
   alignas(64) float indices[kLanes * kValues];
   V rows[kLanes];
   for (uint32_t i = 0; i < kValues; ++i)
-    rows[i] = e2m1_code(round_to_e2m1(V::mul(V::load(lanes.values[i]), reciprocal)));
+    rows[i] = e2m1_code(V::load(lanes.rounded[i]));
   V::transpose(rows);
   for (uint32_t g = 0; g < kLanes; ++g)
     rows[g].store(indices + size_t{g} * kValues);
@@ -274,14 +280,9 @@ void nvfp4_lanes(const float* values, uint32_t groups, uint8_t* codes, uint8_t* 
     };
     codes[i / 2] = static_cast<uint8_t>(code(i) | code(i + 1) << 4U);
   }
-  alignas(64) float squares[kLanes];
-  lanes.squares(squares);
-  for (uint32_t g = 0; g < groups; ++g) {
+  for (uint32_t g = 0; g < groups; ++g)
     scales[g] = e4m3_code(lanes.scale[g] / to_one[g] * task.global);
-    const double unit = 1 / static_cast<double>(to_one[g]);
-    task.squared_error += static_cast<double>(lanes.error[g]) * unit * unit;
-    task.squared_value += static_cast<double>(squares[g]) * unit * unit;
-  }
+  lanes.add_losses(groups, to_one, task);
 }
 
 /// All groups, 16 at a time; the last are filled up with zeros.
