@@ -9,6 +9,7 @@
 #include "kernels/cpu/ops_table.h"
 
 namespace dspack::kernels {
+
 Loss quantise_int4(std::span<const float> values, std::span<uint8_t> codes, std::span<uint16_t> scales) {
   DSPACK_CHECK(values.size() % kInt4Group == 0 && codes.size() == values.size() / 2 &&
                    scales.size() == values.size() / kInt4Group,

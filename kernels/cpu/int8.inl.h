@@ -20,7 +20,7 @@
 //   low_nibbles high_nibbles   four-bit codes as dot_nibbles takes them
 //   byte_codes     eight-bit codes as dot_bytes takes them; kByteZero is their zero point then
 //   dot_nibbles dot_bytes(codes, x, sums)   adds the four products of each lane
-//   times_short    products of lanes, the first of which fit 15 bits and the second 16
+//   times_short    products of lanes; first factors fit 15 bits, second ones 16
 //   pair_quarters  of two vectors, the sums of quarters 0 and 1 and of quarters 2 and 3
 //   sum_quarters   of four vectors, the sum of each quarter: lane 4 o + q is quarter q of vector o
 //   quarters       four values from each of four addresses; all_quarters, from one
@@ -43,7 +43,7 @@ struct Int8Piece {
   static constexpr uint32_t kRows = 96;  // that share decoded weights: 24 KiB of chains a vector of outputs
   static_assert(kGroups % kLanes == 0 && kGroups <= kScaleWindow);
   alignas(64) typename V::Bytes weights[kGroups][8][kVectors];
-  // By scale block, of which a group has one. Zero points are integers in the place of FP32.
+  // Indexed by scale block; block[group] is a group's. Zero points are integers in the place of FP32.
   alignas(64) float scales[kGroups][kOutputs];
   alignas(64) float zeros[kGroups][kOutputs];
   uint8_t block[kGroups];

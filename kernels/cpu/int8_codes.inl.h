@@ -9,7 +9,7 @@
 namespace dspack::kernels {
 namespace {
 
-/// Codes of one type: four bits, of which the even columns are the low halves of bytes, or eight.
+/// Codes of one type: eight bits, or four, whose even columns are the low halves of bytes.
 template <class V, class L>
 struct IntegerCodes {
   static_assert(L::kBits == 4 || L::kBits == 8);

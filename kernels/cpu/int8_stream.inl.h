@@ -27,7 +27,7 @@ V values_of_ragged_run(const BlockWindow& window, uint32_t group, uint32_t group
   return V::load(values);
 }
 
-/// One value for each of four outputs and each of the four groups of a run, the first of which is number `group`.
+/// One value for each of four outputs and each of the four groups of a run. `group`: the run's first.
 template <class V>
 inline V values_of_run(const BlockWindow& window, uint32_t group, uint32_t groups_of_block) {
   const auto& w = window.at;

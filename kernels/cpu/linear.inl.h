@@ -229,6 +229,7 @@ void packed_rows(const LinearTask& task) {
       packed_outputs<V, L, V::kTileOutputs / 2, kTile, N>(task, rows);
       continue;
     }
+    // At most half a tile costs less row by row, with more outputs at once.
     for (uint32_t t = 0; t < rows.count; ++t)
       packed_outputs<V, L, V::kTileOutputs, 1, N>(task, {row + t, 1});
   }

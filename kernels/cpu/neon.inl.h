@@ -84,7 +84,7 @@ struct Vec128x4 {
       columns[i] = each(value, found[i % 2]);
     }
   }
-  // As in avx2.cpp: s eeee mmm becomes the half s 0eeee mmm0000000, which is value / 256. The sign comes from sign
+  // As in avx2.inl.h: s eeee mmm becomes the half s 0eeee mmm0000000, which is value / 256. The sign comes from sign
   // extension; the mask clears its second copy. NaN codes become 480 / 256 unless they are replaced by a half that is
   // NaN.
   static uint16x8_t mask_e4m3(int16x8_t wide) {

@@ -98,7 +98,7 @@ struct ColumnsTask {
 
 /// Columns of rounded x that are laid out together.
 inline constexpr uint32_t kRoundedStep = 32;
-/// Columns up to a multiple of which rounded x may be padded.
+/// Rounded x may be padded to a multiple of this many columns.
 inline constexpr uint32_t kRoundedPadding = 128;
 /// Rows of x that are rounded and laid out together.
 inline constexpr uint32_t kRoundedGroup = 16;

@@ -5,9 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/ops_table.h"
-#include "tests/kernels/weights.h"
+#include "tests/kernels/products_on_cpu.h"
 #include "tests/support/numeric.h"
 
 namespace dspack::test::int8_test {
@@ -19,19 +17,6 @@ using kernels::Precision;
 using kernels::ScaleCoding;
 
 constexpr uint32_t kGroup = 32;
-
-std::vector<float> run(const std::string& set, Precision precision, const RandomWeight& weight,
-                       const std::vector<float>& x, uint32_t rows, unsigned threads = 2) {
-  auto device = kernels::make_cpu_device({.threads = threads, .instruction_set = set, .precision = precision});
-  REQUIRE(device.has_value());
-  Lab lab(set, std::move(*device));
-  const uint32_t out = weight.shape.out;
-  const uint32_t in = weight.shape.in;
-  const uint32_t stride = out + 3;
-  const kernels::Slice y = lab.poisoned(size_t{rows} * stride);
-  lab.queue().linear(weight.put(lab), {lab.put(x), rows, in, in}, {y, rows, out, stride});
-  return dense(lab.get(y, size_t{rows} * stride), rows, out, stride);
-}
 
 WeightCase packed(Coding coding, uint32_t out, uint32_t in, uint32_t block_in, ScaleCoding scale,
                   GlobalScale global = GlobalScale::none) {
@@ -125,14 +110,6 @@ float defined(const RandomWeight& weight, const std::vector<Group>& x, uint32_t 
   return (chains[0] + chains[2]) + (chains[1] + chains[3]);
 }
 
-std::vector<std::string> sets_here() {
-  std::vector<std::string> names;
-  for (const kernels::InstructionSet& set : kernels::instruction_sets()) {
-    if (runs_here(std::string(set.ops->name))) names.emplace_back(set.ops->name);
-  }
-  return names;
-}
-
 TEST_CASE("precision int8: the bits of its definition, on every instruction set, by any threads") {
   Random random;
   CAPTURE(random.seed());
@@ -152,7 +129,7 @@ TEST_CASE("precision int8: the bits of its definition, on every instruction set,
     for (const std::string& set : sets_here()) {
       CAPTURE(set);
       for (const unsigned threads : {1U, 2U, 3U})
-        CHECK(run(set, Precision::int8, weight, x, rows, threads) == wanted);
+        CHECK(multiply_on(set, Precision::int8, weight, x, rows, threads) == wanted);
     }
   }
 }
@@ -165,12 +142,12 @@ TEST_CASE("precision int8: a product depends on its own input row alone") {
        {packed(Coding::i4, 37, 300, 32, ScaleCoding::bf16), WeightCase{Dtype::i8, 37, 300, 1, 300}}) {
     const RandomWeight weight = random_weight(shape, random);
     const auto x = random.normals(size_t{kRows} * shape.in);
-    const auto all = run("", Precision::int8, weight, x, kRows);
+    const auto all = multiply_on("", Precision::int8, weight, x, kRows);
     for (const auto& [first, count] :
          std::initializer_list<std::pair<uint32_t, uint32_t>>{{0, 1}, {299, 1}, {7, 15}, {240, 33}}) {
       const auto begin = x.begin() + static_cast<std::ptrdiff_t>(size_t{first} * shape.in);
-      const auto some = run("", Precision::int8, weight,
-                            {begin, begin + static_cast<std::ptrdiff_t>(size_t{count} * shape.in)}, count);
+      const auto some = multiply_on("", Precision::int8, weight,
+                                    {begin, begin + static_cast<std::ptrdiff_t>(size_t{count} * shape.in)}, count);
       CHECK(std::equal(some.begin(), some.end(), all.begin() + static_cast<std::ptrdiff_t>(size_t{first} * shape.out)));
     }
   }
@@ -185,8 +162,8 @@ TEST_CASE("precision int8: near the exact products of normal inputs") {
     CAPTURE(shape);
     const RandomWeight weight = random_weight(shape, random);
     const auto x = random.normals(size_t{4} * shape.in);
-    const auto exact = run("", Precision::exact, weight, x, 4);
-    const auto near = run("", Precision::int8, weight, x, 4);
+    const auto exact = multiply_on("", Precision::exact, weight, x, 4);
+    const auto near = multiply_on("", Precision::int8, weight, x, 4);
     double wrong = 0;
     double power = 0;
     for (size_t i = 0; i < exact.size(); ++i) {
@@ -211,7 +188,7 @@ TEST_CASE("precision int8: a group with NaN or infinity is NaN, the tiniest are 
   std::fill_n(x.begin() + 3 * shape.in, shape.in, 1e-29F);
   for (const std::string& set : sets_here()) {
     CAPTURE(set);
-    const auto y = run(set, Precision::int8, weight, x, 4);
+    const auto y = multiply_on(set, Precision::int8, weight, x, 4);
     for (uint32_t out = 0; out < shape.out; ++out) {
       CHECK(std::isnan(y[out]));
       CHECK(std::isnan(y[shape.out + out]));
@@ -255,7 +232,7 @@ TEST_CASE("precision int8: other codes as in precision bf16, blocks of other siz
     CAPTURE(shape);
     const RandomWeight weight = random_weight(shape, random);
     const auto x = random.normals(size_t{3} * shape.in);
-    CHECK(run("", Precision::int8, weight, x, 3) == run("", other, weight, x, 3));
+    CHECK(multiply_on("", Precision::int8, weight, x, 3) == multiply_on("", other, weight, x, 3));
   };
   same({Dtype::f8_e4m3, 20, 256, 128, 128}, Precision::bf16);
   same({Dtype::bf16, 20, 256, 0, 0}, Precision::bf16);

@@ -3,37 +3,14 @@
 // other rows.
 #include <algorithm>
 
-#include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/ops_table.h"
 #include "tests/kernels/cuda/rounded_inputs.h"
-#include "tests/kernels/weights.h"
+#include "tests/kernels/products_on_cpu.h"
 #include "tests/support/numeric.h"
 
 namespace dspack::test::rounded_test {
 namespace {
 
 using kernels::Precision;
-
-std::vector<std::string> sets_here() {
-  std::vector<std::string> names;
-  for (const kernels::InstructionSet& set : kernels::instruction_sets()) {
-    if (runs_here(std::string(set.ops->name))) names.emplace_back(set.ops->name);
-  }
-  return names;
-}
-
-std::vector<float> run(const std::string& set, Precision precision, const RandomWeight& weight,
-                       const std::vector<float>& x, uint32_t rows, unsigned threads = 2) {
-  auto device = kernels::make_cpu_device({.threads = threads, .instruction_set = set, .precision = precision});
-  REQUIRE(device.has_value());
-  Lab lab(set, std::move(*device));
-  const uint32_t out = weight.shape.out;
-  const uint32_t in = weight.shape.in;
-  const uint32_t stride = out + 3;
-  const kernels::Slice y = lab.poisoned(size_t{rows} * stride);
-  lab.queue().linear(weight.put(lab), {lab.put(x), rows, in, in}, {y, rows, out, stride});
-  return dense(lab.get(y, size_t{rows} * stride), rows, out, stride);
-}
 
 /// Shapes of the product, and rows of x.
 std::vector<std::pair<WeightCase, uint32_t>> cases() {
@@ -85,12 +62,12 @@ TEST_CASE("precision bf16 on a CPU: the bits of exact products of rounded inputs
     CAPTURE(rows);
     const RandomWeight weight = random_weight(shape, random);
     const auto x = random.normals(size_t{rows} * shape.in);
-    const auto wanted = run("scalar", Precision::exact, weight, rounded(x), rows, 1);
-    CHECK(wanted != run("scalar", Precision::exact, weight, x, rows, 1));
+    const auto wanted = multiply_on("scalar", Precision::exact, weight, rounded(x), rows, 1);
+    CHECK(wanted != multiply_on("scalar", Precision::exact, weight, x, rows, 1));
     for (const std::string& set : sets) {
       CAPTURE(set);
       for (const unsigned threads : {1U, 2U, 3U})
-        CHECK(run(set, Precision::bf16, weight, x, rows, threads) == wanted);
+        CHECK(multiply_on(set, Precision::bf16, weight, x, rows, threads) == wanted);
     }
   }
 }
@@ -114,7 +91,7 @@ TEST_CASE("precision amx: the bits of rounded inputs in the order of the tiles, 
         wanted.push_back(by_tiles(weight, inputs.data() + size_t{row} * shape.in, out));
     }
     for (const unsigned threads : {1U, 2U, 3U})
-      CHECK(run("amx", Precision::amx, weight, x, rows, threads) == wanted);
+      CHECK(multiply_on("amx", Precision::amx, weight, x, rows, threads) == wanted);
   }
 }
 
@@ -126,12 +103,12 @@ TEST_CASE("precision bf16 on a CPU: a product hangs on its own input row alone")
        {WeightCase{Dtype::f8_e4m3, 37, 300, 128, 128}, WeightCase{Dtype::bf16, 37, 300, 0, 0}}) {
     const RandomWeight weight = random_weight(shape, random);
     const auto x = random.normals(size_t{kRows} * shape.in);
-    const auto all = run("", Precision::bf16, weight, x, kRows);
+    const auto all = multiply_on("", Precision::bf16, weight, x, kRows);
     for (const auto& [first, count] :
          std::initializer_list<std::pair<uint32_t, uint32_t>>{{0, 1}, {299, 1}, {7, 15}, {240, 33}}) {
       const auto begin = x.begin() + static_cast<std::ptrdiff_t>(size_t{first} * shape.in);
-      const auto some = run("", Precision::bf16, weight,
-                            {begin, begin + static_cast<std::ptrdiff_t>(size_t{count} * shape.in)}, count);
+      const auto some = multiply_on("", Precision::bf16, weight,
+                                    {begin, begin + static_cast<std::ptrdiff_t>(size_t{count} * shape.in)}, count);
       CHECK(std::equal(some.begin(), some.end(), all.begin() + static_cast<std::ptrdiff_t>(size_t{first} * shape.out)));
     }
   }
@@ -171,7 +148,7 @@ TEST_CASE("precision bf16 on a CPU: NaN and infinity stay what they are") {
   x[shape.in + 5] = std::numeric_limits<float>::quiet_NaN();
   for (const std::string& set : sets_here()) {
     CAPTURE(set);
-    const auto y = run(set, Precision::bf16, weight, x, 2);
+    const auto y = multiply_on(set, Precision::bf16, weight, x, 2);
     for (uint32_t out = 0; out < shape.out; ++out) {
       CHECK(std::isnan(y[out]) == (out == 3));
       CHECK(std::isnan(y[shape.out + out]));
@@ -188,7 +165,7 @@ TEST_CASE("precision bf16 on a CPU: other codes and blocks are multiplied exactl
     CAPTURE(shape);
     const RandomWeight weight = random_weight(shape, random);
     const auto x = random.normals(size_t{3} * shape.in);
-    CHECK(run("", Precision::bf16, weight, x, 3) == run("", Precision::exact, weight, x, 3));
+    CHECK(multiply_on("", Precision::bf16, weight, x, 3) == multiply_on("", Precision::exact, weight, x, 3));
   }
   CHECK(
       kernels::make_cpu_device({.threads = 1, .instruction_set = "scalar", .precision = Precision::amx}).error().kind ==
