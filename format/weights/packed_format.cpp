@@ -214,12 +214,26 @@ Result<StoredMatrix> find_packed(const Checkpoint& checkpoint, const MatrixReque
   return matrix;
 }
 
+/// Bits per integer: those of config.json, else the only ones by which `words` of a row fill its groups of columns.
+std::optional<uint32_t> bits_of_groups(uint64_t words, const TensorEntry* scales, const Quantization& stored) {
+  if (stored.bits || !stored.group || scales == nullptr || scales->shape.size() != 2) return stored.bits;
+  std::optional<uint32_t> found;
+  for (const uint32_t bits : {4U, 8U}) {
+    const auto columns = checked_mul(words, in_word(bits));
+    if (!columns || ceil_div(*columns, *stored.group) != scales->shape[1]) continue;
+    if (found) return std::nullopt;
+    found = bits;
+  }
+  return found;
+}
+
 Result<MatrixShape> packed_shape(const Checkpoint& checkpoint, std::string_view name, const Quantization& stored) {
   TRY_ASSIGN(const auto* packed, find_tensor(checkpoint, module_of(name) + "weight_packed"));
-  if (stored.bits) return shape_of_codes(checkpoint, *packed, in_word(*stored.bits));
+  const uint64_t words = packed->shape.size() == 2 ? packed->shape[1] : 0;
+  if (const auto bits = bits_of_groups(words, checkpoint.find_scale(packed->name), stored))
+    return shape_of_codes(checkpoint, *packed, in_word(*bits));
   return Error{ErrorKind::unsupported,
-               fmt::format("{}: config.json does not say how many bits an integer has (\"num_bits\"), or not the same "
-                           "for all",
+               fmt::format("{}: neither config.json (\"num_bits\") nor the scales say how many bits an integer has",
                            place_of(checkpoint, *packed))};
 }
 

@@ -401,8 +401,8 @@ T agreed(const std::vector<T>& said) {
 }
 
 // "quant_method": "compressed-tensors". The patterns that assign layers to groups are not needed: 8-bit floats in
-// blocks and codes in groups are distinguished by their tensors, and if groups of one kind differ, sizes follow from
-// the scales' shapes.
+// blocks and codes in groups are distinguished by their tensors, and where groups of one kind differ, sizes follow from
+// the tensors' shapes.
 Result<Quantization> read_compressed(ConfigFields& fields, std::vector<std::string>& notes) {
   only_formats(fields);
   const Json* groups = fields.object("config_groups");
@@ -410,7 +410,8 @@ Result<Quantization> read_compressed(ConfigFields& fields, std::vector<std::stri
   if (fields.error()) return *fields.error();
   if (groups == nullptr) return Quantization();
   std::vector<std::optional<BlockSize>> blocks;
-  std::vector<Quantization> codes;
+  std::vector<std::optional<uint32_t>> bits, sizes;
+  std::vector<std::optional<bool>> symmetric, ordered;
   for (const auto& [name, group] : groups->items()) {
     if (!group.is_object()) {
       fields.fail(ErrorKind::invalid, "config_groups", "expected an object of objects");
@@ -418,11 +419,17 @@ Result<Quantization> read_compressed(ConfigFields& fields, std::vector<std::stri
     }
     TRY_ASSIGN(const auto one, read_group(group, fields.place() + R"(, a group of "config_groups")", notes));
     if (one.block) blocks.push_back(one.block);
-    if (one.bits) codes.push_back(one);
+    if (!one.bits) continue;
+    bits.push_back(one.bits);
+    sizes.push_back(one.group);
+    symmetric.push_back(one.symmetric);
+    ordered.push_back(one.ordered);
   }
-  Quantization found = agreed(codes);
-  found.block = agreed(blocks);
-  return found;
+  return Quantization{.block = agreed(blocks),
+                      .bits = agreed(bits),
+                      .group = agreed(sizes),
+                      .symmetric = agreed(symmetric),
+                      .ordered = agreed(ordered)};
 }
 
 std::string upper(std::string text) {

@@ -70,10 +70,13 @@ void columns_range(const ColumnsTask& task) {
   for (uint32_t j = task.columns.begin; j < task.columns.end;) {
     const uint32_t block_end = j + (task.matrix.block_in - j % task.matrix.block_in);
     const uint32_t left = smaller(block_end, task.columns.end) - j;
-    const uint32_t width = left >= kWide * kLanes ? kWide * kLanes : smaller(left, kLanes);
+    const uint32_t vectors = left >= kWide * kLanes ? kWide : left >= 2 * kLanes ? 2 : 1;  // 2: a group of 32
+    const uint32_t width = smaller(left, vectors * kLanes);
     const RowRange part{j, j + width};
-    if (width > kLanes) {
+    if (vectors == kWide) {
       columns_rows<V, L, kWide>(task, part);
+    } else if (vectors == 2) {
+      columns_rows<V, L, 2>(task, part);
     } else {
       columns_rows<V, L, 1>(task, part);
     }

@@ -214,12 +214,12 @@ struct AttendTask {
   const float* sinks = nullptr;  // [heads]
 };
 
-/// Groups of values to four-bit codes (kernels/quantise_four_bits.h). Adds to both sums.
+/// Groups of values to codes (kernels/quantise_groups.h). Adds to both sums.
 struct QuantiseTask {
   const float* values = nullptr;
   uint64_t groups = 0;
   uint8_t* codes = nullptr;
-  void* scales = nullptr;  // aligned as their type: BF16 of int4, E4M3 of NVFP4
+  void* scales = nullptr;  // aligned as their type: BF16 of integers, E4M3 of NVFP4
   float global = 1;        // NVFP4's global scale, a divisor
   double squared_error = 0;
   double squared_value = 0;
@@ -254,6 +254,7 @@ struct CpuOps {
   /// Precision int8 (int8.inl.h), with the same bits in every table.
   const RoundedOps* int8 = nullptr;
   void (*quantise_int4)(QuantiseTask& task);
+  void (*quantise_int8)(QuantiseTask& task);
   void (*quantise_nvfp4)(QuantiseTask& task);
   /// Runs `rounds` rounds of peak arithmetic (peak.inl.h). Returns the number of multiplications.
   uint64_t (*multiply_adds)(uint64_t rounds);

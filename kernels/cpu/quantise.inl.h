@@ -1,5 +1,5 @@
-// Four-bit codes of groups of values, with the scale of least squared error. For the instruction set files only (see
-// table.inl.h).
+// Codes of groups of values; those of four bits with the scale of least squared error. For the instruction set files
+// only (see table.inl.h).
 //
 // A vector has the same value of 16 groups, so that no sum crosses lanes: values i = l (mod 8) of a group are added in
 // ascending order, then sums 4 apart, then 2, then 1. So every instruction set chooses the same scales.
@@ -133,15 +133,29 @@ struct GroupLanes {
   }
 };
 
-/// Stores bytes, in lanes of 16 vectors as numbers, group after group.
+/// Stores 16 bytes of each group, in lanes of 16 vectors as numbers, `stride` bytes apart.
 template <class V>
-void store_bytes(V (&bytes)[kLanes], uint8_t* to, uint32_t groups, uint32_t bytes_of_group) {
+void store_bytes(V (&bytes)[kLanes], uint8_t* to, uint32_t groups, uint32_t stride) {
   V::transpose(bytes);
   for (uint32_t g = 0; g < groups; ++g) {
     alignas(64) float values[kLanes];
     bytes[g].store(values);
-    for (uint32_t i = 0; i < bytes_of_group; ++i)
-      to[size_t{g} * bytes_of_group + i] = static_cast<uint8_t>(static_cast<int32_t>(values[i]));
+    for (uint32_t i = 0; i < kLanes; ++i)
+      to[size_t{g} * stride + i] = static_cast<uint8_t>(static_cast<int32_t>(values[i]));
+  }
+}
+
+/// Brings each group to around 1, where squares neither overflow nor underflow; a power of two changes no bit of a
+/// scale. `outer`: values of largest magnitude. `to_one`: the factors, 0 for a group that is stored as zeros; `power`:
+/// their inverses, or 1.
+inline void normalise(const float (&outer)[kLanes], float (&to_one)[kLanes], float (&power)[kLanes]) {
+  // Below this a scale might lose bits as a subnormal number; such a small group is stored as zeros.
+  constexpr float kLeast = 0x1p-100F;
+  for (uint32_t g = 0; g < kLanes; ++g) {
+    const uint32_t exponent = bits_of_float(outer[g]) >> 23U & 0xffU;
+    const bool is_zero = magnitude_of(outer[g]) < kLeast;
+    power[g] = float_of_bits(is_zero ? 127U << 23U : exponent << 23U);
+    to_one[g] = is_zero ? 0.0F : exponent == 254 ? 0x1p-127F : float_of_bits((254U - exponent) << 23U);
   }
 }
 
@@ -168,18 +182,10 @@ V round_to_int4(V value) {
 template <class V>
 void int4_lanes(const float* values, uint32_t groups, uint8_t* codes, uint16_t* scales, QuantiseTask& task) {
   constexpr uint32_t kValues = 32;
-  // Below this a scale might lose bits as a subnormal number; such a small group is stored as zeros.
-  constexpr float kLeast = 0x1p-100F;
   GroupLanes<V, kValues> lanes(values);
   alignas(64) float outer[kLanes], to_one[kLanes], power[kLanes];
   lanes.outermost(values, outer);
-  // Normalises to around 1, where squares neither overflow nor underflow; a power of two changes no bit of a scale.
-  for (uint32_t g = 0; g < kLanes; ++g) {
-    const uint32_t exponent = bits_of_float(outer[g]) >> 23U & 0xffU;
-    const bool is_zero = magnitude_of(outer[g]) < kLeast;
-    power[g] = float_of_bits(is_zero ? 127U << 23U : exponent << 23U);
-    to_one[g] = is_zero ? 0.0F : exponent == 254 ? 0x1p-127F : float_of_bits((254U - exponent) << 23U);
-  }
+  normalise(outer, to_one, power);
   lanes.multiply(to_one);
   alignas(64) float candidates[8][kLanes];
   for (uint32_t k = 0; k < 8; ++k) {
@@ -194,6 +200,36 @@ void int4_lanes(const float* values, uint32_t groups, uint8_t* codes, uint16_t* 
     bytes[i] = V::add(code(2 * i), V::mul(code(2 * i + 1), V::set(16)));
   }
   store_bytes(bytes, codes, groups, kValues / 2);
+  for (uint32_t g = 0; g < groups; ++g)
+    scales[g] = static_cast<uint16_t>(bits_of_float(lanes.scale[g] * power[g]) >> 16U);
+  lanes.add_losses(groups, to_one, task);
+}
+
+/// The nearest codes, minus 128.
+template <class V>
+V round_to_int8(V value) {
+  return nearest_integer(V::min(V::max(value, V::set(-128)), V::set(127)));
+}
+
+/// At most 16 groups of 32 values.
+template <class V>
+void int8_lanes(const float* values, uint32_t groups, uint8_t* codes, uint16_t* scales, QuantiseTask& task) {
+  constexpr uint32_t kValues = 32;
+  constexpr float kLargestCode = 127.0F;
+  GroupLanes<V, kValues> lanes(values);
+  alignas(64) float outer[kLanes], to_one[kLanes], power[kLanes];
+  lanes.outermost(values, outer);
+  normalise(outer, to_one, power);
+  lanes.multiply(to_one);
+  for (uint32_t g = 0; g < kLanes; ++g)
+    lanes.scale[g] = to_one[g] == 0 ? 1.0F : nearest_bfloat(magnitude_of(outer[g]) * to_one[g] / kLargestCode);
+  lanes.round_all(round_to_int8<V>);
+  for (uint32_t half = 0; half < kValues; half += kLanes) {
+    V bytes[kLanes];
+    for (uint32_t i = 0; i < kLanes; ++i)
+      bytes[i] = V::add(V::load(lanes.rounded[half + i]), V::set(128));
+    store_bytes(bytes, codes + half, groups, kValues);
+  }
   for (uint32_t g = 0; g < groups; ++g)
     scales[g] = static_cast<uint16_t>(bits_of_float(lanes.scale[g] * power[g]) >> 16U);
   lanes.add_losses(groups, to_one, task);
@@ -285,17 +321,17 @@ void nvfp4_lanes(const float* values, uint32_t groups, uint8_t* codes, uint8_t* 
   lanes.add_losses(groups, to_one, task);
 }
 
-/// All groups, 16 at a time; the last are filled up with zeros.
-template <class V, uint32_t N, class Scale, auto kLanesOf>
+/// All groups of N values and `kBytes` bytes of codes, 16 at a time; the last are filled up with zeros.
+template <class V, uint32_t N, uint32_t kBytes, class Scale, auto kLanesOf>
 void quantise_groups(QuantiseTask& task) {
   const uint64_t whole = task.groups / kLanes * kLanes;
   auto* const scales = reinterpret_cast<Scale*>(task.scales);
   for (uint64_t g = 0; g < whole; g += kLanes)
-    kLanesOf(task.values + g * N, kLanes, task.codes + g * N / 2, scales + g, task);
+    kLanesOf(task.values + g * N, kLanes, task.codes + g * kBytes, scales + g, task);
   if (whole == task.groups) return;
   alignas(64) float padded[kLanes * N] = {};
   __builtin_memcpy(padded, task.values + whole * N, (task.groups - whole) * N * sizeof(float));
-  kLanesOf(padded, static_cast<uint32_t>(task.groups - whole), task.codes + whole * N / 2, scales + whole, task);
+  kLanesOf(padded, static_cast<uint32_t>(task.groups - whole), task.codes + whole * kBytes, scales + whole, task);
 }
 
 }  // namespace

@@ -94,9 +94,16 @@ inline bool has_plain_scales(const MatrixView& matrix) {
 
 template <class V>
 float scale_at(const MatrixView& matrix, uint32_t row, uint32_t block) {
+  float scale = 0;
   if (has_plain_scales(matrix)) {
-    float scale = 0;  // may be unaligned for packed codes
-    __builtin_memcpy(&scale, scales_of_row(matrix, row, block), sizeof scale);
+    __builtin_memcpy(&scale, scales_of_row(matrix, row, block), sizeof scale);  // may be unaligned for packed codes
+    return scale;
+  }
+  if (matrix.scale == ScaleCoding::bf16 && matrix.global == GlobalScale::none) {
+    uint16_t high = 0;
+    __builtin_memcpy(&high, scales_of_row(matrix, row, block), sizeof high);
+    const uint32_t bits = uint32_t{high} << 16U;
+    __builtin_memcpy(&scale, &bits, sizeof scale);
     return scale;
   }
   alignas(64) float window[kScaleWindow];

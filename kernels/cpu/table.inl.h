@@ -61,8 +61,9 @@ consteval CpuOps make_table(std::string_view name, LoadList<L...> /*loads*/) {
       .index_f16 = index_scores<V, LoadF16>,
       .index_f8_e4m3 = index_scores<V, LoadE4m3>,
       .int8 = &kInt8Products<V>,
-      .quantise_int4 = quantise_groups<V, 32, uint16_t, int4_lanes<V>>,
-      .quantise_nvfp4 = quantise_groups<V, 16, uint8_t, nvfp4_lanes<V>>,
+      .quantise_int4 = quantise_groups<V, 32, 16, uint16_t, int4_lanes<V>>,
+      .quantise_int8 = quantise_groups<V, 32, 32, uint16_t, int8_lanes<V>>,
+      .quantise_nvfp4 = quantise_groups<V, 16, 8, uint8_t, nvfp4_lanes<V>>,
       .multiply_adds = multiply_add_rounds<V>,
   };
 }

@@ -9,7 +9,7 @@
 #include "format/base/near_word.h"
 #include "format/base/size.h"
 #include "format/weights/weight_format.h"
-#include "kernels/quantise_four_bits.h"
+#include "kernels/quantise_groups.h"
 
 namespace dspack::reshard {
 namespace {
@@ -172,8 +172,8 @@ Result<std::optional<Change>> quantise_to_fp8(const RuleInput& input) {
   return std::optional(std::move(change));
 }
 
-/// A four-bit form for routed experts.
-struct ExpertForm {
+/// A form whose codes share a scale in groups of columns.
+struct GroupForm {
   std::string_view name;
   uint64_t group = 0;  // columns that share a scale
 };
@@ -182,9 +182,9 @@ bool is_matrix(const TensorEntry& tensor) {
   return tensor.name.ends_with(".weight") && tensor.shape.size() == 2 && tensor.range.size() != 0;
 }
 
-/// Why a routed expert's tensor cannot be converted to the form; nullopt: it can, or need not be. `is_trained`: it
-/// holds the codes that it was trained in, so nothing has been lost yet.
-std::optional<Error> expert_obstacle(const TensorEntry& weight, bool is_trained, const ExpertForm& form) {
+/// Why a tensor cannot be converted to the form; nullopt: it can, or need not be. `is_trained`: it holds the codes that
+/// it was trained in, so nothing has been lost yet.
+std::optional<Error> group_obstacle(const TensorEntry& weight, bool is_trained, const GroupForm& form) {
   const bool is_byte = weight.dtype == Dtype::u8 || weight.dtype == Dtype::i8;
   const bool is_coded = weight.name.ends_with(".weight") ? is_byte : !format::matrix_of_codes(weight.name).empty();
   if (!is_trained && is_coded) {
@@ -207,8 +207,8 @@ std::optional<Error> expert_obstacle(const TensorEntry& weight, bool is_trained,
   return std::nullopt;
 }
 
-/// The scale tensors that decode an expert's matrix, as catalogue indices; none for BF16.
-Result<std::vector<uint32_t>> expert_scales(const RuleInput& input, const TensorEntry* fp4_scales) {
+/// The scale tensors that decode a matrix, as catalogue indices; none for BF16.
+Result<std::vector<uint32_t>> stored_scales(const RuleInput& input, const TensorEntry* fp4_scales) {
   const TensorEntry& weight = input.weight;
   if (weight.dtype == Dtype::f8_e4m3) {
     TRY_ASSIGN(const uint32_t scales, block_scales(weight, input.source));
@@ -235,16 +235,26 @@ struct MadePart {
   bool of_values = true;  // depends on the weight's values, not only on its shape
 };
 
-/// Replaces a routed expert's matrix by these parts.
-Result<std::optional<Change>> quantise_expert(const RuleInput& input, const ExpertForm& form,
+bool is_routed_expert(const TensorEntry& tensor) {
+  return tensor.place.role == format::Role::routed_expert;
+}
+
+/// Also the head's matrix; its norm is none.
+bool is_linear(const TensorEntry& tensor) {
+  return is_quantised_role(tensor) || tensor.place.role == format::Role::head;
+}
+
+/// Replaces a matrix by these parts, if it is `of` the kind that is converted.
+Result<std::optional<Change>> quantise_groups(const RuleInput& input, const GroupForm& form,
+                                              bool (*of)(const TensorEntry& tensor),
                                               std::vector<MadePart> (*parts_of)(uint64_t rows, uint64_t columns)) {
   const TensorEntry& weight = input.weight;
-  if (weight.place.role != format::Role::routed_expert) return std::optional<Change>();
+  if (!of(weight)) return std::optional<Change>();
   const TensorEntry* const fp4_scales = trained_fp4_scales(weight, input.source);
-  if (const auto obstacle = expert_obstacle(weight, fp4_scales != nullptr, form)) return *obstacle;
+  if (const auto obstacle = group_obstacle(weight, fp4_scales != nullptr, form)) return *obstacle;
   if (!is_matrix(weight)) return std::optional<Change>();
   TRY(check_held(weight, checked_mul(matrix_columns(weight), kBlock), sizeof(float)));
-  TRY_ASSIGN(const std::vector<uint32_t> needs, expert_scales(input, fp4_scales));
+  TRY_ASSIGN(const std::vector<uint32_t> needs, stored_scales(input, fp4_scales));
   Change change{.replaced = {input.index}, .made = {}};
   change.replaced.insert(change.replaced.end(), needs.begin(), needs.end());
   for (MadePart& part : parts_of(weight.shape[0], matrix_columns(weight))) {
@@ -257,11 +267,19 @@ Result<std::optional<Change>> quantise_expert(const RuleInput& input, const Expe
   return std::optional(std::move(change));
 }
 
+std::vector<MadePart> integer_parts(uint64_t rows, uint64_t columns, uint64_t in_word, Conversion codes,
+                                    Conversion scales) {
+  return {{"_packed", Dtype::i32, {rows, columns / in_word}, codes},
+          {"_scale", Dtype::bf16, {rows, columns / kernels::kIntegerGroup}, scales},
+          {"_shape", Dtype::i64, {2}, Conversion::packed_shape, false}};
+}
+
 std::vector<MadePart> int4_parts(uint64_t rows, uint64_t columns) {
-  constexpr uint64_t kInWord = 8;
-  return {{"_packed", Dtype::i32, {rows, columns / kInWord}, Conversion::int4_codes},
-          {"_scale", Dtype::bf16, {rows, columns / kernels::kInt4Group}, Conversion::int4_scales},
-          {"_shape", Dtype::i64, {2}, Conversion::int4_shape, false}};
+  return integer_parts(rows, columns, 8, Conversion::int4_codes, Conversion::int4_scales);
+}
+
+std::vector<MadePart> int8_parts(uint64_t rows, uint64_t columns) {
+  return integer_parts(rows, columns, 4, Conversion::int8_codes, Conversion::int8_scales);
 }
 
 std::vector<MadePart> nvfp4_parts(uint64_t rows, uint64_t columns) {
@@ -270,12 +288,22 @@ std::vector<MadePart> nvfp4_parts(uint64_t rows, uint64_t columns) {
           {"_global_scale", Dtype::f32, {1}, Conversion::nvfp4_global, false}};
 }
 
-Result<std::optional<Change>> quantise_to_int4(const RuleInput& input) {
-  return quantise_expert(input, {.name = "int4", .group = kernels::kInt4Group}, int4_parts);
+constexpr GroupForm kInt4{.name = "int4", .group = kernels::kIntegerGroup};
+
+Result<std::optional<Change>> weights_to_int4(const RuleInput& input) {
+  return quantise_groups(input, kInt4, is_linear, int4_parts);
 }
 
-Result<std::optional<Change>> quantise_to_nvfp4(const RuleInput& input) {
-  return quantise_expert(input, {.name = "NVFP4", .group = kernels::kNvfp4Group}, nvfp4_parts);
+Result<std::optional<Change>> weights_to_int8(const RuleInput& input) {
+  return quantise_groups(input, {.name = "int8", .group = kernels::kIntegerGroup}, is_linear, int8_parts);
+}
+
+Result<std::optional<Change>> experts_to_int4(const RuleInput& input) {
+  return quantise_groups(input, kInt4, is_routed_expert, int4_parts);
+}
+
+Result<std::optional<Change>> experts_to_nvfp4(const RuleInput& input) {
+  return quantise_groups(input, {.name = "NVFP4", .group = kernels::kNvfp4Group}, is_routed_expert, nvfp4_parts);
 }
 
 Result<std::optional<Change>> narrow_scales(const RuleInput& input) {
@@ -298,7 +326,7 @@ struct TransformInfo {
   Result<std::optional<Change>> (*rule)(const RuleInput& input);
 };
 
-constexpr std::array<TransformInfo, 8> kTransformTable{{
+constexpr std::array<TransformInfo, 10> kTransformTable{{
     {TransformKind::fp8_to_bf16, "fp8-to-bf16", "FP8 weights with block scales become BF16", dequantise_to_bf16},
     {TransformKind::fp8_to_f32, "fp8-to-f32", "FP8 weights with block scales become F32", dequantise_to_f32},
     {TransformKind::quantised_to_bf16, "quantised-to-bf16",
@@ -307,12 +335,15 @@ constexpr std::array<TransformInfo, 8> kTransformTable{{
     {TransformKind::bf16_to_fp8, "bf16-to-fp8", "BF16 matrices become FP8 with a scale for each block of 128 x 128",
      quantise_to_fp8},
     {TransformKind::scales_to_e8m0, "scales-to-e8m0", "F32 scales become E8M0 where that loses nothing", narrow_scales},
-    {TransformKind::experts_to_int4, "experts-to-int4",
-     "routed experts become int4 with a BF16 scale for each 32 columns, as compressed-tensors stores it",
-     quantise_to_int4},
+    {TransformKind::weights_to_int4, "weights-to-int4",
+     "matrices of attention, MLPs, experts and the output head become int4 with a BF16 scale for each 32 columns, as "
+     "compressed-tensors stores it",
+     weights_to_int4},
+    {TransformKind::weights_to_int8, "weights-to-int8", "the same matrices become int8, likewise", weights_to_int8},
+    {TransformKind::experts_to_int4, "experts-to-int4", "weights-to-int4 of routed experts alone", experts_to_int4},
     {TransformKind::experts_to_nvfp4, "experts-to-nvfp4",
      "routed experts become NVFP4, FP4 with an FP8 scale for each 16 columns, as compressed-tensors stores it",
-     quantise_to_nvfp4},
+     experts_to_nvfp4},
 }};
 
 const TransformInfo& info(TransformKind kind) {

@@ -32,9 +32,11 @@ enum class TransformKind {
   quantised_to_f32,   // the same -> F32
   bf16_to_fp8,        // BF16 matrices -> FP8 E4M3 with one F32 scale per block of 128 x 128
   scales_to_e8m0,     // F32 block scales -> E8M0 if that is lossless
-  experts_to_int4,   // matrices of routed experts in BF16, FP8 or the FP4 that DeepSeek-V4's were trained in -> int4 in
-                     // groups of 32, with compressed-tensors' names
-  experts_to_nvfp4,  // the same -> E2M1 with E4M3 scales per group of 16, with compressed-tensors' names
+  weights_to_int4,    // matrices of attention, MLPs, experts and the head in BF16, FP8 or the FP4 that DeepSeek-V4's
+                      // experts were trained in -> int4 in groups of 32, with compressed-tensors' names
+  weights_to_int8,    // the same -> int8
+  experts_to_int4,    // weights_to_int4 of routed experts
+  experts_to_nvfp4,   // the same matrices -> E2M1 with E4M3 scales per group of 16, with compressed-tensors' names
 };
 
 /// A transform of a recipe. It applies to every tensor that it can change and that the selector fits.
@@ -64,7 +66,9 @@ enum class Conversion {
   f32_to_e8m0,
   int4_codes,    // two per byte; needs the scales of an FP8 or FP4 matrix
   int4_scales,   // BF16, one per group; needs the same
-  int4_shape,    // shape of the matrix, I64
+  int8_codes,    // needs the same
+  int8_scales,   // BF16, one per group; needs the same
+  packed_shape,  // shape of a matrix of integers, I64
   nvfp4_codes,   // two per byte; needs the scales of an FP8 or FP4 matrix
   nvfp4_scales,  // E4M3, one per group; needs the same
   nvfp4_global,  // divisor of the scales: one F32

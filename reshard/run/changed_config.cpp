@@ -8,8 +8,8 @@
 
 #include "format/json.h"
 #include "format/weights/weight_format.h"
-#include "kernels/quantise_four_bits.h"
 #include "reshard/plan/transform.h"
+#include "reshard/run/described_groups.h"
 
 namespace dspack::reshard {
 namespace {
@@ -173,47 +173,6 @@ void describe_quantisation(OrderedJson& quantisation, const Plan& plan) {
   }
 }
 
-/// A four-bit form as compressed-tensors describes it.
-struct DescribedForm {
-  Conversion codes = Conversion::none;  // the plan makes the form if it has this conversion
-  const char* name = "";                // for messages
-  const char* format = "";
-  OrderedJson weights;
-};
-
-std::vector<DescribedForm> four_bit_forms() {
-  OrderedJson int4 = {{"num_bits", 4},
-                      {"type", "int"},
-                      {"symmetric", true},
-                      {"strategy", "group"},
-                      {"group_size", kernels::kInt4Group},
-                      {"dynamic", false},
-                      {"actorder", nullptr},
-                      {"block_structure", nullptr},
-                      {"observer", "minmax"},
-                      {"observer_kwargs", OrderedJson::object()}};
-  OrderedJson nvfp4 = int4;
-  nvfp4["type"] = "float";
-  nvfp4["strategy"] = "tensor_group";
-  nvfp4["group_size"] = kernels::kNvfp4Group;
-  return {{Conversion::int4_codes, "int4", "pack-quantized", int4},
-          {Conversion::nvfp4_codes, "NVFP4", "nvfp4-pack-quantized", nvfp4}};
-}
-
-/// The form that the plan makes; nullopt: none. Errors: unsupported (several forms: one pattern cannot tell them
-/// apart).
-Result<std::optional<DescribedForm>> made_form(const Plan& plan) {
-  std::optional<DescribedForm> made;
-  for (DescribedForm& form : four_bit_forms()) {
-    if (!converts(plan, [&](Conversion conversion) { return conversion == form.codes; })) continue;
-    if (made)
-      return Error{ErrorKind::unsupported,
-                   "the recipe makes some experts int4 and others NVFP4, which no quantization_config describes"};
-    made = std::move(form);
-  }
-  return made;
-}
-
 /// The first routed expert of the result that is still in DeepSeek-V4's FP4; nullptr: none.
 const format::TensorEntry* first_trained_fp4(const format::Checkpoint& result) {
   const auto found = std::ranges::find_if(result.tensors(), [&](const format::TensorEntry& tensor) {
@@ -222,44 +181,14 @@ const format::TensorEntry* first_trained_fp4(const format::Checkpoint& result) {
   return found == result.tensors().end() ? nullptr : &*found;
 }
 
-/// Modules of routed experts that are not in four bits, although the pattern for the four-bit ones matches their names.
-std::vector<std::string> other_experts(const format::Checkpoint& result) {
-  std::vector<std::string> found;
+OtherModules other_modules(const format::Checkpoint& result) {
+  OtherModules others{.fp8 = modules(result, true), .values = {}, .linear = kept_modules({}, result)};
   for (const format::TensorEntry& tensor : result.tensors()) {
-    if (tensor.place.role == format::Role::routed_expert && tensor.name.ends_with(kWeight))
-      found.push_back(tensor.name.substr(0, tensor.name.size() - kWeight.size()));
+    if (!holds_values(tensor) || tensor.shape.size() != 2 || !tensor.name.ends_with(kWeight)) continue;
+    others.values.push_back(tensor.name.substr(0, tensor.name.size() - kWeight.size()));
+    if (tensor.place.role == format::Role::head) others.linear.push_back(others.values.back());
   }
-  return found;
-}
-
-/// The description of a result with four-bit routed experts: compressed-tensors', whose groups may differ in form.
-OrderedJson describe_experts(const DescribedForm& form, const Plan& plan) {
-  const auto group = [](const OrderedJson& targets, const char* format, const OrderedJson& weights) {
-    return OrderedJson{{"targets", targets},
-                       {"format", format},
-                       {"weights", weights},
-                       {"input_activations", nullptr},
-                       {"output_activations", nullptr}};
-  };
-  const OrderedJson fp8 = {{"num_bits", 8},         {"type", "float"},
-                           {"symmetric", true},     {"strategy", "block"},
-                           {"group_size", nullptr}, {"dynamic", false},
-                           {"actorder", nullptr},   {"block_structure", {kBlock, kBlock}},
-                           {"observer", "minmax"},  {"observer_kwargs", OrderedJson::object()}};
-  const bool has_fp8 = std::ranges::any_of(plan.result.tensors(), is_fp8);
-  std::vector<std::string> ignored = other_experts(plan.result);
-  OrderedJson groups = {{"group_0", group({R"(re:.*\.experts\.[0-9]+\.[a-z0-9_]+$)"}, form.format, form.weights)}};
-  if (has_fp8) {
-    groups["group_1"] = group({"Linear"}, "float-quantized", fp8);
-    ignored = kept_modules({}, plan.result);
-  }
-  return {{"quant_method", "compressed-tensors"},
-          {"format", has_fp8 ? "mixed-precision" : form.format},
-          {"quantization_status", "compressed"},
-          {"kv_cache_scheme", nullptr},
-          {"global_compression_ratio", nullptr},
-          {"ignore", ignored},
-          {"config_groups", groups}};
+  return others;
 }
 
 /// Changes the description of the quantisation, whether it is in the language model's part, at the top, or in both.
@@ -289,17 +218,16 @@ Result<void> change_quantisation(OrderedJson& config, const Plan& plan) {
     const bool is_known = !described.is_object() || described.value("quant_method", OrderedJson()) == "fp8";
     if (is_known || !are_values) TRY(check_quantisation(described, plan));
   }
-  TRY_ASSIGN(const auto form, made_form(plan));
-  if (form) {
+  if (const auto groups = describe_groups(plan, other_modules(plan.result))) {
     if (const format::TensorEntry* left = first_trained_fp4(plan.result)) {
       return Error{ErrorKind::unsupported,
-                   fmt::format("no \"{}\" describes \"{}\", which stays FP4 with E8M0 scales, beside experts in {}; "
+                   fmt::format("no \"{}\" describes \"{}\", which stays FP4 with E8M0 scales, beside matrices in {}; "
                                "convert all routed experts that the recipe takes",
-                               kQuantisation, left->name, form->name)};
+                               kQuantisation, left->name, groups->form)};
     }
     if (holders.empty()) holders.push_back(&config);
     for (OrderedJson* holder : holders)
-      (*holder)[kQuantisation] = describe_experts(*form, plan);
+      (*holder)[kQuantisation] = groups->description;
     return {};
   }
   if (std::ranges::none_of(plan.result.tensors(), is_fp8)) {

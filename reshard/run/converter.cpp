@@ -10,7 +10,7 @@
 
 #include "format/base/size.h"
 #include "format/dtype.h"
-#include "kernels/quantise_four_bits.h"
+#include "kernels/quantise_groups.h"
 #include "reshard/plan/transform.h"
 
 namespace dspack::reshard {
@@ -63,12 +63,14 @@ class RowConverter : public Converter {
   std::vector<std::byte> group_;
 };
 
-// Four-bit codes of the matrices of routed experts and their scales: two tensors from one search.
+// Codes of matrices and their scales a group of columns: two tensors from one search.
 
-/// How a four-bit form encodes rows of values.
-struct FourBitForm {
+/// How a form encodes rows of values.
+struct GroupForm {
   std::string_view name;
-  uint64_t group = 0;        // values that share a scale
+  Conversion codes, scales;
+  uint64_t group = 0;  // values that share a scale
+  uint64_t code_bits = 4;
   uint64_t scale_bytes = 0;  // bytes per scale
   float largest = 0;         // largest magnitude that it can hold
   kernels::Loss (*quantise)(std::span<const float> values, std::span<uint8_t> codes, std::span<std::byte> scales);
@@ -80,18 +82,34 @@ struct FourBitForm {
                           std::span<std::byte> scales) = nullptr;
 };
 
-const FourBitForm kInt4Form{.name = "int4",
-                            .group = kernels::kInt4Group,
-                            .scale_bytes = sizeof(uint16_t),
-                            .largest = std::numeric_limits<float>::max(),
-                            .quantise = [](auto values, auto codes, auto scales) {
-                              std::vector<uint16_t> halves(scales.size() / sizeof(uint16_t));
-                              const kernels::Loss loss = kernels::quantise_int4(values, codes, halves);
-                              std::ranges::copy(std::as_bytes(std::span(halves)), scales.begin());
-                              return loss;
-                            }};
-const FourBitForm kNvfp4Form{
+/// Integers with BF16 scales.
+template <kernels::Loss (*quantise)(std::span<const float>, std::span<uint8_t>, std::span<uint16_t>)>
+kernels::Loss quantise_integers(std::span<const float> values, std::span<uint8_t> codes, std::span<std::byte> scales) {
+  std::vector<uint16_t> halves(scales.size() / sizeof(uint16_t));
+  const kernels::Loss loss = quantise(values, codes, halves);
+  std::ranges::copy(std::as_bytes(std::span(halves)), scales.begin());
+  return loss;
+}
+
+const GroupForm kInt4Form{.name = "int4",
+                          .codes = Conversion::int4_codes,
+                          .scales = Conversion::int4_scales,
+                          .group = kernels::kIntegerGroup,
+                          .scale_bytes = sizeof(uint16_t),
+                          .largest = std::numeric_limits<float>::max(),
+                          .quantise = quantise_integers<kernels::quantise_int4>};
+const GroupForm kInt8Form{.name = "int8",
+                          .codes = Conversion::int8_codes,
+                          .scales = Conversion::int8_scales,
+                          .group = kernels::kIntegerGroup,
+                          .code_bits = 8,
+                          .scale_bytes = sizeof(uint16_t),
+                          .largest = std::numeric_limits<float>::max(),
+                          .quantise = quantise_integers<kernels::quantise_int8>};
+const GroupForm kNvfp4Form{
     .name = "NVFP4",
+    .codes = Conversion::nvfp4_codes,
+    .scales = Conversion::nvfp4_scales,
     .group = kernels::kNvfp4Group,
     .scale_bytes = sizeof(uint8_t),
     .largest = kernels::kNvfp4Largest,
@@ -106,12 +124,12 @@ const FourBitForm kNvfp4Form{
                                          {reinterpret_cast<uint8_t*>(scales.data()), scales.size()});
         }};
 
-/// BF16 rows, or FP8 or FP4 rows and their scales -> four-bit codes and their scales, passed on by two converters.
-class FourBitQuantiser final : public RowConverter {
+/// BF16 rows, or FP8 or FP4 rows and their scales -> codes and their scales, passed on by two converters.
+class GroupQuantiser final : public RowConverter {
  public:
   enum OutputPlane : uint8_t { codes, scales };
 
-  FourBitQuantiser(const FourBitForm& form, const format::TensorEntry& source, std::vector<float> stored_scales)
+  GroupQuantiser(const GroupForm& form, const format::TensorEntry& source, std::vector<float> stored_scales)
       : RowConverter(bytes_of(source.dtype, source.shape.at(1)), kBlock),
         form_(form),
         dtype_(source.dtype),
@@ -153,7 +171,7 @@ class FourBitQuantiser final : public RowConverter {
       to.resize(to.size() + bytes);
       return std::span(to).last(bytes);
     };
-    const auto to = append(made_[codes], count / 2);
+    const auto to = append(made_[codes], count * form_.code_bits / 8);
     const std::span<uint8_t> to_codes(reinterpret_cast<uint8_t*>(to.data()), to.size());
     const auto to_scales = append(made_[scales], count / form_.group * form_.scale_bytes);
     loss_ += is_recoded ? form_.recode(stored, stored_scales, values_, to_codes, to_scales)
@@ -201,7 +219,7 @@ class FourBitQuantiser final : public RowConverter {
     return {};
   }
 
-  const FourBitForm& form_;
+  const GroupForm& form_;
   Dtype dtype_;
   uint64_t columns_;
   std::vector<float> stored_scales_;
@@ -214,9 +232,9 @@ class FourBitQuantiser final : public RowConverter {
 };
 
 /// One of the two parts. The codes report the loss.
-class FourBitPart final : public Converter {
+class GroupPart final : public Converter {
  public:
-  FourBitPart(std::shared_ptr<FourBitQuantiser> quantiser, FourBitQuantiser::OutputPlane part)
+  GroupPart(std::shared_ptr<GroupQuantiser> quantiser, GroupQuantiser::OutputPlane part)
       : quantiser_(std::move(quantiser)), part_(part) {}
 
   Result<void> take(std::span<const std::byte> bytes, const ByteSink& sink) override {
@@ -229,21 +247,20 @@ class FourBitPart final : public Converter {
     return quantiser_->hand_on(part_, sink);
   }
   std::optional<kernels::Loss> loss() const override {
-    return part_ == FourBitQuantiser::codes ? quantiser_->loss() : std::nullopt;
+    return part_ == GroupQuantiser::codes ? quantiser_->loss() : std::nullopt;
   }
 
  private:
-  std::shared_ptr<FourBitQuantiser> quantiser_;
-  FourBitQuantiser::OutputPlane part_;
+  std::shared_ptr<GroupQuantiser> quantiser_;
+  GroupQuantiser::OutputPlane part_;
   uint64_t at_ = 0;  // offset in the tensor of the next byte
 };
 
 /// The converters for the parts of one matrix. They get the same bytes; the first to get a piece has it converted.
-class FourBitParts {
+class GroupParts {
  public:
   /// `source`: BF16, FP8 with one scale per block of 128 x 128, or FP4 with one scale per 32 columns of a row.
-  FourBitParts(const format::TensorEntry& source, const std::vector<float>& scales)
-      : source_(source), scales_(scales) {}
+  GroupParts(const format::TensorEntry& source, const std::vector<float>& scales) : source_(source), scales_(scales) {}
 
   /// Precondition: a conversion to codes or scales, of the same form in all calls.
   [[nodiscard]] std::unique_ptr<Converter> part(Conversion conversion);
@@ -251,16 +268,18 @@ class FourBitParts {
  private:
   const format::TensorEntry& source_;
   const std::vector<float>& scales_;
-  std::shared_ptr<FourBitQuantiser> quantiser_;
+  std::shared_ptr<GroupQuantiser> quantiser_;
 };
 
-std::unique_ptr<Converter> FourBitParts::part(Conversion conversion) {
-  const bool is_int4 = conversion == Conversion::int4_codes || conversion == Conversion::int4_scales;
-  const bool is_codes = conversion == Conversion::int4_codes || conversion == Conversion::nvfp4_codes;
-  if (!quantiser_) {
-    quantiser_ = std::make_shared<FourBitQuantiser>(is_int4 ? kInt4Form : kNvfp4Form, source_, scales_);
+std::unique_ptr<Converter> GroupParts::part(Conversion conversion) {
+  for (const GroupForm* form : {&kInt4Form, &kInt8Form, &kNvfp4Form}) {
+    if (conversion != form->codes && conversion != form->scales) continue;
+    if (!quantiser_) quantiser_ = std::make_shared<GroupQuantiser>(*form, source_, scales_);
+    return std::make_unique<GroupPart>(quantiser_,
+                                       conversion == form->codes ? GroupQuantiser::codes : GroupQuantiser::scales);
   }
-  return std::make_unique<FourBitPart>(quantiser_, is_codes ? FourBitQuantiser::codes : FourBitQuantiser::scales);
+  DSPACK_CHECK(false, "no codes in groups");
+  return nullptr;
 }
 
 /// FP8 rows and their scales -> BF16 or F32.
@@ -453,7 +472,7 @@ std::vector<std::unique_ptr<Converter>> make_converters(std::span<const Conversi
                                                         const format::TensorEntry& source,
                                                         const std::vector<float>& scales) {
   const auto columns = [&] { return source.shape.at(1); };
-  FourBitParts four_bits(source, scales);
+  GroupParts groups(source, scales);
   const auto make = [&](Conversion conversion) -> std::unique_ptr<Converter> {
     switch (conversion) {
       case Conversion::none: return nullptr;
@@ -464,9 +483,11 @@ std::vector<std::unique_ptr<Converter>> make_converters(std::span<const Conversi
       case Conversion::f32_to_e8m0: return std::make_unique<ScaleNarrower>();
       case Conversion::int4_codes:
       case Conversion::int4_scales:
+      case Conversion::int8_codes:
+      case Conversion::int8_scales:
       case Conversion::nvfp4_codes:
-      case Conversion::nvfp4_scales: return four_bits.part(conversion);
-      case Conversion::int4_shape: return shape_of(source);
+      case Conversion::nvfp4_scales: return groups.part(conversion);
+      case Conversion::packed_shape: return shape_of(source);
       case Conversion::nvfp4_global:
         return std::make_unique<Constant>(std::span<const float>(&kernels::kNvfp4Global, 1));
       case Conversion::decoded_to_bf16:

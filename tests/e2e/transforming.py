@@ -59,10 +59,11 @@ class TransformCase(EndToEnd):
     def ask(self, folder, *arguments):
         return self.assert_ok(self.run_program(folder, "-p", QUESTION, *arguments, program="DSPACK_DSRUN")).stdout
 
-    def logits(self, folder):
+    def logits(self, folder, *arguments):
         path = self.scratch / "logits.safetensors"
         path.unlink(missing_ok=True)
-        self.assert_ok(self.run_program("logits", folder, "--tokens", TOKENS, "--out", path, program="DSPACK_DSRUN"))
+        self.assert_ok(self.run_program("logits", folder, "--tokens", TOKENS, "--out", path, *arguments,
+                                        program="DSPACK_DSRUN"))
         values = array.array("f")
         values.frombytes(safetensors_io.parse(path.read_bytes())[0]["logits"][2])
         return values

@@ -1,4 +1,4 @@
-#include "kernels/quantise_four_bits.h"
+#include "kernels/quantise_groups.h"
 
 #include <doctest/doctest.h>
 

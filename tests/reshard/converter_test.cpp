@@ -79,8 +79,9 @@ struct Case {
   std::string bytes;
 };
 
-constexpr Conversion kFourBitParts[] = {Conversion::int4_codes, Conversion::int4_scales, Conversion::nvfp4_codes,
-                                        Conversion::nvfp4_scales};
+/// Codes, then their scales, of each form in groups.
+constexpr Conversion kGroupParts[] = {Conversion::int4_codes,  Conversion::int4_scales, Conversion::int8_codes,
+                                      Conversion::int8_scales, Conversion::nvfp4_codes, Conversion::nvfp4_scales};
 
 std::vector<Case> cases() {
   std::mt19937 engine(1);
@@ -109,17 +110,17 @@ std::vector<Case> cases() {
       continue;
     }
     for (uint8_t& code : fp8)
-      code &= 0xbf;  // no NaN, and small enough for both forms
-    for (const Conversion conversion : kFourBitParts) {
-      all.push_back({"four bits", conversion, matrix(Dtype::bf16, {rows, columns}), {}, as_text(bf16)});
-      all.push_back({"four bits", conversion, matrix(Dtype::f8_e4m3, {rows, columns}), scales, as_text(fp8)});
+      code &= 0xbf;  // no NaN, and small enough for every form
+    for (const Conversion conversion : kGroupParts) {
+      all.push_back({"groups", conversion, matrix(Dtype::bf16, {rows, columns}), {}, as_text(bf16)});
+      all.push_back({"groups", conversion, matrix(Dtype::f8_e4m3, {rows, columns}), scales, as_text(fp8)});
     }
     all.push_back({"to E8M0", Conversion::f32_to_e8m0, matrix(Dtype::f32, {1, powers.size()}), {}, as_text(powers)});
     std::vector<uint8_t> fp4(rows * columns / 2);
     std::ranges::generate(fp4, [&] { return static_cast<uint8_t>(engine()); });
     std::vector<float> of_groups(rows * columns / 32);
     std::ranges::generate(of_groups, [&] { return std::ldexp(1.0F, -static_cast<int>(engine() % 24)); });
-    for (const Conversion conversion : kFourBitParts)
+    for (const Conversion conversion : kGroupParts)
       all.push_back({"of FP4", conversion, matrix(Dtype::i8, {rows, columns / 2}), of_groups, as_text(fp4)});
   }
   return all;
@@ -165,8 +166,8 @@ TEST_CASE("converter: pieces of any length give the same bytes and the same loss
 }
 
 TEST_CASE("converter: codes and scales made together are those made alone, whichever gets its bytes first") {
-  for (const auto& [codes, scales] : {std::pair{Conversion::int4_codes, Conversion::int4_scales},
-                                      std::pair{Conversion::nvfp4_codes, Conversion::nvfp4_scales}}) {
+  for (size_t form = 0; form < std::size(kGroupParts); form += 2) {
+    const Conversion codes = kGroupParts[form], scales = kGroupParts[form + 1];
     for (const Case& entry : cases()) {
       if (entry.conversion != codes) continue;
       const auto all = format::as_bytes(entry.bytes);
@@ -194,38 +195,42 @@ TEST_CASE("converter: codes and scales made together are those made alone, which
   }
 }
 
-TEST_CASE("converter: FP4 in four bits means what it meant, but for the loss that is stated") {
+TEST_CASE("converter: FP4 in groups means what it meant, but for the loss that is stated") {
   size_t seen = 0;
   for (const Case& entry : cases()) {
     if (entry.source.dtype != Dtype::i8) continue;
-    const bool is_int4 = entry.conversion == Conversion::int4_codes;
-    if (!is_int4 && entry.conversion != Conversion::nvfp4_codes) continue;
+    const auto* part = std::ranges::find(kGroupParts, entry.conversion);
+    if ((part - kGroupParts) % 2 != 0) continue;
     ++seen;
-    const Conversion scale_part = is_int4 ? Conversion::int4_scales : Conversion::nvfp4_scales;
+    const bool is_nvfp4 = entry.conversion == Conversion::nvfp4_codes;
+    const bool is_int8 = entry.conversion == Conversion::int8_codes;
     const Converted codes = convert(entry.conversion, entry.source, entry.scales, entry.bytes);
-    const std::string scales = convert(scale_part, entry.source, entry.scales, entry.bytes).bytes;
+    const std::string scales = convert(part[1], entry.source, entry.scales, entry.bytes).bytes;
     const auto meant = nibbles(entry.bytes);
-    const auto made = nibbles(codes.bytes);
-    REQUIRE(made.size() == meant.size());
+    const auto made = is_int8 ? std::vector<uint32_t>() : nibbles(codes.bytes);
+    REQUIRE((is_int8 ? codes.bytes.size() : made.size()) == meant.size());
+    const auto value = [&](size_t i) {
+      if (is_nvfp4)
+        return e2m1(made[i]) * static_cast<double>(f8_e4m3_to_f32(static_cast<uint8_t>(scales[i / 16]))) / 256;
+      const double code = is_int8 ? static_cast<uint8_t>(codes.bytes[i]) - 128.0 : made[i] - 8.0;
+      return code * static_cast<double>(bf16_to_f32(as_values<uint16_t>(scales)[i / 32]));
+    };
     double error = 0;
     double square = 0;
-    for (size_t i = 0; i < made.size(); ++i) {
+    for (size_t i = 0; i < meant.size(); ++i) {
       const double wanted = e2m1(meant[i]) * static_cast<double>(entry.scales[i / 32]);
-      const double got =
-          is_int4 ? (static_cast<double>(made[i]) - 8) *
-                        static_cast<double>(bf16_to_f32(as_values<uint16_t>(scales)[i / 32]))
-                  : e2m1(made[i]) * static_cast<double>(f8_e4m3_to_f32(static_cast<uint8_t>(scales[i / 16]))) / 256;
-      error += (got - wanted) * (got - wanted);
+      const double off = value(i) - wanted;
+      error += off * off;
       square += wanted * wanted;
-      if (!is_int4 && entry.scales[i / 32] >= 0x1p-17F) REQUIRE(made[i] == meant[i]);
+      if (is_nvfp4 && entry.scales[i / 32] >= 0x1p-17F) REQUIRE(made[i] == meant[i]);
     }
     CHECK(codes.loss->squared_error == doctest::Approx(error).epsilon(1e-9));
     CHECK(codes.loss->squared_value == doctest::Approx(square).epsilon(1e-9));
-    CHECK(std::sqrt(error / square) < (is_int4 ? 0.12 : 1e-4));
+    CHECK(std::sqrt(error / square) < (is_nvfp4 ? 1e-4 : is_int8 ? 0.007 : 0.12));
   }
-  CHECK(seen == 4);
+  CHECK(seen == 6);
   const std::string nan_scaled(16, '\x11');
-  for (const Conversion conversion : kFourBitParts) {
+  for (const Conversion conversion : kGroupParts) {
     const Converted nan = convert(conversion, matrix(Dtype::i8, {1, 16}), {f8_e8m0_to_f32(255)}, nan_scaled);
     REQUIRE(nan.error);
     CHECK(nan.error->message.find("NaN") != std::string::npos);
@@ -233,7 +238,7 @@ TEST_CASE("converter: FP4 in four bits means what it meant, but for the loss tha
   const Converted large = convert(Conversion::nvfp4_codes, matrix(Dtype::i8, {1, 16}), {2}, std::string(16, '\x77'));
   REQUIRE(large.error);
   CHECK(large.error->message.find("12, more than the 10.5") != std::string::npos);
-  const Converted shape = convert(Conversion::int4_shape, matrix(Dtype::i8, {3, 16}), {}, std::string(48, 'x'));
+  const Converted shape = convert(Conversion::packed_shape, matrix(Dtype::i8, {3, 16}), {}, std::string(48, 'x'));
   CHECK(as_values<int64_t>(shape.bytes) == std::vector<int64_t>{3, 32});
 }
 
@@ -302,7 +307,7 @@ TEST_CASE("converter: values that have no such form are refused with what to do"
   for (const Conversion conversion : {Conversion::bf16_to_fp8, Conversion::bf16_scales})
     refused(convert(conversion, matrix(Dtype::bf16, {300, 2}), {}, bf16), ErrorKind::unsupported, "selector");
 
-  for (const Conversion conversion : kFourBitParts) {
+  for (const Conversion conversion : kGroupParts) {
     std::string nan = as_text(std::vector<uint16_t>(32, 0x3f80));
     nan[5] = '\xff';
     refused(convert(conversion, matrix(Dtype::bf16, {1, 32}), {}, nan), ErrorKind::unsupported, "infinity or NaN");

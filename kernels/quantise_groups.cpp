@@ -1,4 +1,4 @@
-#include "kernels/quantise_four_bits.h"
+#include "kernels/quantise_groups.h"
 
 #include <algorithm>
 #include <array>
@@ -11,11 +11,20 @@
 namespace dspack::kernels {
 
 Loss quantise_int4(std::span<const float> values, std::span<uint8_t> codes, std::span<uint16_t> scales) {
-  DSPACK_CHECK(values.size() % kInt4Group == 0 && codes.size() == values.size() / 2 &&
-                   scales.size() == values.size() / kInt4Group,
+  DSPACK_CHECK(values.size() % kIntegerGroup == 0 && codes.size() == values.size() / 2 &&
+                   scales.size() == values.size() / kIntegerGroup,
                "spans do not fit");
   QuantiseTask task{.values = values.data(), .groups = scales.size(), .codes = codes.data(), .scales = scales.data()};
   widest_ops().quantise_int4(task);
+  return {task.squared_error, task.squared_value};
+}
+
+Loss quantise_int8(std::span<const float> values, std::span<uint8_t> codes, std::span<uint16_t> scales) {
+  DSPACK_CHECK(values.size() % kIntegerGroup == 0 && codes.size() == values.size() &&
+                   scales.size() == values.size() / kIntegerGroup,
+               "spans do not fit");
+  QuantiseTask task{.values = values.data(), .groups = scales.size(), .codes = codes.data(), .scales = scales.data()};
+  widest_ops().quantise_int8(task);
   return {task.squared_error, task.squared_value};
 }
 

@@ -1,7 +1,7 @@
-// Codes of four bits with a scale for each small group of values, in plain memory, as compressed-tensors stores them.
-// Written by repacking.
-//   int4    integers with a BF16 scale for 32 values ("pack-quantized")
-//   NVFP4   E2M1 codes with an E4M3 scale for 16 values and one global scale ("nvfp4-pack-quantized")
+// Codes of four and eight bits with a scale for each small group of values, in plain memory, as compressed-tensors
+// stores them. Written by repacking.
+//   int4, int8   integers with a BF16 scale for 32 values ("pack-quantized")
+//   NVFP4        E2M1 codes with an E4M3 scale for 16 values and one global scale ("nvfp4-pack-quantized")
 // Threads: thread-safe (pure functions). Errors: none; spans that do not fit are programming errors.
 // Source: OCP Microscaling Formats 1.0 (E2M1); compressed-tensors, compressors/nvfp4_quantized.
 #pragma once
@@ -13,13 +13,19 @@
 
 namespace dspack::kernels {
 
-inline constexpr uint32_t kInt4Group = 32;
+/// Values per scale of int4 and int8.
+inline constexpr uint32_t kIntegerGroup = 32;
 
 /// Quantises whole groups of finite values. Two codes per byte, the first in the low half; a value is (code - 8) *
 /// scale. Each group takes, of several scales around largest magnitude / 8, some of opposite sign, the one with the
 /// least squared error, the first among equals; codes are rounded to nearest. A group of zeros has scale 1. The result
 /// is the same on every processor.
 Loss quantise_int4(std::span<const float> values, std::span<uint8_t> codes, std::span<uint16_t> scales);
+
+/// Quantises whole groups of finite values. A value is (code - 128) * scale; the scale is the group's largest magnitude
+/// / 127, rounded to BF16, and codes are rounded to nearest, ties to even. A group of zeros has scale 1. The result is
+/// the same on every processor.
+Loss quantise_int8(std::span<const float> values, std::span<uint8_t> codes, std::span<uint16_t> scales);
 
 inline constexpr uint32_t kNvfp4Group = 16;
 /// The global scale, a divisor of every group's scale. One power of two serves all matrices: gate and up of an expert
