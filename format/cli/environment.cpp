@@ -92,4 +92,10 @@ Path user_cache_folder() {
   return home.is_absolute() ? home / ".cache" : Path();
 }
 
+Path user_state_folder() {
+  if (const Path state = variable("XDG_STATE_HOME"); state.is_absolute()) return state;
+  const Path home = variable("HOME");
+  return home.is_absolute() ? home / ".local" / "state" : Path();
+}
+
 }  // namespace dspack::format

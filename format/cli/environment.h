@@ -25,4 +25,7 @@ inline constexpr char kEnvironmentHelp[] =
 /// never taken for the cache.
 [[nodiscard]] Path user_cache_folder();
 
+/// $XDG_STATE_HOME, else $HOME/.local/state; empty likewise.
+[[nodiscard]] Path user_state_folder();
+
 }  // namespace dspack::format

@@ -66,6 +66,7 @@ class Trial {
     options_.max_rows = pass.rows;
     options_.wave_rows = std::min(options_.wave_rows, pass.rows);
     options_.context = pass.position + pass.rows;
+    pass_.timing.warms_up = !context.device.is_host();
   }
 
   Result<ComputeTimes> run() {
@@ -75,7 +76,9 @@ class Trial {
     }
     TRY_ASSIGN(times.dense_layer, time_layer(false));
     TRY_ASSIGN(times.moe_layer, time_layer(true));
-    TRY_ASSIGN(times.head, time_head());
+    if (pass_.has_head) {
+      TRY_ASSIGN(times.head, time_head());
+    }
     return times;
   }
 
@@ -202,20 +205,21 @@ class Trial {
     const Pace on_device = pass_.timing.pace == Pace::recorded ? Pace::recorded : Pace::enqueued;
     const Pace pace = is_host ? Pace::awaited : on_device;
     ComputeTimes times;
-    TRY_ASSIGN(times.experts, seconds_a_turn(
-                                  context_.queue, {.pace = pace, .seconds = pass_.timing.seconds},
-                                  [&](size_t number) -> Result<void> {
-                                    const uint64_t choice = number % choices * top_k * sizeof(uint32_t);
-                                    context_.queue.run_experts({.table = table.get(),
-                                                                .x = routed.x,
-                                                                .ids = routed.ids.at(choice),
-                                                                .weights = routed.weights,
-                                                                .top_k = top_k,
-                                                                .scratch = {.buffer = scratch.get()},
-                                                                .y = routed.y});
-                                    return {};
-                                  },
-                                  stop_));
+    TRY_ASSIGN(times.experts,
+               seconds_a_turn(
+                   context_.queue, {.pace = pace, .seconds = pass_.timing.seconds, .warms_up = pass_.timing.warms_up},
+                   [&](size_t number) -> Result<void> {
+                     const uint64_t choice = number % choices * top_k * sizeof(uint32_t);
+                     context_.queue.run_experts({.table = table.get(),
+                                                 .x = routed.x,
+                                                 .ids = routed.ids.at(choice),
+                                                 .weights = routed.weights,
+                                                 .top_k = top_k,
+                                                 .scratch = {.buffer = scratch.get()},
+                                                 .y = routed.y});
+                     return {};
+                   },
+                   stop_));
     const double of_token = static_cast<double>(config_.top_k) / top_k;
     times.experts *= of_token;
     const std::set<uint32_t> distinct(routes.begin(), routes.end());
@@ -266,14 +270,16 @@ class Trial {
       if (kernels::plane_size(weight, i).bytes != 0)
         weight.planes[i] = {.buffer = scratch.get(), .offset_bytes = places[i]};
     }
-    TRY_ASSIGN(const double part, seconds_a_turn(
-                                      context_.queue, {.pace = Pace::awaited, .seconds = pass_.timing.seconds},
-                                      [&](size_t) -> Result<void> {
-                                        context_.queue.linear(weight, rows_in(*scratch, x, 1, config_.hidden),
-                                                              rows_in(*scratch, y, 1, weight.out));
-                                        return {};
-                                      },
-                                      stop_));
+    TRY_ASSIGN(
+        const double part,
+        seconds_a_turn(
+            context_.queue, {.pace = Pace::awaited, .seconds = pass_.timing.seconds, .warms_up = pass_.timing.warms_up},
+            [&](size_t) -> Result<void> {
+              context_.queue.linear(weight, rows_in(*scratch, x, 1, config_.hidden),
+                                    rows_in(*scratch, y, 1, weight.out));
+              return {};
+            },
+            stop_));
     return part * config_.vocab / weight.out;
   }
 

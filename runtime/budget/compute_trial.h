@@ -17,6 +17,7 @@ struct TrialPass {
   TurnTiming timing = {};  // how layers are timed; recorded only if such a pass can be recorded (recorded_pass.h)
   /// The most experts in memory at once, at least one: a plan's memory for experts also holds the trial's.
   uint64_t most_experts = UINT64_MAX;
+  bool has_head = true;  // times the output head
 };
 
 /// Seconds: medians of several turns through more memory than caches hold.

@@ -63,9 +63,9 @@ class Round {
 
 Result<double> median_seconds(kernels::Queue& queue, const TurnTiming& how, const Turn& turn,
                               const std::stop_token& stop) {
-  // A device loads kernels when they are first called.
-  TRY(awaited_seconds(queue, turn, 0));
-  TRY_ASSIGN(double once, awaited_seconds(queue, turn, 1));
+  TRY_ASSIGN(double once, awaited_seconds(queue, turn, 0));
+  if (once > kLongTurn && !how.warms_up) return once;
+  TRY_ASSIGN(once, awaited_seconds(queue, turn, 1));
   if (once > kLongTurn) return once;
   const double together = once > 0 ? std::clamp(kTogetherSeconds / once, 1.0, kMaxTurnsTogether) : kMaxTurnsTogether;
   Round round(queue, turn, static_cast<size_t>(together));

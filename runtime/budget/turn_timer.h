@@ -21,6 +21,7 @@ enum class Pace {
 struct TurnTiming {
   Pace pace = Pace::awaited;
   double seconds = 0.2;  // to spend; at least three measurements are made, or one if a turn takes long
+  bool warms_up = true;  // the first turns do not count, even if they take long: a GPU loads kernels in them
 };
 
 /// Enqueues turn `number`, and synchronises its own uploads and downloads; if recorded it has neither.

@@ -1,9 +1,9 @@
 #include "runtime/cli/input_history.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "format/base/foreign_text.h"
+#include "format/cli/environment.h"
 
 namespace dspack::runtime {
 
@@ -28,12 +28,6 @@ std::string escaped(std::string_view entry) {
     line += c == '\n' ? 'n' : c;
   }
   return line;
-}
-
-format::Path folder_named(const char* variable) {
-  const char* const value = std::getenv(variable);
-  const format::Path folder = value == nullptr ? "" : value;
-  return folder.is_absolute() ? folder : format::Path();
 }
 
 }  // namespace
@@ -96,13 +90,8 @@ Result<void> InputHistory::add(const std::string& entry) {
 }
 
 format::Path user_history_file() {
-  format::Path state = folder_named("XDG_STATE_HOME");
-  if (state.empty()) {
-    const format::Path home = folder_named("HOME");
-    if (home.empty()) return {};
-    state = home / ".local" / "state";
-  }
-  return state / "dspack" / "history";
+  const format::Path state = format::user_state_folder();
+  return state.empty() ? state : state / "dspack" / "history";
 }
 
 }  // namespace dspack::runtime

@@ -34,8 +34,7 @@ class InputHistory {
   std::vector<std::string> waiting_;
 };
 
-/// $XDG_STATE_HOME/dspack/history, else $HOME/.local/state/dspack/history; empty if neither variable is an absolute
-/// path.
+/// dspack/history in format::user_state_folder(); empty if there is none.
 [[nodiscard]] format::Path user_history_file();
 
 }  // namespace dspack::runtime

@@ -4,6 +4,7 @@
 
 #include "format/base/seconds.h"
 #include "format/base/size.h"
+#include "format/cli/cache_verb.h"
 #include "runtime/budget/memory_plan.h"
 #include "runtime/experts/device_cache.h"
 
@@ -156,6 +157,8 @@ std::string rates_text(const Outlook& outlook) {
   if (outlook.core_share)
     text += runtime::line("processor time", fmt::format("{:.0f} %", 100 * *outlook.core_share),
                           "of what its threads wanted");
+  if (outlook.measured_ago)
+    text += runtime::line("remembered", "", format::age_words(*outlook.measured_ago) + "; --measure measures again");
   if (outlook.shape.moe_layers == 0) return text;
   const auto arrivals = [](uint32_t count, uint64_t bytes, std::string_view how, double one) {
     return fmt::format("{} experts of {} {}; one alone takes {:.2f} ms", count, size_words(bytes), how, one * 1e3);
@@ -291,6 +294,7 @@ format::Json to_json(const Outlook& outlook, const PlanOptions& options) {
                          {"bytes", outlook.prefill.bytes},
                          {"experts", outlook.prefill.experts}}}};
   if (outlook.core_share) json["core_share"] = *outlook.core_share;
+  if (outlook.measured_ago) json["measured_seconds_ago"] = *outlook.measured_ago;
   if (outlook.are_all_on_gpus()) json["loading_seconds"] = outlook.loading_seconds;
   if (outlook.placement() == ExpertPlacement::tiered) json["prefill"]["link_bytes"] = outlook.prefill.link_bytes;
   if (const auto& absent = outlook.absent) {

@@ -33,6 +33,7 @@ struct Outlook {
   RateOrigin read_origin = RateOrigin::measured;
   RateOrigin host_origin = RateOrigin::measured;  // for the CPU computing a token
   std::optional<double> core_share;               // share of wanted CPU time that the measurement got (core_share.h)
+  std::optional<int64_t> measured_ago;            // seconds since the oldest remembered trial; absent: all are of now
   // Measured or supposed times for one token; link and CPU experts only if a GPU computes.
   TierTimes times;
   // Expected decode speeds: the first token, with empty slots, then one for each assumption; only one if GPUs hold all.

@@ -182,6 +182,8 @@ struct PlanOptions {
   DraftOptions drafts;  // complete() puts the choice into `load`
   uint32_t prompt_tokens = 128;
   std::optional<double> hit_rate;  // hit rate of decoding, in percent; unset: assumed
+  bool measure = false;            // again, whatever is remembered
+  double least_share = 90;         // percent of the cores that a trial must get to be remembered
   bool json = false;
   WhatIf what_if;
 

@@ -60,6 +60,25 @@ class Plan(EndToEnd):
         result = self.plan(packed_tiny(), "--ram", "1MB")
         self.assert_refused(result, "--ram 1.00 MB is too little", "needs at least", program="dsrun")
 
+    def test_times_are_remembered(self):
+        def plan(*arguments):
+            return json.loads(self.assert_ok(self.run_program(
+                "plan", packed_tiny(), "--json", *BUDGET, "--dev", "least-share=0", *arguments, program="DSPACK_DSRUN",
+                env={"XDG_STATE_HOME": str(self.scratch / "state")})).stdout)
+
+        self.assertNotIn("measured_seconds_ago", plan())
+        second = plan()
+        self.assertIn("measured_seconds_ago", second)
+        self.assertNotIn("core_share", second)  # nothing was measured
+        again = plan()
+        self.assertEqual((again["measured"], again["decode"]), (second["measured"], second["decode"]))
+        self.assertNotIn("measured_seconds_ago", plan("--measure"))
+        self.assertNotIn("measured_seconds_ago", plan("--kv-dtype", "bf16"))  # other trials
+        kept = self.scratch / "state" / "dspack" / "times"
+        self.assertEqual({len(line.split()[0]) for line in kept.read_text().splitlines()}, {64})
+        kept.write_bytes(bytes(range(256)) * 1000)
+        self.assertNotIn("measured_seconds_ago", plan())
+
     def test_a_distant_place(self):
         server = self.serve(packed_tiny())
         cache = self.scratch / "cache"
