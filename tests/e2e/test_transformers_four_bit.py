@@ -1,5 +1,5 @@
-"""transformers and compressed-tensors open what experts-to-int4 and experts-to-nvfp4 make, and compute the logits that
-dsrun computes."""
+"""transformers and compressed-tensors open what experts-to-int4, experts-to-nvfp4 and weights-to-int8 make, and compute the
+logits that dsrun computes."""
 
 import array
 
@@ -22,12 +22,16 @@ class FourBit(EndToEnd):
     def test_the_same_logits(self):
         for form in ("int4", "nvfp4"):
             with self.subTest(form):
-                self.compare(form)
+                self.compare(form, "experts-to-" + form)
+        with self.subTest("int4 and int8"):
+            # Groups of 32 do not fill the rows of attention's two other matrices.
+            self.compare("int4", "experts-to-int4", "weights-to-int8 role=shared_expert role=dense_mlp role=head",
+                         "weights-to-int8 name=*.q_?_proj.weight name=*.kv_a_proj_with_mqa.weight")
 
-    def compare(self, form):
-        packed, flat = self.scratch / ("packed-" + form), self.scratch / ("flat-" + form)
-        self.assert_ok(self.repack(self.data(), packed, "--transform", "experts-to-" + form, "--transform",
-                                   "fp8-to-bf16 role=attention role=dense_mlp role=shared_expert"))
+    def compare(self, form, *transforms):
+        packed, flat = (self.scratch / ("%s-%s-%d" % (kind, form, len(transforms))) for kind in ("packed", "flat"))
+        transforms += ("fp8-to-bf16 role=attention role=dense_mlp role=shared_expert",)
+        self.assert_ok(self.repack(self.data(), packed, *(word for one in transforms for word in ("--transform", one))))
         self.assert_ok(self.run_program("unpack", packed, "--out", flat))
         ours, theirs = self.scratch / "ours.safetensors", self.scratch / "theirs.safetensors"
         self.assert_ok(self.run_program("logits", packed, "--tokens", TOKENS, "--out", ours, program="DSPACK_DSRUN"))
@@ -41,7 +45,7 @@ class FourBit(EndToEnd):
             wanted = floats(tensors[name][2])
             self.assertEqual(len(got), len(wanted))
             error = sum((a - b) ** 2 for a, b in zip(got, wanted)) / sum(b * b for b in wanted)
-            print("%s, %s: NMSE %.1e" % (form, name, error), flush=True)
+            print("%s, %s: NMSE %.1e" % (packed.name, name, error), flush=True)
             self.assertLess(error, most)
 
 
