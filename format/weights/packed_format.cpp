@@ -81,10 +81,20 @@ Result<void> join_rows(const StoredPlane& plane, StoredBytes stored, std::span<s
 
 /// Turns eight-bit values plus half of the range into two's complement.
 Result<void> sign_bytes(const StoredPlane& plane, StoredBytes stored, std::span<std::byte> to) {
+  constexpr uint64_t kHalves = 0x8080808080808080;
   const uint64_t stored_row = stored[0].size() / plane.form.out;
   for (uint64_t i = 0; i < plane.form.out; ++i) {
-    for (uint64_t column = 0; column < plane.form.in; ++column)
-      to[i * plane.form.in + column] = stored[0][i * stored_row + column] ^ std::byte{0x80};
+    const std::byte* const from = stored[0].data() + i * stored_row;
+    std::byte* const row = to.data() + i * plane.form.in;
+    uint64_t column = 0;
+    for (; column + sizeof kHalves <= plane.form.in; column += sizeof kHalves) {
+      uint64_t eight = 0;
+      std::memcpy(&eight, from + column, sizeof eight);
+      eight ^= kHalves;
+      std::memcpy(row + column, &eight, sizeof eight);
+    }
+    for (; column < plane.form.in; ++column)
+      row[column] = from[column] ^ std::byte{0x80};
   }
   return {};
 }

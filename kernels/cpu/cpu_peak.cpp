@@ -43,6 +43,21 @@ uint64_t multiply_adds(Workers& workers, uint64_t (*run)(uint64_t rounds), uint6
   return sum;
 }
 
+/// Sums words that are read once. Asks for lines as far ahead as products do (prefetch_run), since where the
+/// processor's own prefetching is slow, a plain loop reads at half the rate of a product (9 to 16 of 20 to 30 GB/s, a
+/// virtual Xeon, 2026-11).
+uint64_t sum_ahead(const uint64_t* from, const uint64_t* end) {
+  constexpr ptrdiff_t kLineWords = 8;
+  constexpr ptrdiff_t kNearWords = 256 / 8, kFarWords = 2048 / 8;
+  uint64_t sum = 0;
+  for (; end - from > kFarWords; from += kLineWords) {
+    __builtin_prefetch(from + kNearWords, 0, 3);
+    __builtin_prefetch(from + kFarWords, 0, 2);
+    sum += std::accumulate(from, from + kLineWords, uint64_t{0});
+  }
+  return std::accumulate(from, end, sum);
+}
+
 }  // namespace
 
 uint64_t sum_words(Workers& workers, std::span<const std::byte> bytes) {
@@ -51,7 +66,7 @@ uint64_t sum_words(Workers& workers, std::span<const std::byte> bytes) {
   const uint64_t threads = workers.threads();
   std::atomic<uint64_t> sum{0};
   workers.split(workers.threads(), kMuchWork, [&](uint32_t begin, uint32_t end) {
-    sum += std::accumulate(words + count * begin / threads, words + count * end / threads, uint64_t{0});
+    sum += sum_ahead(words + count * begin / threads, words + count * end / threads);
   });
   return sum;
 }

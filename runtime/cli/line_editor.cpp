@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
@@ -41,7 +42,7 @@ std::wstring wide(std::string_view text) {
 std::string narrow(std::wstring_view text) {
   std::string out;
   for (const wchar_t unit : text) {
-    const auto c = static_cast<uint32_t>(unit);
+    const auto c = std::bit_cast<uint32_t>(unit);
     const auto tail = [&](unsigned shift) { out += static_cast<char>(0x80 | (c >> shift & 0x3f)); };
     if (c < 0x80) {
       out += static_cast<char>(c);
@@ -64,8 +65,10 @@ std::string narrow(std::wstring_view text) {
 
 // libedit counts columns by the locale's character table.
 void use_utf8() {
+  // NOLINTBEGIN(concurrency-mt-unsafe): by the main thread, before a conversation begins
   std::setlocale(LC_CTYPE, "");
   if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
+  // NOLINTEND(concurrency-mt-unsafe)
 }
 
 // libedit's command for each key. All are bound: its own choice depends on the terminal's settings.
@@ -321,7 +324,7 @@ void LibeditEditor::redraw() {
 }  // namespace
 
 std::unique_ptr<LineEditor> LineEditor::open(ReadInput read_input) {
-  const char* const terminal = std::getenv("TERM");
+  const char* const terminal = std::getenv("TERM");  // NOLINT(concurrency-mt-unsafe): nothing sets variables
   if (terminal == nullptr || std::string_view(terminal).empty() || std::string_view(terminal) == "dumb") return nullptr;
   auto editor = std::make_unique<LibeditEditor>(std::move(read_input));
   if (!editor->prepare()) return nullptr;

@@ -29,6 +29,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "format/base/result.h"
@@ -85,7 +86,7 @@ class Sampler {
                                                                      std::span<const uint32_t> context) const;
 
  private:
-  explicit Sampler(const SamplerOptions& options) : options_(options) {}
+  explicit Sampler(SamplerOptions options) : options_(std::move(options)) {}
   [[nodiscard]] bool adjusts_logits() const;
   [[nodiscard]] kernels::SampleSettings settings() const;
   [[nodiscard]] Result<std::vector<double>> adjusted(std::span<const float> logits,
