@@ -42,6 +42,8 @@ PRECISIONS = {"fp8": ("exact", "bf16"), "int4": ("exact", "int8"), "int4+int8": 
 # What is compared: forms of about as many bits.
 GROUPS = {"eight bits": (("fp8",), ("q8_0",)),
           "four bits": (("int4", "int4+int8", "int4 all", "nvfp4"), ("q4_0+q8_0", "q4_k_m"))}
+if "amx_bf16" in Path("/proc/cpuinfo").read_text():
+    PRECISIONS["fp8"] += ("amx",)
 LIMITS = ("50%", "25%", "12.5%")
 
 
