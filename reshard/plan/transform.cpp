@@ -239,7 +239,7 @@ bool is_routed_expert(const TensorEntry& tensor) {
   return tensor.place.role == format::Role::routed_expert;
 }
 
-/// Also the head's matrix; its norm is none.
+/// Whether a tensor, if it is a matrix, is that of a linear layer that integers suit: also the output head.
 bool is_linear(const TensorEntry& tensor) {
   return is_quantised_role(tensor) || tensor.place.role == format::Role::head;
 }

@@ -181,7 +181,8 @@ class Measurement {
       };
       // A network's rate changes, and what a trial fetches is kept.
       if (!context_.access.files().is_local()) return measure();
-      return remembered<ReadTimes>("reads", measure);
+      return remembered<ReadTimes>(
+          fmt::format("reads {} {}", to_string(options_.load.io), options_.load.verify ? "verified" : ""), measure);
     }
     outlook_.read_origin = given ? RateOrigin::given : RateOrigin::assumed;
     if (catalogue.experts().empty()) return Error{ErrorKind::not_found, "the checkpoint holds no routed expert"};

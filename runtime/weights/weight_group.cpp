@@ -32,7 +32,7 @@ uint64_t WeightGroup::place(const format::StoredPlane& plane) {
 
 // Small planes are not worth whole pieces of the mapping grid.
 bool WeightGroup::is_mapped(const format::StoredPlane& plane) const {
-  return context_.in_place && plane.is_as_stored() && plane.bytes >= kWorthMapping &&
+  return context_.in_place && plane.make == nullptr && plane.bytes >= kWorthMapping &&
          plane.elements().range.begin % plane.alignment == 0;
 }
 
@@ -88,19 +88,36 @@ std::vector<const format::TensorEntry*> WeightGroup::tensors() const {
 Result<void> WeightGroup::read_part(const PlacedPlane& part, kernels::Slice to, Staging& staging, WeightPurpose purpose,
                                     const std::stop_token& stop) {
   const format::StoredPlane& plane = part.plane;
-  if (!plane.is_as_stored()) {
-    std::vector<std::span<const std::byte>> stored;
-    staging.stored.resize(plane.tensors.size());
-    for (size_t i = 0; i < plane.tensors.size(); ++i) {
-      staging.stored[i].resize(plane.tensors[i]->range.size());
-      TRY(context_.access.read(*plane.tensors[i], 0, staging.stored[i], purpose, stop));
-      stored.emplace_back(staging.stored[i]);
+  if (plane.is_as_stored()) return read_elements(plane, to, staging, purpose, stop);
+  const bool is_host = context_.device.is_host();
+  std::span<std::byte> made;
+  if (is_host) made = kernels::host_bytes(*to.buffer).subspan(to.offset_bytes, plane.bytes);
+  // Elements that are only checked are read to where they are used.
+  const bool is_there = is_host && plane.make == nullptr && plane.elements().range.size() == plane.bytes;
+  if (is_there) TRY(read_elements(plane, to, staging, purpose, stop));
+  std::vector<std::span<const std::byte>> stored;
+  staging.stored.resize(plane.tensors.size());
+  for (size_t i = 0; i < plane.tensors.size(); ++i) {
+    if (i == 0 && is_there) {
+      stored.emplace_back(made);
+      continue;
     }
-    staging.made.resize(plane.bytes);
-    TRY(plane.finish(context_.access.catalogue(), stored, staging.made));
-    context_.queue.upload(to, staging.made);
-    return context_.queue.finish();  // the staging memory is used again
+    staging.stored[i].resize(plane.tensors[i]->range.size());
+    TRY(context_.access.read(*plane.tensors[i], 0, staging.stored[i], purpose, stop));
+    stored.emplace_back(staging.stored[i]);
   }
+  if (!is_host) {
+    staging.made.resize(plane.bytes);
+    made = staging.made;
+  }
+  TRY(plane.finish(context_.access.catalogue(), stored, made));
+  if (is_host) return {};
+  context_.queue.upload(to, made);
+  return context_.queue.finish();  // the staging memory is used again
+}
+
+Result<void> WeightGroup::read_elements(const format::StoredPlane& plane, kernels::Slice to, Staging& staging,
+                                        WeightPurpose purpose, const std::stop_token& stop) {
   const uint64_t total = plane.elements().range.size();
   if (is_mapped(plane)) {
     const auto over = kernels::host_bytes(*to.buffer).subspan(to.offset_bytes, total);

@@ -114,6 +114,10 @@ class WeightGroup {
   Result<void> read_part(const PlacedPlane& part, kernels::Slice to, Staging& staging, WeightPurpose purpose,
                          const std::stop_token& stop);
 
+  /// Brings a plane's elements to where they are used, unchanged.
+  Result<void> read_elements(const format::StoredPlane& plane, kernels::Slice to, Staging& staging,
+                             WeightPurpose purpose, const std::stop_token& stop);
+
   LoadContext context_;
   std::vector<PlacedPlane> parts_;
   std::vector<LinearTarget> linears_;

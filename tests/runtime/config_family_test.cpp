@@ -277,8 +277,12 @@ TEST_CASE("config: four bits and groups, as compressed-tensors and modelopt say 
             second(mixed, {{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", {128, 128}}}))
             .quantization == blocks);
   CHECK(parsed(second(mixed, {{"num_bits", 8}, {"type", "int"}, {"strategy", "channel"}})).quantization ==
-        format::Quantization{});
-  CHECK(parsed(second(mixed, zeros)).quantization == format::Quantization{});
+        format::Quantization{.symmetric = true});
+  CHECK(parsed(second(mixed, zeros)).quantization == format::Quantization{.bits = 4, .group = 32});
+  format::Json int8 = int4;
+  int8["num_bits"] = 8;
+  CHECK(parsed(second(mixed, int8)).quantization == format::Quantization{.group = 32, .symmetric = true});
+  CHECK(parsed(second(mixed, fp4)).quantization == format::Quantization{.bits = 4, .symmetric = true});
   for (const auto& [key, value] : std::initializer_list<std::pair<const char*, format::Json>>{
            {"group_size", 0}, {"group_size", -1}, {"group_size", "32"}, {"num_bits", 64}, {"symmetric", 1}}) {
     format::Json wrong = int4;
