@@ -354,6 +354,7 @@ Result<TransformKind> parse_kind(std::string_view name) {
   const auto* found = std::ranges::find(kTransformTable, name, &TransformInfo::name);
   if (found != kTransformTable.end()) return found->kind;
   std::vector<std::string> names;
+  names.reserve(kTransformTable.size());
   for (const TransformInfo& entry : kTransformTable)
     names.emplace_back(entry.name);
   return Error{ErrorKind::invalid, fmt::format("\"{}\" is no transform; there are \"{}\"{}", name,

@@ -96,7 +96,7 @@ std::string kind_of(const std::string& module) {
     const std::string_view part = left.substr(dot + 1);  // npos + 1 is 0
     const bool is_number = part.find_first_not_of("0123456789") == std::string_view::npos;
     const bool is_last = kind.empty();
-    kind = (is_number ? "[0-9]+" : escaped(part)) + (is_last ? "" : R"(\.)") + kind;
+    kind = fmt::format("{}{}{}", is_number ? "[0-9]+" : escaped(part), is_last ? "" : R"(\.)", kind);
     if (dot == std::string_view::npos) return ".*" + kind;
     if (!is_last && !is_number) return R"(.*\.)" + kind;
     left = left.substr(0, dot);
