@@ -31,8 +31,8 @@ struct RecordScan {
 
 class RecordLog {
  public:
-  /// Opens the log at `path` for appending after `valid_bytes`; anything beyond is dropped. Its name and its records are
-  /// durable on return.
+  /// Opens the log at `path` for appending after `valid_bytes`; anything beyond is dropped. Its name and its records
+  /// are durable on return.
   [[nodiscard]] static Result<std::unique_ptr<RecordLog>> open(FileSystem& files, const Path& path,
                                                                uint64_t valid_bytes);
   /// Appends one or several lines of record_line; durable on return. After a failure the log ends where it did before.

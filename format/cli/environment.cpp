@@ -87,13 +87,13 @@ RemoteOptions remote_options_from_environment() {
 }
 
 Path user_cache_folder() {
-  if (const Path cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache;
+  if (Path cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache;
   const Path home = variable("HOME");
   return home.is_absolute() ? home / ".cache" : Path();
 }
 
 Path user_state_folder() {
-  if (const Path state = variable("XDG_STATE_HOME"); state.is_absolute()) return state;
+  if (Path state = variable("XDG_STATE_HOME"); state.is_absolute()) return state;
   const Path home = variable("HOME");
   return home.is_absolute() ? home / ".local" / "state" : Path();
 }

@@ -1,7 +1,7 @@
 // Times that trials have measured on this machine, kept for later plans: a text file with a line for each, "KEY AT
-// VALUE ...", which is replaced whole. If another process replaces it in between, its lines are lost and measured again.
-// Threads: single-thread. Lifetime: borrows the file system. Errors: those of writing. A file that cannot be read, or a
-// line that means nothing, is as if nothing were remembered: it is measured again.
+// VALUE ...", which is replaced whole. If another process replaces it in between, its lines are lost and measured
+// again. Threads: single-thread. Lifetime: borrows the file system. Errors: those of writing. A file that cannot be
+// read, or a line that means nothing, is as if nothing were remembered: it is measured again.
 #pragma once
 
 #include <optional>
