@@ -103,7 +103,7 @@ std::string kind_of(const std::string& module) {
   }
 }
 
-/// Patterns for the form's modules: one for each kind of which no module has another form, else their names.
+/// The targets of a form's group: a pattern where all coded modules of a kind have this form, else each module's name.
 OrderedJson targets_of(const DescribedForm& form, const std::map<std::string, std::set<const char*>>& forms_of_kind) {
   std::set<std::string> targets;
   for (const std::string& module : form.modules) {
