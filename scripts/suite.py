@@ -6,7 +6,7 @@
 An entry of CTest whose inputs equal those of a green run in the same build folder is not run again, unless --again asks
 for it. Its inputs: its command, its environment, the files that both name, those that tests/CMakeLists.txt lists for it, and
 this machine (kernel, processor, packages, tools). An entry without a list runs every time, and so does what was skipped.
-What was green before a run was interrupted counts, so that the next one goes on.
+What was green before a run was interrupted or killed counts, so that the next one goes on.
 
 --dearest prints the thirty dearest cases and compile units, --costs writes tests/costs.txt. Both need a run of everything.
 """
@@ -133,12 +133,16 @@ class Entry:
         return int(what == "skipped" and self.is_skipped or what == "passed" and self.is_passed)
 
 
-def run_ctest(command):
+def run_ctest(command, each_minute):
     """Its exit status, and whether it was interrupted: CTest hears of Ctrl-C itself, and of SIGTERM by this."""
     ctest = subprocess.Popen(command, cwd=ROOT)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return ctest.wait(), False
+        while True:
+            try:
+                return ctest.wait(timeout=60), False
+            except subprocess.TimeoutExpired:
+                each_minute()
     except KeyboardInterrupt:
         ctest.send_signal(signal.SIGINT)
         return ctest.wait(), True
@@ -219,17 +223,24 @@ def main():
     if remembered:
         ctest += ["-E", "^(%s)$" % "|".join(re.sub(r"([.+])", r"[\1]", name) for name in remembered)]
 
+    def remember(entries):
+        for entry in entries:
+            green.pop(entry.name, None)
+            if entry.is_passed and not entry.reasons and keys.get(entry.name):
+                green[entry.name] = keys[entry.name]
+        memory.parent.mkdir(exist_ok=True)
+        written = memory.with_suffix(".new")
+        written.write_text(json.dumps(green))
+        written.replace(memory)
+
     begun = time.monotonic()
     entries, status, interrupted = [], 0, False
     if len(remembered) < len(tests):
-        status, interrupted = run_ctest([*ctest, "--parallel", "4", "--output-on-failure"])
+        # Each minute, so that hours of work outlast a kill and a loss of power.
+        status, interrupted = run_ctest([*ctest, "--parallel", "4", "--output-on-failure"],
+                                        lambda: remember(read_log(build, is_whole=False)))
         entries = read_log(build, is_whole=not interrupted)
-    for entry in entries:
-        green.pop(entry.name, None)
-        if entry.is_passed and not entry.reasons and keys.get(entry.name):
-            green[entry.name] = keys[entry.name]
-    memory.parent.mkdir(exist_ok=True)
-    memory.write_text(json.dumps(green))
+    remember(entries)
     if interrupted:
         sys.exit("interrupted after %d of %d entries; run again, it goes on" % (len(entries), len(tests) - len(remembered)))
 

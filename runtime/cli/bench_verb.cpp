@@ -44,10 +44,10 @@ Result<MachineLimits> measure_limits(const LoadOptions& load) {
   TRY_ASSIGN(const SystemMemory memory, read_system_memory());
   kernels::PeakEffort effort;
   effort.bytes = std::clamp(memory.available_bytes / 8, kLeastPeakBytes, effort.bytes);
-  TRY_ASSIGN(const kernels::CpuPeak peak,
-             kernels::measure_cpu_peak(
-                 {.threads = load.threads, .instruction_set = load.instruction_set, .precision = load.device.precision},
-                 effort));
+  TRY_ASSIGN(const kernels::CpuPeak peak, kernels::measure_cpu_peak({.threads = load.threads,
+                                                                     .instruction_set = load.instruction_set,
+                                                                     .precision = load.device.precision_on(false)},
+                                                                    effort));
   return MachineLimits{.bytes = peak.bytes_per_second, .operations = peak.operations_per_second};
 }
 
@@ -191,6 +191,7 @@ void add_bench_options(format::OptionTable& table, BenchVerbOptions& options) {
   table.add("-o,--output", "md|json", options.as_json, format::one_of<bool>({{"md", false}, {"json", true}}),
             "Tables in Markdown (default), or JSON");
   add_draft_options(table, options.drafts);
+  options.load.device.precision.reset();  // --precision auto
   add_model_options(table, options.load, "Positions that there is room for (default: what the longest test takes)");
   add_route_options(table, options.load);
 }

@@ -321,7 +321,11 @@ Result<int> run_chat(const RunOptions& options) {
   TRY_ASSIGN(std::string system, read_system(options.system));
   Typist typist(terminal, !options.no_history);
   const std::stop_token loading = terminal.begin_work();
-  TRY_ASSIGN(auto loaded, load_model(options.folder, options.load, loading));
+  LoadOptions load = options.load;
+  if (!load.device.precision && !options.session.empty()) {
+    TRY_ASSIGN(load.device.precision, find_saved_precision(options.session));
+  }
+  TRY_ASSIGN(auto loaded, load_model(options.folder, load, loading));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, loading));
   // Reports a failing chat template now, not after the first question.
   const ChatMessage greeting{.role = Role::user, .content = "Hello"};

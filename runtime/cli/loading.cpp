@@ -34,6 +34,14 @@ void note_room(const Model& model, const LoadOptions& options) {
       room, usual, model.layer_map().size(), size_words(model.cache_bytes() / room)));
 }
 
+// If no precision was named.
+void note_precision(const LoadedModel& loaded, const DeviceOptions& options) {
+  const kernels::Precision precision = loaded.chosen().precision();
+  if (options.precision || precision == kernels::Precision::exact) return;
+  note(fmt::format("precision {}, {} (--precision exact rounds nothing)", kernels::to_string(precision),
+                   rounding_words(precision)));
+}
+
 Result<ChatTemplate> choose_template(const std::string& name_or_file) {
   auto named = ChatTemplate::named(name_or_file);
   if (named) return named;
@@ -82,6 +90,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::string& folder, const
   for (const std::string& warning : (*loaded)->checkpoint().warnings())
     note(warning);
   note((*loaded)->chosen().note());
+  note_precision(**loaded, options.device);
   note(memory_note((*loaded)->memory_plan(), (*loaded)->experts().stats().policy));
   return loaded;
 }

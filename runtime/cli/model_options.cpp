@@ -64,9 +64,12 @@ void add_memory_options(format::OptionTable& table, LoadOptions& load) {
             "--kv-dtype; docs/experts.md)");
 }
 
-Result<kernels::Precision> precision_named(std::string_view name) {
-  if (const auto precision = kernels::parse_precision(name)) return *precision;
-  return format::none_of(name, {kernels::kPrecisionNames.begin(), kernels::kPrecisionNames.end()});
+Result<void> take_precision(std::string_view name, DeviceOptions& device) {
+  device.precision = kernels::parse_precision(name);
+  if (device.precision || name == "auto") return {};
+  std::vector<std::string> names(kernels::kPrecisionNames.begin(), kernels::kPrecisionNames.end());
+  names.emplace_back("auto");
+  return format::none_of(name, names);
 }
 
 // "0" is allowed here: experts then only pass through.
@@ -93,14 +96,15 @@ void add_device_options(format::OptionTable& table, DeviceOptions& device) {
       "--vram-experts", "N|%", device.vram_experts, parse_vram_experts,
       "Routed experts that each GPU's memory keeps: a number, 25% of all (default: as many as fit; of a model over a "
       "network those that routers pick)");
-  table.add(
-      "--precision", "NAME", device.precision, precision_named,
-      "How exactly products are computed: exact (default); split, on a GPU, exact but for the order and rounding of "
-      "attention's sums on tensor cores; bf16, inputs rounded to BF16; int8, on a CPU, those of four-bit and integer "
-      "weights to eight bits, the rest as bf16; amx, on a CPU, as bf16 by AMX tiles in their own order of sums; fp8, "
-      "on "
-      "a GPU, inputs rounded to FP8 "
-      "(docs/performance.md has what each costs and gains)");
+  table.take(
+      "--precision", "NAME", [&device](const std::string& name) { return take_precision(name, device); },
+      fmt::format(
+          "How exactly products are computed: exact; split, on a GPU, exact but for the order and rounding of "
+          "attention's sums on tensor cores; bf16, inputs rounded to BF16; int8, on a CPU, those of four-bit and "
+          "integer weights to eight bits, the rest as bf16; amx, on a CPU, as bf16 by AMX tiles in their own "
+          "order of sums; fp8, on a GPU, inputs rounded to FP8; auto, bf16 on a CPU and exact on a GPU. "
+          "Default: {} (docs/validation.md has what each rounds)",
+          device.precision ? kernels::to_string(*device.precision) : "auto"));
   table.flag("--deterministic", device.miss.is_deterministic,
              "The same text in every run: no measured rate decides where an expert is computed");
   table.dev("miss", "auto|move|compute", device.miss.mode,
@@ -138,27 +142,28 @@ void add_model_options(format::OptionTable& table, LoadOptions& load, const std:
 
 Result<void> check_model_options(const LoadOptions& load) {
   const DeviceOptions& device = load.device;
-  const bool is_split = device.precision == kernels::Precision::split;
-  if ((is_split || device.precision == kernels::Precision::fp8) && device.kind != DeviceKind::cuda) {
+  const kernels::Precision precision = device.precision_on(device.kind != DeviceKind::cpu);
+  const bool is_split = precision == kernels::Precision::split;
+  if ((is_split || precision == kernels::Precision::fp8) && device.kind != DeviceKind::cuda) {
     return invalid(fmt::format("--precision {}: a CPU computes exact, bf16, int8 or amx; add --device cuda",
-                               kernels::to_string(device.precision)));
+                               kernels::to_string(precision)));
   }
-  const bool is_for_cpus = device.precision == kernels::Precision::amx || device.precision == kernels::Precision::int8;
+  const bool is_for_cpus = precision == kernels::Precision::amx || precision == kernels::Precision::int8;
   if (is_for_cpus && device.kind == DeviceKind::cuda) {
     return invalid(fmt::format("--precision {}: only a CPU has it; a GPU computes exact, split, bf16 or fp8",
-                               kernels::to_string(device.precision)));
+                               kernels::to_string(precision)));
   }
   if (is_split && load.memory.kv_dtype.value_or(Dtype::bf16) != Dtype::bf16) {
     return invalid(
         "--precision split: only a BF16 cache goes through tensor cores without being rounded; leave out --kv-dtype, "
         "or use --precision exact");
   }
-  if (device.precision != kernels::Precision::exact && device.kind == DeviceKind::automatic) {
+  if (precision != kernels::Precision::exact && device.kind == DeviceKind::automatic) {
     return invalid("--precision: name the device whose results are wanted, --device cpu or cuda");
   }
-  if (!device.cublaslt.empty() && kernels::besides_attention(device.precision) == kernels::Precision::exact) {
+  if (!device.cublaslt.empty() && kernels::besides_attention(precision) == kernels::Precision::exact) {
     return invalid(fmt::format("--dev cublaslt: precision {} has no use for it; add --precision bf16 or fp8",
-                               kernels::to_string(device.precision)));
+                               kernels::to_string(precision)));
   }
   if (device.kind != DeviceKind::cpu) return {};
   if (device.vram) return for_a_gpu("--vram");

@@ -145,6 +145,7 @@ void add_plan_options(format::OptionTable& table, PlanOptions& options) {
   table.dev("least-share", "PERCENT", options.least_share, format::between(0.0, 100.0),
             "share of the processor below which what was measured is not remembered (default: 90)");
   add_draft_options(table, options.drafts);
+  options.load.device.precision.reset();  // --precision auto
   add_model_options(table, options.load);
   add_what_if_options(table, options.what_if);
 }
@@ -161,7 +162,7 @@ Result<void> PlanOptions::complete() {
     if (load.device.kind == DeviceKind::cpu) return invalid("--gpu-memory supposes a GPU; leave --device cpu out");
     load.device.kind = DeviceKind::cuda;
     load.device.gpus.resize(what_if.gpu_memory.size());
-    const kernels::CudaOptions cuda{.precision = load.device.precision, .cublaslt = load.device.cublaslt};
+    const kernels::CudaOptions cuda{.precision = load.device.precision_on(true), .cublaslt = load.device.cublaslt};
     load.device.open_gpu = [sizes = what_if.gpu_memory, cuda](size_t place) {
       return kernels::suppose_gpu(sizes[place], cuda);
     };

@@ -163,6 +163,7 @@ void add_run_options(format::OptionTable& table, RunOptions& options) {
   add_prompt_options(table, options);
   add_sampling_options(table, options.sampler);
   add_draft_options(table, options.drafts);
+  options.load.device.precision.reset();  // --precision auto
   add_model_options(table, options.load);
   add_route_options(table, options.load);
   table.add("--stats", "FILE.json", options.stats_file, "Write speed, bytes, experts read and files opened for them");

@@ -65,6 +65,14 @@ Result<bool> has_saved_chat(const std::string& file) {
   return info->has_value();
 }
 
+Result<std::optional<kernels::Precision>> find_saved_precision(const std::string& file) {
+  TRY_ASSIGN(const bool exists, has_saved_chat(file));
+  if (!exists) return std::optional<kernels::Precision>();
+  const auto opened = format::posix_file_system().open_read_own(file);
+  if (!opened) return opened.error().in(brief(file));
+  return kv_file_precision(**opened);
+}
+
 Result<void> save_chat(const std::string& file, const SavedChat& chat, const Sequence& sequence, LoadedModel& loaded,
                        const std::stop_token& stop) {
   if (const auto may = check_replaceable(file); !may) return may.error().in(brief(file));

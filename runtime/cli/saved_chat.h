@@ -32,6 +32,8 @@ struct SavedChat {
 /// Replaces the sequence's content with the file's rows. A file that cannot be read leaves it unchanged.
 [[nodiscard]] Result<SavedChat> load_chat(const std::string& file, Sequence& sequence, LoadedModel& loaded,
                                           const std::stop_token& stop);
+/// The precision in which the file's rows were computed. Absent: there is no such file, or no saved chat in it.
+[[nodiscard]] Result<std::optional<kernels::Precision>> find_saved_precision(const std::string& file);
 /// Whether a file of that name exists.
 [[nodiscard]] Result<bool> has_saved_chat(const std::string& file);
 

@@ -177,8 +177,9 @@ Result<int> run_serve(const ServeOptions& options, format::Process& process) {
           log);
   gate.open(api);
   const std::unique_ptr<HttpServer> server = std::move(listening);  // destroyed before the objects that its answers use
-  format::print_error(fmt::format("{}: http://{}/v1 ({}, {} positions, {} at once); Ctrl-C ends it", brief(name),
-                                  host_and_port(options.host, server->port()), loaded->device().description(),
+  format::print_error(fmt::format("{}: http://{}/v1 ({}, precision {}, {} positions, {} at once); Ctrl-C ends it",
+                                  brief(name), host_and_port(options.host, server->port()),
+                                  loaded->device().description(), kernels::to_string(loaded->chosen().precision()),
                                   loaded->model().context(), options.parallel));
   const Draining draining(stop, *server, *scheduler);
   scheduler->run(draining.ended());
@@ -234,6 +235,7 @@ void add_serve_options(format::OptionTable& table, ServeOptions& options) {
       .needs(folder);
   add_sampling_options(table, options.sampler);
   add_draft_options(table, options.drafts);
+  options.load.device.precision.reset();  // --precision auto
   add_model_options(table, options.load);
   add_route_options(table, options.load);
 }

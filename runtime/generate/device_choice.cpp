@@ -17,7 +17,7 @@ kernels::CudaOptions cuda_options(const DeviceOptions& options, size_t place) {
   // A share is resolved later, by the plan, which knows the card.
   const bool is_number = options.vram && !options.vram->percent;
   return {.index = options.gpus[place],
-          .precision = options.precision,
+          .precision = options.precision_on(true),
           .vram_bytes = is_number ? options.vram->number : 0,
           .cublaslt = options.cublaslt};
 }
@@ -104,26 +104,33 @@ std::string ChosenDevice::description() const {
   return text;
 }
 
-void ChosenDevice::use_host(const std::string& reason) {
+Result<void> ChosenDevice::use_host(const std::string& reason) {
   DSPACK_CHECK(may_use_host(), "a GPU that was asked for");
   queue_.reset();
   further_.clear();
   gpu_.reset();
-  queue_ = host_->make_queue();
+  TRY(compute_on_host());
   note_ = fmt::format("device: {}; no GPU: {}", host_->description(), reason);
+  return {};
+}
+
+Result<void> ChosenDevice::compute_on_host() {
+  precision_ = cpu_.precision;
+  TRY_ASSIGN(host_, kernels::make_cpu_device(cpu_));
+  queue_ = host_->make_queue();
+  return {};
 }
 
 Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::CpuOptions& cpu) {
   ChosenDevice chosen;
   chosen.is_automatic_ = options.kind == DeviceKind::automatic;
-  chosen.precision_ = options.precision;
   chosen.vram_ = options.vram;
-  kernels::CpuOptions host = cpu;
-  // Beside a GPU, the CPU computes experts that the GPU lacks, exactly.
-  if (options.kind == DeviceKind::cpu) host.precision = options.precision;
-  TRY_ASSIGN(chosen.host_, kernels::make_cpu_device(host));
-  chosen.queue_ = chosen.host_->make_queue();
-  if (options.kind == DeviceKind::cpu) return chosen;
+  chosen.cpu_ = cpu;
+  chosen.cpu_.precision = options.precision_on(false);
+  if (options.kind == DeviceKind::cpu) {
+    TRY(chosen.compute_on_host());
+    return chosen;
+  }
   auto gpu = open_gpu(options, 0);
   for (size_t place = 1; gpu && place < options.gpus.size(); ++place) {
     auto further = open_gpu(options, place);
@@ -133,6 +140,9 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
     chosen.further_.push_back({.device = std::move(*further), .before = before});
   }
   if (gpu) {
+    // Beside a GPU, the CPU computes experts that the GPU lacks, exactly.
+    TRY_ASSIGN(chosen.host_, kernels::make_cpu_device(cpu));
+    chosen.precision_ = options.precision_on(true);
     chosen.gpu_ = std::move(*gpu);
     chosen.before_ = chosen.gpu_->memory();  // before the queue uses any: a requested limit covers both
     chosen.queue_ = chosen.gpu_->make_queue();
@@ -143,6 +153,7 @@ Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::
     return Error{gpu.error().kind,
                  fmt::format("--device cuda: {} (--device cpu runs without a GPU)", gpu.error().message)};
   }
+  TRY(chosen.compute_on_host());
   // Without a driver no GPU is expected.
   if (options.has_driver()) {
     chosen.note_ = fmt::format("device: {}; no GPU: {}", chosen.host_->description(), gpu.error().message);

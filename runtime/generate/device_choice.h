@@ -22,10 +22,31 @@ namespace dspack::runtime {
 
 enum class DeviceKind { automatic, cpu, cuda };
 
+/// The precision if none is named (--precision auto): a fixed table, so that neither a measurement nor an instruction
+/// set decides what an answer is. bf16 on a CPU, where it rounds the inputs of FP8 and BF16 weights alone and its bits
+/// depend on nothing but the row; exact on a GPU, whose bf16 sums long prompts in an order that company may change.
+/// docs/validation.md has both with their errors.
+[[nodiscard]] constexpr kernels::Precision usual_precision(bool is_gpu) {
+  return is_gpu ? kernels::Precision::exact : kernels::Precision::bf16;
+}
+
+/// How far an input of a product may be rounded, for people.
+[[nodiscard]] constexpr std::string_view rounding_words(kernels::Precision precision) {
+  switch (precision) {
+    case kernels::Precision::exact:
+    case kernels::Precision::split: break;
+    case kernels::Precision::bf16:
+    case kernels::Precision::amx: return "inputs within 0.2 %";
+    case kernels::Precision::fp8: return "inputs within 6.3 %";
+    case kernels::Precision::int8: return "inputs within 0.4 % of the largest of 32, or 0.2 %";
+  }
+  return "nothing rounded";
+}
+
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
-  std::vector<unsigned> gpus = {0};                          // indices among the driver's; further ones compute experts
-  kernels::Precision precision = kernels::Precision::exact;  // the computing device's
+  std::vector<unsigned> gpus = {0};  // indices among the driver's; further ones compute experts
+  std::optional<kernels::Precision> precision = kernels::Precision::exact;  // unset: usual_precision
   std::optional<Amount> vram = {};          // limit on each GPU's memory for this run; a share is of the card's
   std::optional<Amount> vram_experts = {};  // limit on routed experts in each GPU's memory; unset: all that fit
   MissOptions miss = {};                    // how the other experts are computed
@@ -35,6 +56,11 @@ struct DeviceOptions {
   std::function<Result<std::unique_ptr<kernels::Device>>(size_t place)> open_gpu = {};
   /// Whether to explain why no GPU computes.
   std::function<bool()> has_driver = [] { return kernels::has_nvidia_driver(); };
+
+  /// The computing device's.
+  [[nodiscard]] kernels::Precision precision_on(bool is_gpu) const {
+    return precision.value_or(usual_precision(is_gpu));
+  }
 };
 
 /// "auto", "cpu", "cuda", "cuda:N" or "cuda:N,M". Errors: invalid (none of these, or a GPU twice).
@@ -70,14 +96,17 @@ class ChosenDevice {
 
   /// Whether the GPU was chosen automatically, so the CPU may replace it.
   [[nodiscard]] bool may_use_host() const { return is_gpu() && is_automatic_; }
-  /// Switches to the CPU. Precondition: may_use_host(), and the GPU's memory is not in use any more.
-  void use_host(const std::string& reason);
+  /// Switches to the CPU, as a host() of its own. Precondition: may_use_host(), and nothing of the GPU or of the
+  /// earlier host() is in use any more.
+  Result<void> use_host(const std::string& reason);
 
  private:
   friend Result<ChosenDevice> choose_device(const DeviceOptions& options, const kernels::CpuOptions& cpu);
   ChosenDevice() = default;
   [[nodiscard]] VramLimits limits_of(const kernels::Device& device, const kernels::DeviceMemory& before) const;
+  Result<void> compute_on_host();
 
+  kernels::CpuOptions cpu_;  // if the CPU computes
   bool is_automatic_ = false;
   kernels::Precision precision_ = kernels::Precision::exact;
   std::optional<Amount> vram_;

@@ -64,7 +64,8 @@ Result<KvIdentity> find_identity(LoadedModel& loaded, const std::stop_token& sto
   for (const CachePlane& plane : shape.planes)
     text.line("{} {} {} {}", plane.name, plane.width, to_string(plane.dtype), plane.row_bytes);
   TRY(add_weights(loaded.checkpoint(), loaded.access().files(), text));
-  return KvIdentity{.digest = text.digest(), .shape = shape, .context = model.context()};
+  return KvIdentity{
+      .digest = text.digest(), .shape = shape, .context = model.context(), .precision = loaded.chosen().precision()};
 }
 
 }  // namespace dspack::runtime

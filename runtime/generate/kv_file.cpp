@@ -17,6 +17,7 @@ namespace {
 constexpr char kVersionKey[] = "dspack_kv";
 constexpr char kKvVersion[] = "1";
 constexpr char kGoesOnKey[] = "goes_on";
+constexpr char kPrecisionKey[] = "precision";
 constexpr char kTokensName[] = "tokens";
 constexpr char kTextName[] = "text";
 
@@ -88,7 +89,8 @@ std::string kv_header_text(const KvBlock& block, const KvFileNotes& notes, const
                                                  {"model", to_hex(identity.digest)},
                                                  {"parent", to_hex(notes.parent)},
                                                  {"first", fmt::format("{}", block.first)},
-                                                 {"sha256", to_hex(digest_of(block, notes.text))}};
+                                                 {"sha256", to_hex(digest_of(block, notes.text))},
+                                                 {kPrecisionKey, std::string(kernels::to_string(identity.precision))}};
   if (!block.goes_on) metadata.emplace(kGoesOnKey, "false");
   KvHeader header;
   header.first = block.first;
@@ -110,6 +112,28 @@ Result<std::string> read_header_json(const format::ReadFile& file) {
   return text;
 }
 
+/// Absent: the header declares no KV file.
+std::optional<Metadata> find_kv_metadata(const format::ReadFile& file) {
+  const auto json = read_header_json(file);
+  if (!json) return std::nullopt;
+  auto header = format::parse_header(*json, file.size_bytes());
+  if (!header || !header->metadata.contains(kVersionKey)) return std::nullopt;
+  return std::move(header->metadata);
+}
+
+/// Absent: one of another version.
+std::optional<kernels::Precision> precision_of(const Metadata& metadata) {
+  const auto named = metadata.find(kPrecisionKey);
+  return named == metadata.end() ? kernels::Precision::exact : kernels::parse_precision(named->second);
+}
+
+Error is_another_models(const Metadata& metadata, const KvIdentity& identity) {
+  const auto precision = precision_of(metadata);
+  if (!precision || *precision == identity.precision)
+    return invalid("it is of another model, or of other weights, layers, --kv-dtype or device; use it with those");
+  return invalid(fmt::format("it was computed in another precision; use --precision {}", to_string(*precision)));
+}
+
 }  // namespace
 
 Result<KvHeader> parse_kv_header(std::string_view json, uint64_t file_bytes, const KvIdentity& identity) {
@@ -124,9 +148,7 @@ Result<KvHeader> parse_kv_header(std::string_view json, uint64_t file_bytes, con
                              quote(version), kKvVersion)};
   }
   TRY_ASSIGN(const format::Digest model, find_digest(metadata, "model"));
-  if (model != identity.digest) {
-    return invalid("it is of another model, or of other weights, layers, --kv-dtype or --precision; use it with those");
-  }
+  if (model != identity.digest) return is_another_models(metadata, identity);
   KvHeader result;
   result.data_start = header.data_start;
   TRY_ASSIGN(result.parent, find_digest(metadata, "parent"));
@@ -180,10 +202,12 @@ Result<KvFile> read_kv_file(const format::ReadFile& file, const KvIdentity& iden
 }
 
 bool is_kv_file(const format::ReadFile& file) {
-  const auto json = read_header_json(file);
-  if (!json) return false;
-  const auto header = format::parse_header(*json, file.size_bytes());
-  return header && header->metadata.contains(kVersionKey);
+  return find_kv_metadata(file).has_value();
+}
+
+std::optional<kernels::Precision> kv_file_precision(const format::ReadFile& file) {
+  const auto metadata = find_kv_metadata(file);
+  return metadata ? precision_of(*metadata) : std::nullopt;
 }
 
 uint64_t kv_file_bytes(const KvIdentity& identity, const KvExtent& extent) {

@@ -3,7 +3,8 @@
 //
 //   __metadata__  "dspack_kv": "1", the version; "model": KvIdentity::digest; "first": the first position;
 //                 "parent": names the positions before it; "sha256": over everything after the header;
-//                 "goes_on": "false" if no sequence can continue after it (KvBlock)
+//                 "goes_on": "false" if no sequence can continue after it (KvBlock); "precision": its name; files
+//                 without it are exact
 //   tokens        U32 [positions]
 //   kv.PLANE      U8 [layers, rows, row bytes], for each plane that has rows (CachePlane::block_rows)
 //   text          U8 [bytes], if there is any
@@ -14,11 +15,13 @@
 // another model's), unsupported (a newer version), corrupt (bytes that do not match the digest).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "format/digest.h"
 #include "format/file_system.h"
+#include "kernels/precision.h"
 #include "runtime/model/kv_block.h"
 
 namespace dspack::runtime {
@@ -27,7 +30,8 @@ namespace dspack::runtime {
 struct KvIdentity {
   format::Digest digest;  // over weights, configuration, layer map, planes, precision
   KvShape shape;
-  uint32_t context = 0;  // positions of a sequence; not part of the digest
+  uint32_t context = 0;                                      // positions of a sequence; not part of the digest
+  kernels::Precision precision = kernels::Precision::exact;  // in which rows were computed
 };
 
 /// Longer headers are refused; those written here have less than 1 KB.
@@ -68,6 +72,9 @@ struct KvContents {
 [[nodiscard]] Result<KvContents> read_kv_contents(const format::ReadFile& file, const KvIdentity& identity);
 [[nodiscard]] Result<KvFile> read_kv_file(const format::ReadFile& file, const KvIdentity& identity);
 
+/// The precision that the header of a KV file, of any model, names. Absent: it declares no KV file, or a precision of
+/// another version.
+[[nodiscard]] std::optional<kernels::Precision> kv_file_precision(const format::ReadFile& file);
 /// Whether the header declares a KV file, of any model.
 [[nodiscard]] bool is_kv_file(const format::ReadFile& file);
 

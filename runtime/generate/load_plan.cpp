@@ -211,7 +211,7 @@ Result<LoadPlan> plan_load(ChosenDevice& chosen, CheckpointAccess& access, const
   if (plan || !chosen.may_use_host()) return plan;
   const ErrorKind kind = plan.error().kind;
   if (kind != ErrorKind::budget && kind != ErrorKind::unsupported) return plan;
-  chosen.use_host(plan.error().message);
+  TRY(chosen.use_host(plan.error().message));
   return make();
 }
 

@@ -284,6 +284,7 @@ format::Json to_json(const RunStats& stats) {
   format::Json json = {
       {"device", stats.device},
       {"precision", kernels::to_string(stats.precision)},
+      {"rounding", rounding_words(stats.precision)},
       {"context", stats.context},
       {"layer_map", format::layer_map_json(stats.layer_map)},
       {"prefill", speed(times.prefill_tokens, times.prefill_seconds, times.prefill_stages, experts(Phase::prefill))},
@@ -315,10 +316,12 @@ format::Json to_json(const RunStats& stats) {
 
 std::string summary(const RunStats& stats) {
   const SessionTimes& times = stats.times;
-  return fmt::format("prefill {} tokens, {:.1f}/s; decode {} tokens, {:.1f}/s; {} experts loaded, {:.1f} MB read",
-                     times.prefill_tokens, rate(times.prefill_tokens, times.prefill_seconds), times.decode_tokens,
-                     rate(times.decode_tokens, times.decode_seconds), stats.experts.resident_experts,
-                     static_cast<double>(stats.bytes_read.experts) / 1e6) +
+  return fmt::format(
+             "prefill {} tokens, {:.1f}/s; decode {} tokens, {:.1f}/s; {} experts loaded, {:.1f} MB read; {}, {}",
+             times.prefill_tokens, rate(times.prefill_tokens, times.prefill_seconds), times.decode_tokens,
+             rate(times.decode_tokens, times.decode_seconds), stats.experts.resident_experts,
+             static_cast<double>(stats.bytes_read.experts) / 1e6, kernels::to_string(stats.precision),
+             rounding_words(stats.precision)) +
          (stats.mtp ? "; " + summary(*stats.mtp) : std::string());
 }
 

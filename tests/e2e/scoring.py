@@ -29,7 +29,7 @@ class Scoring(Serving):
         if key not in self.known:
             path = self.scratch / "logits.safetensors"
             self.assert_ok(self.run_program("logits", folder or self.data(), "--tokens", ",".join(map(str, ids)), "--out",
-                                            path, "--device", "cpu", program="DSPACK_DSRUN"))
+                                            path, "--device", "cpu", "--precision", "auto", program="DSPACK_DSRUN"))
             _, (count, vocab), data = safetensors_io.parse(path.read_bytes())[0]["logits"]
             path.unlink()
             values = array.array("f")

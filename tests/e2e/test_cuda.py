@@ -21,6 +21,7 @@ from common import EndToEnd, clean_environment, main, path_from_environment
 QUESTION, ANSWER = "What is the capital of Spain?", "The capital of Spain is Madrid.\n"
 LIBRARY = os.environ.get("DSPACK_TEST_CUDA_LIBRARY", "")
 CHOICE = ("--device", "cuda", *(("--dev", "cuda-library=%s" % LIBRARY) if LIBRARY else ()))
+EXACTLY = ("--device", "cpu", "--precision", "exact")
 # Which of a machine's GPUs are for this process is said here.
 VISIBLE = {key: os.environ[key] for key in ("CUDA_VISIBLE_DEVICES",) if key in os.environ}
 EXACT_NMSE = 1e-6
@@ -72,7 +73,7 @@ class Choosing(Cuda):
         said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "cpu")
         self.assertEqual(said, ANSWER)
         self.assertTrue(stats["device"].startswith("cpu "), stats["device"])
-        self.assertEqual(stats["precision"], "exact")
+        self.assertEqual(stats["precision"], "bf16")
         self.assertNotIn("vram", stats)
         self.assertNotIn("vram", stats["memory_plan"])
 
@@ -139,7 +140,7 @@ class Text(OnGpu):
             for mtp in (("--mtp", "off"), ("--mtp", "2")) if EMULATED else ((), ("--mtp", "1"), ("--mtp", "2")):
                 with self.subTest(folder=folder.name, mtp=mtp):
                     arguments = (folder, "-p", "Once upon a time", "--raw", "-n", ANSWER_TOKENS, "--ctx", 256, *mtp)
-                    expected = self.assert_ok(self.dsrun(*arguments, "--device", "cpu")).stdout
+                    expected = self.assert_ok(self.dsrun(*arguments, *EXACTLY)).stdout
                     said, stats = self.with_stats(*arguments, *CHOICE)
                     self.assertEqual(said, expected)
                     self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
@@ -154,7 +155,7 @@ class Text(OnGpu):
                 with self.subTest(way=way, mtp=mtp):
                     arguments = (self.data(), "-p", "Once upon a time", "--raw", "-n", ANSWER_TOKENS, "--ctx", 256,
                                  "--mtp", mtp, *way)
-                    expected = self.assert_ok(self.dsrun(*arguments, "--device", "cpu")).stdout
+                    expected = self.assert_ok(self.dsrun(*arguments, *EXACTLY)).stdout
                     said, stats = self.with_stats(*arguments, *CHOICE)
                     self.assertEqual(said, expected)
                     self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
@@ -164,12 +165,13 @@ class Text(OnGpu):
         said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "auto", *library)
         self.assertEqual(said, ANSWER)
         self.assertFalse(stats["device"].startswith("cpu "), stats["device"])
-        for flags, device in ((("--vram", "100KB"), "cpu "), (("--experts", "25%"), "cuda "),
-                              (("--max-fetch", "8MB"), "cuda ")):
+        for flags, device, precision in ((("--vram", "100KB"), "cpu ", "bf16"), (("--experts", "25%"), "cuda ", "exact"),
+                                         (("--max-fetch", "8MB"), "cuda ", "exact")):
             with self.subTest(flags=flags):
                 said, stats = self.with_stats(self.data(), "-p", QUESTION, "--device", "auto", *library, *flags)
                 self.assertEqual(said, ANSWER)
                 self.assertTrue(stats["device"].startswith(device), stats["device"])
+                self.assertEqual(stats["precision"], precision)
 
     def test_auto_takes_the_cpu_for_experts_that_are_stored_in_several_ways(self):
         folder = shutil.copytree(self.data("family") / "moonlight", self.scratch / "mixed",
@@ -183,7 +185,7 @@ class Text(OnGpu):
         arguments = ("--tokens", "5,9,33", "-n", 4)
         said, stats = self.with_stats(folder, *arguments, "--device", "auto", *CHOICE[2:])
         self.assertTrue(stats["device"].startswith("cpu "), stats["device"])
-        self.assertEqual(said, self.assert_ok(self.dsrun(self.data("family") / "moonlight", *arguments, "--device", "cpu")).stdout)
+        self.assertEqual(said, self.assert_ok(self.dsrun(self.data("family") / "moonlight", *arguments, *EXACTLY)).stdout)
         self.assert_refused(self.dsrun(folder, *arguments, *CHOICE), "layer 1, expert 3: its up_proj is stored in another way",
                             "--device cpu", program="dsrun")
         self.assert_ok(self.dsrun("plan", folder, "--device", "cpu"))
@@ -215,7 +217,7 @@ class Text(OnGpu):
         self.assertEqual(caches["fp8"], planned("--device", "cpu", "--kv-dtype", "fp8")["kv_cache"])
 
     def test_an_fp8_cache_says_what_the_cpu_says_with_and_without_drafts(self):
-        expected = self.assert_ok(self.dsrun(self.data(), "-p", QUESTION, "--device", "cpu", "--kv-dtype", "fp8")).stdout
+        expected = self.assert_ok(self.dsrun(self.data(), "-p", QUESTION, *EXACTLY, "--kv-dtype", "fp8")).stdout
         for mtp, precision in (("off", "exact"), ("1", "fp8")):
             with self.subTest(mtp=mtp, precision=precision):
                 said = self.assert_ok(self.dsrun(self.data(), "-p", QUESTION, *CHOICE, "--kv-dtype", "fp8", "--mtp", mtp,
@@ -255,7 +257,7 @@ class Numbers(OnGpu):
                 expected = self.logits(folder, tokens, "--device", "cpu")
                 self.assert_close(self.logits(folder, tokens, *CHOICE, "--dev", "chunk=40"), expected)
                 asked = ("--tokens", ",".join(map(str, tokens[:30])), "-n", 6 if EMULATED else 16)
-                said = self.assert_ok(self.dsrun(folder, *asked, "--device", "cpu")).stdout
+                said = self.assert_ok(self.dsrun(folder, *asked, *EXACTLY)).stdout
                 for mtp in ("off", 1):
                     self.assertEqual(self.assert_ok(self.dsrun(folder, *asked, "--mtp", mtp, *CHOICE)).stdout, said)
 

@@ -41,7 +41,7 @@ def outcome_of(*arguments):
 @functools.lru_cache(maxsize=None)
 def cpu_text():
     """Drafts do not change it."""
-    done = outcome_of(EndToEnd.data(), *PROMPT, "--device", "cpu")
+    done = outcome_of(EndToEnd.data(), *PROMPT, "--device", "cpu", "--precision", "exact")
     if done.returncode != 0:
         raise AssertionError("the CPU says nothing: %s" % done.stderr)
     return done.stdout.decode()

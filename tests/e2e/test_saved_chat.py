@@ -38,6 +38,16 @@ class SavedChat(EndToEnd):
                  for line in FIRST + [LAST]]
         self.assertEqual("".join(part.stdout for part in parts), whole.stdout)
 
+    def test_a_session_goes_on_in_its_own_precision(self):
+        for precision in ("exact", "bf16"):
+            session = self.scratch / precision
+            self.chat(FIRST[:1], "--session", session, "--precision", precision)
+            stats = self.scratch / "stats.json"
+            self.chat([LAST], "--session", session)
+            self.assertEqual(json.loads(stats.read_text())["precision"], precision)
+        refused, _ = self.chat([LAST], "--session", self.scratch / "exact", "--precision", "bf16", code=1)
+        self.assertIn("use --precision exact", refused.stderr)
+
     def test_a_shard_that_was_replaced_by_one_of_its_size_and_time_is_another_model(self):
         folder = self.scratch / "model"
         shutil.copytree(self.data(), folder)

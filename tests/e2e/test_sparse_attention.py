@@ -101,7 +101,7 @@ class Runs(Sparse):
         """A prompt within index_topk, and an answer that leaves it, are one pass over both."""
         for name in VARIANTS:
             tokens = self.golden(name)[0].split(",")[:10]
-            answer = self.assert_ok(self.dsrun(self.folder(name), "--tokens", ",".join(tokens), "-n", 50)).stdout.split()
+            answer = self.assert_ok(self.dsrun(self.folder(name), "--tokens", ",".join(tokens), "-n", 50, "--precision", "exact")).stdout.split()
             config = json.loads((self.folder(name) / "config.json").read_text())
             if len(answer) < 50:  # an end token came
                 continue

@@ -59,6 +59,8 @@ TEST_CASE("command line: what a GPU may take and how exact it is") {
   CHECK(parsed({"--device", "cuda", "--precision", "split", "--kv-dtype", "bf16"}).precision ==
         kernels::Precision::split);
   CHECK(parsed({"--precision", "exact"}).precision == kernels::Precision::exact);
+  CHECK_FALSE(parsed({}).precision);
+  CHECK_FALSE(parsed({"--precision", "auto"}).precision);
   CHECK(parsed({"--device", "cpu", "--precision", "exact"}).kind == DeviceKind::cpu);
   CHECK(mistake({"--device", "cuda", "--precision", "fp4"}).find("--precision") != std::string::npos);
   CHECK(mistake({"--vram", "0%"}).find("--vram") != std::string::npos);
@@ -129,6 +131,13 @@ TEST_CASE("command line: every verb that loads a model knows devices") {
     REQUIRE(command.verb);
     return std::any_cast<std::shared_ptr<Options>>(command.verb->options)->load.device;
   };
+  // What others are compared with is exact.
+  CHECK(device(LogitsOptions(), {"logits", "d", "--tokens", "1", "--out", "o"}).precision == kernels::Precision::exact);
+  CHECK(device(EvalOptions(), {"eval", "d", "--text", "t"}).precision == kernels::Precision::exact);
+  CHECK(device(RecordOptions(), {"record", "d", "--tokens", "1", "--out", "o"}).precision == kernels::Precision::exact);
+  CHECK(device(CompareOptions(), {"compare", "d", "--reference", "r"}).precision == kernels::Precision::exact);
+  CHECK_FALSE(device(PlanOptions(), {"plan", "d"}).precision);
+  CHECK_FALSE(device(LogitsOptions(), {"logits", "d", "--tokens", "1", "--out", "o", "--precision", "auto"}).precision);
   CHECK(device(LogitsOptions(), {"logits", "d", "--tokens", "1", "--out", "o", "--device", "cuda:1"}).gpus ==
         std::vector<unsigned>{1});
   CHECK(device(EvalOptions(), {"eval", "d", "--text", "t", "--device", "cuda:1"}).gpus == std::vector<unsigned>{1});
@@ -152,6 +161,9 @@ TEST_CASE("device: that no GPU computes is a remark where there is a driver") {
     CHECK_FALSE(chosen->is_gpu());
     CHECK((chosen->note().find("no GPU: the driver is too old") != std::string::npos) == has_driver);
     CHECK(chosen->note().empty() != has_driver);
+    CHECK(chosen->precision() == kernels::Precision::exact);
+    options.precision.reset();
+    CHECK(choose_device(options, {.threads = 1, .instruction_set = {}})->precision() == kernels::Precision::bf16);
     options.kind = DeviceKind::cuda;  // by name
     CHECK(choose_device(options, {.threads = 1, .instruction_set = {}}).error().message.find("too old") !=
           std::string::npos);

@@ -139,6 +139,8 @@ TEST_CASE("KV files: those of another model, of another version, longer than the
   KvIdentity other = lab.identity;
   other.digest = format::sha256("another model");
   refused(other, ErrorKind::invalid, "another model");
+  other.precision = kernels::Precision::bf16;
+  refused(other, ErrorKind::invalid, "use --precision exact");
   other = lab.identity;
   other.context = 11;
   refused(other, ErrorKind::invalid, "--ctx 11");
@@ -151,6 +153,20 @@ TEST_CASE("KV files: those of another model, of another version, longer than the
   refused(lab.identity, ErrorKind::unsupported, "version");
   lab.folder.write("a.safetensors", format::write_header({}));
   refused(lab.identity, ErrorKind::invalid, "not a saved KV cache");
+}
+
+TEST_CASE("KV files: the precision of the rows, which those of earlier versions do not name") {
+  Lab lab;
+  lab.identity.precision = kernels::Precision::bf16;
+  lab.write();
+  const auto precision = [&lab] { return kv_file_precision(*format::posix_file_system().open_read(lab.path).value()); };
+  CHECK(precision() == kernels::Precision::bf16);
+  lab.folder.write("a.safetensors", format::write_header({}, {{"dspack_kv", "1"}}));
+  CHECK(precision() == kernels::Precision::exact);
+  lab.folder.write("a.safetensors", format::write_header({}, {{"dspack_kv", "1"}, {"precision", "half"}}));
+  CHECK_FALSE(precision());
+  lab.folder.write("a.safetensors", format::write_header({}));
+  CHECK_FALSE(precision());
 }
 
 TEST_CASE("KV files: cut anywhere, or with any byte changed, nothing of them is taken") {
