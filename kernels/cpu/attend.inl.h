@@ -35,6 +35,9 @@ struct AttendGroup {
   float sum[kHeadGroup];
   alignas(64) float scores[kHeadGroup][kBlockPositions];
   uint32_t heads = 0;
+  // The part of the next block that is prefetched while this one is scored: offset from this one, bytes for each tile.
+  size_t ahead = 0;
+  size_t ahead_bytes = 0;
 };
 
 template <class L>
@@ -42,9 +45,11 @@ size_t key_bytes_of(const AttendTask& task) {
   return bytes_for<L>(size_t{task.latent_dim} + task.rope_dim);
 }
 
-/// Computes the scores of O positions from the block's `position` on, for T heads from `head` on.
+/// Computes the scores of O positions from the block's `position` on, for T heads from `head` on. Flattened, since a
+/// call for the columns that fill no vector would keep the sums in memory.
 template <class V, class L, uint32_t O, uint32_t T>
-void score_tile(const AttendTask& task, const std::byte* block, uint32_t position, uint32_t head, AttendGroup& group) {
+[[gnu::flatten]] void score_tile(const AttendTask& task, const std::byte* block, uint32_t position, uint32_t head,
+                                 AttendGroup& group) {
   const size_t key_bytes = key_bytes_of<L>(task);
   const std::byte* keys[O];
   const std::byte* rope_keys[O];
@@ -61,9 +66,19 @@ void score_tile(const AttendTask& task, const std::byte* block, uint32_t positio
   V acc[O][T] = {};
   add_dots<V, L, O, T>(keys, latent, task.latent_dim, acc);
   add_dots<V, L, O, T>(rope_keys, rope, task.rope_dim, acc);
-  for (uint32_t o = 0; o < O; ++o) {
-    for (uint32_t t = 0; t < T; ++t)
-      group.scores[head + t][position + o] = acc[o][t].sum() * task.scale;
+  float sums[T][O];
+  if constexpr (V::kHasSums && O * T == kLanes) {
+    V all[kLanes];
+    for (uint32_t i = 0; i < kLanes; ++i)
+      all[i] = acc[i % O][i / O];
+    V::sums(all).store(sums[0]);
+  } else {
+    for (uint32_t i = 0; i < O * T; ++i)
+      sums[i / O][i % O] = acc[i % O][i / O].sum();
+  }
+  for (uint32_t t = 0; t < T; ++t) {
+    for (uint32_t o = 0; o < O; ++o)
+      group.scores[head + t][position + o] = sums[t][o] * task.scale;
   }
 }
 
@@ -81,9 +96,14 @@ void score_heads(const AttendTask& task, const std::byte* block, uint32_t positi
 template <class V, class L>
 void score_block(const AttendTask& task, const std::byte* block, uint32_t n, AttendGroup& group) {
   constexpr uint32_t kTile = V::kTileOutputs;
+  constexpr size_t kLine = 64;
   uint32_t position = 0;
-  for (; position + kTile <= n; position += kTile)
+  size_t ahead = group.ahead;
+  for (; position + kTile <= n; position += kTile, ahead += group.ahead_bytes) {
+    for (size_t at = 0; at < group.ahead_bytes; at += kLine)
+      prefetch<2>(block, ahead + at);
     score_heads<V, L, kTile>(task, block, position, group);
+  }
   for (; position < n; ++position)
     score_heads<V, L, 1>(task, block, position, group);
 }
@@ -92,11 +112,16 @@ void score_block(const AttendTask& task, const std::byte* block, uint32_t n, Att
 template <class V>
 float weigh_block(uint32_t n, uint32_t head, AttendGroup& group) {
   float* scores = group.scores[head];
-  float maximum = group.maximum[head];
-  for (uint32_t i = 0; i < n; ++i)
-    maximum = scores[i] > maximum ? scores[i] : maximum;
   for (uint32_t i = n; i < kBlockPositions; ++i)
     scores[i] = -__builtin_inff();
+  V largest = V::set(group.maximum[head]);
+  for (uint32_t i = 0; i < kBlockPositions; i += kLanes)
+    largest = V::max(V::load(scores + i), largest);  // passes over a NaN
+  alignas(64) float lanes[kLanes];
+  largest.store(lanes);
+  float maximum = lanes[0];
+  for (const float lane : lanes)
+    maximum = lane > maximum ? lane : maximum;
   V sum = V::zero();
   for (uint32_t i = 0; i < kBlockPositions; i += kLanes) {
     const V weight = exponential(V::sub(V::load(scores + i), V::set(maximum)));
@@ -215,6 +240,7 @@ inline uint32_t position_seen(const AttendTask& task, uint32_t row, uint32_t i) 
 /// Blocks that are read in place if they are contiguous in the cache, and gathered otherwise.
 template <class L>
 struct StoredBlocks {
+  static bool is_in_place(const AttendTask& task) { return task.chosen == nullptr; }
   static uint32_t seen(const AttendTask& task, uint32_t row) { return positions_seen(task, row); }
   static const std::byte* at(const AttendTask& task, uint32_t row, uint32_t begin, uint32_t n) {
     const size_t key_bytes = key_bytes_of<L>(task);
@@ -230,6 +256,7 @@ struct StoredBlocks {
 /// Blocks of a window's rows in a ring, then of entries.
 template <class L>
 struct WindowBlocks {
+  static bool is_in_place(const AttendTask& /*task*/) { return false; }
   static uint32_t in_window(const AttendTask& task, uint32_t row) {
     return smaller(task.window, task.first_position + row + 1);
   }
@@ -261,7 +288,7 @@ struct WindowBlocks {
 };
 
 /// Blocks::seen returns the number of positions that a row attends to; Blocks::at returns the rows of `n` of them from
-/// the `begin`-th on, in the type of L.
+/// the `begin`-th on, in the type of L; Blocks::is_in_place, whether these are memory in which the next ones follow.
 template <class V, class L, class Blocks = StoredBlocks<L>>
 void attend_items(const AttendTask& task, RowRange items) {
   AttendGroup groups[kMaxGroups];
@@ -276,8 +303,12 @@ void attend_items(const AttendTask& task, RowRange items) {
     for (uint32_t begin = 0; begin < positions; begin += kBlockPositions) {
       const uint32_t n = smaller(kBlockPositions, positions - begin);
       const std::byte* block = Blocks::at(task, row, begin, n);
-      for (uint32_t i = 0; i < count; ++i)
+      const bool goes_on = Blocks::is_in_place(task) && begin + n < positions;
+      for (uint32_t i = 0; i < count; ++i) {
+        groups[i].ahead_bytes = goes_on ? key_bytes_of<L>(task) * V::kTileOutputs / count : 0;
+        groups[i].ahead = n * key_bytes_of<L>(task) + i * (n / V::kTileOutputs) * groups[i].ahead_bytes;
         attend_block<V, L>(task, block, n, groups[i]);
+      }
     }
     for (uint32_t i = 0; i < count; ++i) {
       if (task.sinks != nullptr) add_sinks<V>(task, first + i * kHeadGroup, groups[i]);
@@ -310,6 +341,7 @@ void decode_row(const AttendTask& task, const std::byte* row, float* to) {
 /// Blocks of an FP8 cache, decoded to FP32.
 template <class V>
 struct DecodedBlocks {
+  static bool is_in_place(const AttendTask& /*task*/) { return false; }
   static uint32_t seen(const AttendTask& task, uint32_t row) { return positions_seen(task, row); }
   static const std::byte* at(const AttendTask& task, uint32_t row, uint32_t begin, uint32_t n) {
     float* to = task.block;

@@ -14,6 +14,7 @@ struct Vec256x2 {
   static constexpr uint32_t kTileOutputs = 2;
   static constexpr uint32_t kTileRows = 2;  // 8 accumulators, 4 + 2 operands, of 16 registers
   static constexpr uint32_t kTileColumns = 2;
+  static constexpr bool kHasSums = false;
   static constexpr uint32_t kPanelVectors = 1;
   static constexpr uint32_t kPanelTileRows = 3;  // 12 sums, 2 + 1 operands
   static constexpr bool kPairsNibbles = false;

@@ -14,6 +14,7 @@ struct Vec512 {
   static constexpr uint32_t kTileOutputs = 4;
   static constexpr uint32_t kTileRows = 4;  // 16 accumulators, 4 + 1 operands, of 32 registers
   static constexpr uint32_t kTileColumns = 4;
+  static constexpr bool kHasSums = true;
   static constexpr uint32_t kPanelVectors = 2;
   static constexpr uint32_t kPanelTileRows = 6;  // 24 sums, 2 + 1 operands
   static constexpr bool kPairsNibbles = true;
@@ -240,6 +241,25 @@ struct Vec512 {
     const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
     const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
     return _mm_cvtss_f32(_mm_add_ss(by2, _mm_movehdup_ps(by2)));
+  }
+  /// Lane i: the sum of vectors[i], by the additions of sum(), each for as many vectors as fill a register.
+  static Vec512 sums(const Vec512 (&vectors)[16]) {
+    __m512 by4[4];
+    for (int i = 0; i < 4; ++i) {
+      const __m512 first = add_quarters<0x44, 0xee>(vectors[i].v, vectors[i + 4].v);
+      const __m512 last = add_quarters<0x44, 0xee>(vectors[i + 8].v, vectors[i + 12].v);
+      by4[i] = add_quarters<0x88, 0xdd>(first, last);
+    }
+    return {add_lanes<0x88, 0xdd>(add_lanes<0x44, 0xee>(by4[0], by4[1]), add_lanes<0x44, 0xee>(by4[2], by4[3]))};
+  }
+  template <int kSome, int kOthers>
+  static __m512 add_quarters(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, kSome), _mm512_shuffle_f32x4(a, b, kOthers));
+  }
+  /// Within each quarter.
+  template <int kSome, int kOthers>
+  static __m512 add_lanes(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, kSome), _mm512_shuffle_ps(a, b, kOthers));
   }
 };
 

@@ -14,6 +14,7 @@ struct Vec128x4 {
   static constexpr uint32_t kTileOutputs = 2;
   static constexpr uint32_t kTileRows = 2;  // 16 accumulators, 8 + 4 operands, of 32 registers
   static constexpr uint32_t kTileColumns = 2;
+  static constexpr bool kHasSums = false;
   static constexpr uint32_t kPanelVectors = 1;
   static constexpr uint32_t kPanelTileRows = 3;  // 24 sums, 4 + 1 operands: a broadcast value is one register
   static constexpr bool kPairsNibbles = false;

@@ -33,6 +33,7 @@ struct VecArray {
   static constexpr uint32_t kTileOutputs = 2;
   static constexpr uint32_t kTileRows = 2;
   static constexpr uint32_t kTileColumns = 2;
+  static constexpr bool kHasSums = false;
   static constexpr uint32_t kPanelVectors = 1;
   static constexpr uint32_t kPanelTileRows = 2;
   static constexpr bool kPairsNibbles = false;

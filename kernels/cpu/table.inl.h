@@ -17,6 +17,7 @@
 //   power_of_two(n)   2^n for integers -126 <= n <= 127
 //   transpose   16 vectors as a square
 //   store, first, sum   sum adds lanes 8 apart, then 4, 2, 1
+//   kHasSums   sums gives the sum of each of 16 vectors at once, with the same bits
 // and the integers that int8.inl.h lists.
 #pragma once
 
