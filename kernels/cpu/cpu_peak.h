@@ -17,6 +17,7 @@ struct CpuPeak {
   /// Multiplications and additions, counted separately, in the options' precision: FP32 fused multiply-adds, or for
   /// bf16, amx and int8 the instruction set's products for them if it has them.
   double operations_per_second = 0;
+  double exact_operations_per_second = 0;  // FP32 fused multiply-adds
 };
 
 struct PeakEffort {

@@ -51,6 +51,7 @@ Work for_a_token(const BenchResult& result) {
   const double tokens = static_cast<double>(result.seconds.size()) * result.measured.tokens;
   return {.bytes = result.work.bytes / tokens,
           .operations = result.work.operations / tokens,
+          .attention = result.work.attention / tokens,
           .fetched = result.work.fetched / tokens};
 }
 
@@ -70,7 +71,7 @@ std::string speeds(const BenchReport& report) {
         is_known ? fmt::format("{:.2f}", share(result, floor)) : std::string(kUnknown),
         is_known ? std::string(floor.bound) : std::string(kUnknown),
         size_of(work.bytes),
-        fmt::format("{:.2f} G", work.operations / 1e9),
+        fmt::format("{:.2f} G", (work.operations + work.attention) / 1e9),
         size_of(work.fetched)};
     if (!report.drafting.empty()) cells.push_back(acceptance_of(result));
     text += row(cells);
@@ -101,6 +102,8 @@ std::string limits_of(const BenchReport& report) {
   if (limits.bytes <= 0) return "Floors are computed for CPUs only.\n";
   std::string text = fmt::format("Measured in this run: memory reads {:.1f} GB/s, {} {:.0f} GFLOP/s",
                                  limits.bytes / 1e9, kernels::to_string(report.precision), limits.operations / 1e9);
+  if (report.precision != kernels::Precision::exact)
+    text += fmt::format(", attention's FP32 {:.0f}", limits.exact_operations / 1e9);
   if (limits.fetched > 0) text += fmt::format(", experts come at {:.2f} GB/s", limits.fetched / 1e9);
   return text + ". The floor is the longest of what memory, operations and fetching need at these rates.\n";
 }
@@ -108,17 +111,20 @@ std::string limits_of(const BenchReport& report) {
 format::Json json_of(const BenchResult& result, const MachineLimits& limits) {
   const Work work = for_a_token(result);
   const auto [least, most] = std::ranges::minmax(result.seconds);
-  format::Json json = {
-      {"test", result.measured.name()},
-      {"kind", result.measured.kind == BenchCase::Kind::prompt ? "prompt" : "answer"},
-      {"tokens", result.measured.tokens},
-      {"depth", result.measured.depth},
-      {"seconds", result.seconds},
-      {"tokens_per_second",
-       {{"median", result.tokens_per_second()},
-        {"least", result.tokens_per_second(most)},
-        {"most", result.tokens_per_second(least)}}},
-      {"a_token", {{"memory_bytes", work.bytes}, {"operations", work.operations}, {"fetched_bytes", work.fetched}}}};
+  format::Json json = {{"test", result.measured.name()},
+                       {"kind", result.measured.kind == BenchCase::Kind::prompt ? "prompt" : "answer"},
+                       {"tokens", result.measured.tokens},
+                       {"depth", result.measured.depth},
+                       {"seconds", result.seconds},
+                       {"tokens_per_second",
+                        {{"median", result.tokens_per_second()},
+                         {"least", result.tokens_per_second(most)},
+                         {"most", result.tokens_per_second(least)}}},
+                       {"a_token",
+                        {{"memory_bytes", work.bytes},
+                         {"operations", work.operations},
+                         {"attention_operations", work.attention},
+                         {"fetched_bytes", work.fetched}}}};
   if (const Floor floor = result.floor(limits); floor.seconds > 0) {
     json["floor"] = {{"tokens_per_second", result.tokens_per_second(floor.seconds)},
                      {"share", share(result, floor)},
@@ -322,6 +328,7 @@ format::Json to_json(const BenchReport& report) {
                        {"limits",
                         {{"memory_bytes_per_second", report.limits.bytes},
                          {"operations_per_second", report.limits.operations},
+                         {"exact_operations_per_second", report.limits.exact_operations},
                          {"fetched_bytes_per_second", report.limits.fetched}}},
                        {"core_share", format::Json(nullptr)},
                        {"tests", format::Json::array()}};

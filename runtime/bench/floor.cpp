@@ -84,26 +84,29 @@ Work work_of(const ModelWork& model, const PassCounts& counts) {
     work.bytes += passes / tokens * (pairs * as_real(model.cache_bytes) + scored * as_real(model.index_bytes));
   }
   // The layers' multiplications include expanding each token, or absorption, which costs the same.
-  const double expanded = pairs * as_real(model.expanded_scores) + as_real(counts.first) * as_real(model.expansion);
-  const double attention = std::min(pairs * as_real(model.scores), expanded) + scored * as_real(model.index_scores);
+  const double absorbed = pairs * as_real(model.scores), expanded = pairs * as_real(model.expanded_scores);
+  const double expansion = as_real(counts.first) * as_real(model.expansion);
+  const bool expands = expanded + expansion < absorbed;
   const double multiplications = tokens * (as_real(model.layers.multiplications) +
                                            as_real(model.experts_a_token) * as_real(model.expert.multiplications)) +
                                  as_real(counts.chosen) * as_real(model.head.multiplications) +
-                                 as_real(counts.module_passes) * as_real(model.module.multiplications) + attention;
+                                 as_real(counts.module_passes) * as_real(model.module.multiplications) +
+                                 (expands ? expansion : 0);
   work.operations = 2 * multiplications;
+  work.attention = 2 * ((expands ? expanded : absorbed) + scored * as_real(model.index_scores));
   work.fetched = as_real(counts.fetched_bytes);
   return work;
 }
 
 Floor floor_of(const Work& work, const MachineLimits& limits) {
   Floor floor;
-  const auto consider = [&](double amount, double rate, std::string_view name) {
-    if (rate <= 0 || amount / rate <= floor.seconds) return;
-    floor = {.seconds = amount / rate, .bound = name};
+  const auto time = [](double amount, double rate) { return rate > 0 ? amount / rate : 0; };
+  const auto consider = [&floor](double seconds, std::string_view name) {
+    if (seconds > floor.seconds) floor = {.seconds = seconds, .bound = name};
   };
-  consider(work.bytes, limits.bytes, "memory");
-  consider(work.operations, limits.operations, "operations");
-  consider(work.fetched, limits.fetched, "fetching");
+  consider(time(work.bytes, limits.bytes), "memory");
+  consider(time(work.operations, limits.operations) + time(work.attention, limits.exact_operations), "operations");
+  consider(time(work.fetched, limits.fetched), "fetching");
   return floor;
 }
 

@@ -41,11 +41,13 @@ struct PassCounts {
 /// The least work that they need.
 struct Work {
   double bytes = 0;       // memory traffic for weights and cache
-  double operations = 0;  // multiplications and additions, each counted
+  double operations = 0;  // multiplications and additions of products with weights, each counted
+  double attention = 0;   // those of scores and weighted sums, which are FP32 in every precision of a CPU
   double fetched = 0;     // bytes from disk or network
   Work& operator+=(const Work& more) {
     bytes += more.bytes;
     operations += more.operations;
+    attention += more.attention;
     fetched += more.fetched;
     return *this;
   }
@@ -56,7 +58,8 @@ struct Work {
 /// Measured rates of the machine, per second; 0: not measured.
 struct MachineLimits {
   double bytes = 0;
-  double operations = 0;
+  double operations = 0;        // in the run's precision
+  double exact_operations = 0;  // FP32
   double fetched = 0;
 };
 
@@ -65,7 +68,7 @@ struct Floor {
   /// The bottleneck: "memory", "operations" or "fetching".
   std::string_view bound;
 };
-/// The longest of the three, since a machine may do them at the same time.
+/// The longest of the three, since a machine may do them at the same time; both kinds of operations add up.
 [[nodiscard]] Floor floor_of(const Work& work, const MachineLimits& limits);
 
 }  // namespace dspack::runtime

@@ -48,7 +48,9 @@ Result<MachineLimits> measure_limits(const LoadOptions& load) {
                                                                      .instruction_set = load.instruction_set,
                                                                      .precision = load.device.precision_on(false)},
                                                                     effort));
-  return MachineLimits{.bytes = peak.bytes_per_second, .operations = peak.operations_per_second};
+  return MachineLimits{.bytes = peak.bytes_per_second,
+                       .operations = peak.operations_per_second,
+                       .exact_operations = peak.exact_operations_per_second};
 }
 
 /// Measures the rate at which experts are read, if a test had to read any.

@@ -5,7 +5,7 @@
     plot_depth.py report.json [MORE.json ...] > depth.svg
 
 Of each report one line is measured (with its spread), and one computed: the weights and the cache that a token reads
-over the memory's rate, plus its multiplications over the rate of arithmetic, as the report has them of its own run. Both
+over the memory's rate, plus its operations over the rates of arithmetic, as the report has them of its own run. Both
 axes are logarithmic.
 """
 
@@ -23,7 +23,8 @@ def points(report):
         if test["kind"] == "answer" and test["depth"] > 0:
             token = test["a_token"]
             computed = (token["memory_bytes"] / limits["memory_bytes_per_second"]
-                        + token["operations"] / limits["operations_per_second"])
+                        + token["operations"] / limits["operations_per_second"]
+                        + token["attention_operations"] / limits["exact_operations_per_second"])
             speeds = test["tokens_per_second"]
             yield test["depth"], [1e3 / speeds[name] for name in ("median", "most", "least")], 1e3 * computed
 

@@ -139,7 +139,7 @@ class Tables:
                               capture_output=True, text=True, check=True).stdout
         limits = json.loads(said)["limits"]
         print("machine: memory reads %.1f GB/s, %.0f GFLOP/s of FMA" % (limits["memory_bytes_per_second"] / 1e9,
-                                                                        limits["operations_per_second"] / 1e9))
+                                                                        limits["exact_operations_per_second"] / 1e9))
 
     def compare(self, title, candidates, *flags):
         print("\n## %s\n" % title, flush=True)

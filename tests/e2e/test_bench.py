@@ -36,6 +36,9 @@ class Bench(EndToEnd):
                 + moe * (hidden * c["n_routed_experts"] + (c["num_experts_per_tok"] + c["n_shared_experts"]) * expert)
                 + hidden * c["vocab_size"])
 
+    def operations(self, test):
+        return test["a_token"]["operations"] + test["a_token"]["attention_operations"]
+
     def test_what_it_counts_is_what_the_shapes_say(self):
         report = self.bench("-p", "8", "-n", "4", "--depth", "0,16", "-r", "2")
         self.assertEqual([test["test"] for test in report["tests"]], ["pp8", "tg4", "pp8 @ d16", "tg4 @ d16"])
@@ -54,16 +57,17 @@ class Bench(EndToEnd):
             if first is None:
                 continue
             wanted = sum(2 * self.multiplications(first + 1 + i) for i in range(4)) / 4
-            self.assertAlmostEqual(test["a_token"]["operations"], wanted, delta=1e-6 * wanted)
+            self.assertAlmostEqual(self.operations(test), wanted, delta=1e-6 * wanted)
         # A position more is a row of the cache more: 5 layers of 96 FP32 values.
         shallow, deep = report["tests"][1]["a_token"], report["tests"][3]["a_token"]
         self.assertEqual(deep["memory_bytes"] - shallow["memory_bytes"], 15 * 5 * 96 * 4)
+        self.assertEqual(deep["operations"], shallow["operations"])
 
     def test_a_depth_that_is_repeated_costs_what_a_computed_one_does(self):
         (test,) = self.bench("-p", "0", "-n", "2", "--depth", "1000", "-r", "2", "--repeat-depth", *ONE_THREAD)["tests"]
         self.assertEqual(test["test"], "tg2 @ d1000")
         wanted = sum(2 * self.multiplications(1001 + i) for i in range(2)) / 2
-        self.assertAlmostEqual(test["a_token"]["operations"], wanted, delta=1e-6 * wanted)
+        self.assertAlmostEqual(self.operations(test), wanted, delta=1e-6 * wanted)
         refused = self.dsrun("bench", packed_tiny(), "--device", "cpu", "--repeat-depth", "--mtp", "1")
         self.assertEqual(refused.code, 2)
         self.assertIn("--repeat-depth and drafts", refused.stderr)

@@ -143,6 +143,7 @@ TEST_CASE("peak of a CPU: of every instruction set that runs here, in its precis
       REQUIRE(peak.has_value());
       CHECK(peak->bytes_per_second > 0);
       CHECK(peak->operations_per_second > 0);
+      CHECK(peak->exact_operations_per_second > 0);
     }
   }
   CHECK(kernels::measure_cpu_peak({.threads = 1, .instruction_set = "mmx"}, {.seconds = 0.01}).error().kind ==
