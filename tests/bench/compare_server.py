@@ -8,7 +8,9 @@ Each client asks one question after the other (closed loop): PROMPT random token
 Printed are requests a second and the median and worst time to the first token, of each server in turn and as ratios of one
 round; above 1 dsrun is better. Both get --threads threads and as many places as there are clients.
 
-The models of compare_llama.py have no tokenizer, which servers want: add any (the answers are compared with nothing)."""
+The models of compare_llama.py have no tokenizer, which servers want: add any to dsrun's folder; the answers are compared
+with nothing. With a tokenizer of bytes dsrun's first text comes late, since it sends no part of a character: then only
+the requests a second can be compared."""
 
 import argparse
 import http.client
@@ -84,6 +86,7 @@ def main():
     parser.add_argument("--predict", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--options", default="", help="more for dsrun, as --precision bf16")
+    parser.add_argument("--llama-options", default="", help="more for llama-server, as --no-repack")
     arguments = parser.parse_args()
     counts = [int(text) for text in arguments.clients.split(",")]
     places, threads = str(max(counts)), str(arguments.threads)
@@ -91,9 +94,9 @@ def main():
         "dsrun": ([arguments.dsrun, "serve", arguments.folder, "--port", "18081", "--parallel", places, "--ctx", "512",
                    "--threads", threads, "--device", "cpu", *arguments.options.split()], 18081, "/v1/completions",
                   lambda prompt: {"prompt": prompt, "max_tokens": arguments.predict, "temperature": 0, "stream": True,
-                                  "logit_bias": {"102399": -100}}),
+                                  "ignore_eos": True}),
         "llama-server": ([arguments.llama_server, "-m", arguments.gguf, "--port", "18082", "-np", places, "-c",
-                          str(512 * max(counts)), "-t", threads, "-tb", threads, "--no-warmup"], 18082, "/completion",
+                          str(512 * max(counts)), "-t", threads, "-tb", threads, "--no-warmup", *arguments.llama_options.split()], 18082, "/completion",
                          lambda prompt: {"prompt": prompt, "n_predict": arguments.predict, "temperature": 0,
                                          "ignore_eos": True, "stream": True, "cache_prompt": False})}
     found = {}

@@ -171,7 +171,7 @@ class Tables:
             run(sys.executable, HERE / "compare_server.py", "--dsrun", self.arguments.dsrun, "--folder",
                 self.models.ours(forms[0]), "--llama-server", server, "--gguf", self.models.theirs(ggufs[0]), "--clients",
                 "1,4,16", "--rounds", self.arguments.rounds, "--questions", 16, "--threads", self.arguments.threads,
-                "--options", "--precision " + PRECISIONS[forms[0]][-1])
+                "--options", "--precision " + PRECISIONS[forms[0]][-1], "--llama-options=--no-repack")
 
 
 def main():
