@@ -18,6 +18,7 @@
 #include "runtime/cli/line_editor.h"
 #include "runtime/cli/loading.h"
 #include "runtime/cli/message_assembler.h"
+#include "runtime/cli/model_options.h"
 #include "runtime/cli/prompt.h"
 #include "runtime/cli/saved_chat.h"
 #include "runtime/cli/terminal.h"
@@ -313,6 +314,18 @@ Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   return {};
 }
 
+/// A session goes on in its own precision if none is named, on a device that has it.
+Result<LoadOptions> load_options(const RunOptions& options) {
+  LoadOptions load = options.load;
+  if (load.device.precision || options.session.empty()) return load;
+  TRY_ASSIGN(load.device.precision, find_saved_precision(options.session));
+  // Only a CPU rounds without being asked.
+  const bool rounds = load.device.precision.value_or(kernels::Precision::exact) != kernels::Precision::exact;
+  if (rounds && load.device.kind == DeviceKind::automatic) load.device.kind = DeviceKind::cpu;
+  if (const auto fits = check_model_options(load); !fits) return fits.error().in(brief(options.session));
+  return load;
+}
+
 }  // namespace
 
 Result<int> run_chat(const RunOptions& options) {
@@ -321,10 +334,7 @@ Result<int> run_chat(const RunOptions& options) {
   TRY_ASSIGN(std::string system, read_system(options.system));
   Typist typist(terminal, !options.no_history);
   const std::stop_token loading = terminal.begin_work();
-  LoadOptions load = options.load;
-  if (!load.device.precision && !options.session.empty()) {
-    TRY_ASSIGN(load.device.precision, find_saved_precision(options.session));
-  }
+  TRY_ASSIGN(const LoadOptions load, load_options(options));
   TRY_ASSIGN(auto loaded, load_model(options.folder, load, loading));
   TRY_ASSIGN(const TextModel text, load_text(*loaded, options.chat, loading));
   // Reports a failing chat template now, not after the first question.

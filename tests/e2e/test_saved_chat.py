@@ -47,6 +47,19 @@ class SavedChat(EndToEnd):
             self.assertEqual(json.loads(stats.read_text())["precision"], precision)
         refused, _ = self.chat([LAST], "--session", self.scratch / "exact", "--precision", "bf16", code=1)
         self.assertIn("use --precision exact", refused.stderr)
+        # Of a header, which anybody may have written, no precision reaches a device that lacks it.
+        self.assertIn(b'"precision":"exact"', (self.scratch / "exact").read_bytes())
+        for name, words in (("fp8  ", "another"), ("fp8", "a CPU computes"), ("split", "a CPU computes")):
+            forged = self.scratch / "forged"
+            forged.write_bytes((self.scratch / "exact").read_bytes().replace(
+                b'"precision":"exact"', b'"precision":"%s"%s' % (name.encode(), b" " * (5 - len(name)))))
+            forged.chmod(0o600)
+            refused, _ = self.chat([LAST], "--session", forged, code=1)
+            self.assertIn(words, refused.stderr)
+            self.assertIn(str(forged), refused.stderr)
+        self.chat(FIRST[:1], "--session", self.scratch / "int8", "--precision", "int8")
+        refused = self.run_program(self.data(), "--session", self.scratch / "int8", "--device", "cuda", program="DSPACK_DSRUN")
+        self.assertIn("only a CPU has it", refused.stderr)
 
     def test_a_shard_that_was_replaced_by_one_of_its_size_and_time_is_another_model(self):
         folder = self.scratch / "model"

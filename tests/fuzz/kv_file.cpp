@@ -87,5 +87,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto read = runtime::read_kv_file(file, identity());
   read ? check_file(*read, input) : fuzz::check_refusal(read.error());
   DSPACK_CHECK(!read || runtime::is_kv_file(file), "a file that does not say what it is");
+  (void)runtime::kv_file_precision(file);
   return 0;
 }
