@@ -226,7 +226,7 @@ void int8_pieces(const RoundedTask& task, RowRange rows) {
       for (uint32_t v = 0; v * kLanes < count; ++v) {
         const auto chain = [&](uint32_t c) { return V::load(piece.chains[at][c] + v * kLanes); };
         const V sum = V::add(V::add(chain(0), chain(2)), V::add(chain(1), chain(3)));
-        store_part(sum, y + v * kLanes, smaller(kLanes, count - v * kLanes));
+        store_part(sum, y + size_t{v} * kLanes, smaller(kLanes, count - v * kLanes));
       }
     }
   }

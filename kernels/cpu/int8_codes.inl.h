@@ -50,7 +50,7 @@ struct IntegerCodes {
     V::transpose(rows);
 #pragma GCC unroll 16
     for (uint32_t word = 0; word < kLanes; ++word) {
-      const Bytes codes = __builtin_bit_cast(Bytes, V::bits_of(rows[word]));
+      const auto codes = __builtin_bit_cast(Bytes, V::bits_of(rows[word]));
       if constexpr (kIsPacked) {
         groups[word / 4][word % 4][vector] = V::low_nibbles(codes);
         groups[word / 4][4 + word % 4][vector] = V::high_nibbles(codes);

@@ -112,8 +112,10 @@ void int8_stream(const RoundedTask& task, const uint32_t (&outputs)[4], uint32_t
     alignas(64) float all[kLanes];
     chains[t].store(all);
     float* const y = task.y + (row + t) * task.y_stride;
-    for (uint32_t o = 0; o < 4; ++o)
-      y[outputs[o] - task.outputs.begin] = (all[4 * o] + all[4 * o + 2]) + (all[4 * o + 1] + all[4 * o + 3]);
+    for (uint32_t o = 0; o < 4; ++o) {
+      const float* const quarter = all + size_t{4} * o;
+      y[outputs[o] - task.outputs.begin] = (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+    }
   }
 }
 

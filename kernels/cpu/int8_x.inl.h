@@ -111,7 +111,7 @@ void quantise_row(const float* from, uint32_t in, bool is_packed, const QuantTar
     }
     alignas(64) int8_t apart[2][kQuantColumns / 2];
     for (uint32_t i = 0; i < kQuantColumns / 2; ++i) {
-      apart[0][i] = codes[2 * i];
+      apart[0][i] = codes[size_t{2} * i];
       apart[1][i] = codes[2 * i + 1];
     }
     for (uint32_t i = 0; i < kQuantColumns / 2; i += 4) {

@@ -105,7 +105,7 @@ void direct_tile(const LinearTask& task, const TileOutputs& outputs, uint32_t ro
   float* y = task.y + row * task.y_stride + (outputs.first - task.outputs.begin);
   for (uint32_t o = 0; o < O; ++o) {
     for (uint32_t t = 0; t < T; ++t)
-      y[t * task.y_stride + o * outputs.apart] = watch[o].found() ? __builtin_nanf("") : total[o][t].sum();
+      y[t * task.y_stride + size_t{o} * outputs.apart] = watch[o].found() ? __builtin_nanf("") : total[o][t].sum();
   }
 }
 
@@ -205,7 +205,7 @@ void packed_tile(const LinearTask& task, const TileOutputs& outputs, const TileR
   for (uint32_t o = 0; o < O; ++o) {
     for (uint32_t t = 0; t < rows.count; ++t) {
       if constexpr (kIsPaired) total[o][t] = V::part_lanes(total[o][t]);
-      y[t * task.y_stride + o * outputs.apart] = total[o][t].sum();
+      y[t * task.y_stride + size_t{o} * outputs.apart] = total[o][t].sum();
     }
   }
 }

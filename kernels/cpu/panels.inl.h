@@ -63,7 +63,7 @@ void pack_x(const PackingTask& task) {
   const Units units(task.in, task.block_in);
   const uint64_t class_values = uint64_t{units.count} * kGroup;
   for (uint32_t group = task.groups.begin; group < task.groups.end; ++group) {
-    float* to = task.to + group * kLanes * class_values;
+    float* to = task.to + size_t{group} * kLanes * class_values;
     for (uint32_t t = 0; t < kGroup; ++t) {
       const uint32_t row = group * kGroup + t;
       const float* from = task.x + row * task.x_stride;
@@ -248,7 +248,7 @@ inline void panel_tile(const float* weights, const float* x, const PanelScratch&
   V sum[K][T], all[K][T];
   for (uint32_t k = 0; k < K; ++k) {
     for (uint32_t t = 0; t < T; ++t)
-      all[k][t] = is_first ? V::zero() : V::load(total + t * kPanelOutputs + k * kLanes);
+      all[k][t] = is_first ? V::zero() : V::load(total + size_t{t} * kPanelOutputs + size_t{k} * kLanes);
   }
   for (uint32_t s = 0; s < count; ++s) {
     const Segment segment = segments[s];
@@ -260,7 +260,7 @@ inline void panel_tile(const float* weights, const float* x, const PanelScratch&
     } else {
       for (uint32_t k = 0; k < K; ++k) {
         for (uint32_t t = 0; t < T; ++t)
-          sum[k][t] = V::load(block + t * kPanelOutputs + k * kLanes);
+          sum[k][t] = V::load(block + size_t{t} * kPanelOutputs + size_t{k} * kLanes);
       }
     }
     const float* w = weights + size_t{segment.begin} * kPanelOutputs;
@@ -268,7 +268,7 @@ inline void panel_tile(const float* weights, const float* x, const PanelScratch&
     for (const float* value = x + size_t{segment.begin} * kGroup; w != end; w += kPanelOutputs, value += kGroup) {
       V weight[K];
       for (uint32_t k = 0; k < K; ++k)
-        weight[k] = V::load(w + k * kLanes);
+        weight[k] = V::load(w + size_t{k} * kLanes);
       for (uint32_t t = 0; t < T; ++t) {
         const V all_x = V::set(value[t]);
 #pragma GCC unroll 8  // even for K = 1, or GCC 12 keeps sums of four registers in memory
@@ -278,20 +278,20 @@ inline void panel_tile(const float* weights, const float* x, const PanelScratch&
     }
     if (segment.ends) {
       for (uint32_t k = 0; k < K; ++k) {
-        const V scale = V::load(scales + s * kPanelOutputs + k * kLanes);
+        const V scale = V::load(scales + size_t{s} * kPanelOutputs + size_t{k} * kLanes);
         for (uint32_t t = 0; t < T; ++t)
           all[k][t] = V::fma(sum[k][t], scale, all[k][t]);
       }
     } else {
       for (uint32_t k = 0; k < K; ++k) {
         for (uint32_t t = 0; t < T; ++t)
-          sum[k][t].store(block + t * kPanelOutputs + k * kLanes);
+          sum[k][t].store(block + size_t{t} * kPanelOutputs + size_t{k} * kLanes);
       }
     }
   }
   for (uint32_t k = 0; k < K; ++k) {
     for (uint32_t t = 0; t < T; ++t)
-      all[k][t].store(total + t * kPanelOutputs + k * kLanes);
+      all[k][t].store(total + size_t{t} * kPanelOutputs + size_t{k} * kLanes);
   }
 }
 
