@@ -314,7 +314,7 @@ Result<void> Chat::answer(const std::string& message, ChatTerminal& terminal) {
   return {};
 }
 
-/// A session goes on in its own precision if none is named, on a device that has it.
+/// A session resumes in its own precision if none is named, on a device that has it.
 Result<LoadOptions> load_options(const RunOptions& options) {
   LoadOptions load = options.load;
   if (load.device.precision || options.session.empty()) return load;
