@@ -28,7 +28,8 @@ struct NameFamily {
 /// The part between such a prefix and the number of a layer.
 struct NameStack {
   std::string_view begin;
-  bool mtp = false;  // multi-token-prediction modules, counted from 0
+  bool mtp = false;              // multi-token-prediction modules, counted from 0
+  std::string_view layers = {};  // beginning of the names of the layers that such modules come after
 };
 
 /// First words of the names of an expert's matrices and of tensors that belong to them: "gate_up_proj" of
@@ -146,9 +147,9 @@ constexpr std::string_view kPrefixes[] = {
 };
 
 constexpr NameStack kStacks[] = {
-    {.begin = "layers.", .mtp = false},
-    {.begin = "mtp.layers.", .mtp = true},  // Qwen3-Next, Qwen3.5
-    {.begin = "mtp.", .mtp = true},         // DeepSeek-V4
+    {.begin = "layers."},
+    {.begin = "mtp.layers.", .mtp = true, .layers = "model.layers."},  // Qwen3-Next, Qwen3.5
+    {.begin = "mtp.", .mtp = true, .layers = "layers."},               // DeepSeek-V4
 };
 
 constexpr ProjectionWord kProjections[] = {
@@ -229,6 +230,7 @@ std::optional<uint32_t> take_number(std::string_view& text, uint32_t most) {
 struct Stack {
   std::string_view text;  // "model.layers."; empty: no such name
   bool mtp = false;
+  std::string_view layers;  // NameStack
 };
 
 Stack find_stack(std::string_view name) {
@@ -236,7 +238,7 @@ Stack find_stack(std::string_view name) {
     if (!name.starts_with(prefix)) continue;
     for (const NameStack& stack : name_stacks()) {
       if (name.substr(prefix.size()).starts_with(stack.begin))
-        return {name.substr(0, prefix.size() + stack.begin.size()), stack.mtp};
+        return {name.substr(0, prefix.size() + stack.begin.size()), stack.mtp, stack.layers};
     }
   }
   return {};
@@ -382,7 +384,8 @@ std::optional<Role> parse_role(std::string_view name) {
 std::string name_behind(std::string_view name, uint32_t layers) {
   const Split split = split_name(name);
   if (!split.layer || !is_numbered_apart(*split.layer)) return {};
-  return "model.layers." + std::to_string(layer_behind(*split.layer, layers).value) + "." + std::string(split.part);
+  return std::string(split.stack.layers) + std::to_string(layer_behind(*split.layer, layers).value) + "." +
+         std::string(split.part);
 }
 
 std::string_view without_wrapper(std::string_view name) {

@@ -49,8 +49,9 @@ inline constexpr uint32_t kFirstMtpLayer = 60000;
 [[nodiscard]] constexpr LayerId layer_behind(LayerId layer, uint32_t layers) {
   return is_numbered_apart(layer) ? LayerId(layers + (layer.value - kFirstMtpLayer)) : layer;
 }
-/// The name of such a module's tensor in DeepSeek-V3's style: "model.layers.61.eh_proj.weight" for
-/// "mtp.layers.0.eh_proj.weight" and 61 layers. Empty: it is not of such a module.
+/// The name that such a module's tensor would have as a layer's: "model.layers.61.eh_proj.weight" for
+/// "mtp.layers.0.eh_proj.weight" and 61 layers, "layers.43.e_proj.weight" for "mtp.0.e_proj.weight" and 43. Empty: it
+/// is not of such a module.
 [[nodiscard]] std::string name_behind(std::string_view name, uint32_t layers);
 /// For people: "61", or "mtp.0".
 [[nodiscard]] std::string layer_text(LayerId layer);

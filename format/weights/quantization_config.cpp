@@ -26,8 +26,8 @@ constexpr std::array<std::string_view, 9> kChangesMeaning = {"rotat",  "hadamard
 constexpr std::array<std::string_view, 4> kOfCodes = {"bits", "sym", "symmetric", "zero_point"};
 
 bool says_nothing(const Json& value) {
-  return value.is_null() || value == false || value == 0 || value == "" || value == "none" ||
-         (value.is_structured() && value.empty());
+  return value.is_null() || value == false || value == 0 || value == "none" ||
+         (value.is_string() && value.get_ref<const std::string&>().empty()) || (value.is_structured() && value.empty());
 }
 
 bool changes_meaning(std::string_view name) {

@@ -128,7 +128,7 @@ void add_draft_options(format::OptionTable& table, DraftOptions& drafts) {
              "same");
   table.dev("mtp-hidden", "post-norm|pre-norm", drafts.speculation.hidden,
             format::one_of<MtpHidden>({{"post-norm", MtpHidden::post_norm}, {"pre-norm", MtpHidden::pre_norm}}),
-            "hidden state that the module reads (default: post-norm)");
+            "hidden state that the module reads (default: post-norm; DeepSeek-V4's reads its streams)");
 }
 
 Result<GenerationDefaults> parse_generation_defaults(std::string_view text) {

@@ -1,6 +1,7 @@
 #include "runtime/cli/input_history.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "format/base/foreign_text.h"
 #include "format/cli/environment.h"
@@ -55,8 +56,8 @@ std::string history_text(const std::vector<std::string>& entries) {
     lines.push_back(std::move(line));
   }
   std::string text;
-  for (auto line = lines.rbegin(); line != lines.rend(); ++line)
-    text += *line;
+  for (const std::string& line : std::views::reverse(lines))
+    text += line;
   return text;
 }
 

@@ -136,6 +136,7 @@ struct ModelConfig {
   uint32_t hidden = 0;
   uint32_t layers = 0;      // decoder layers, without the MTP module
   uint32_t mtp_layers = 0;  // further layers in the checkpoint that a plain run does not read
+  bool has_stages = false;  // it has DeepSeek-V4's later modules for drafts (dspark_block_size), which are not run
   uint32_t max_positions = 0;
   float norm_epsilon = 1e-6F;
 

@@ -257,13 +257,20 @@ void read_clamped_experts(format::ConfigFields& fields, ModelConfig& config) {
     (void)fields.find(key);
 }
 
-// Draft modules are not run. num_nextn_predict_layers is 1 in a model that has three; these keys and the tensors
-// describe them.
+// A model of April has one MTP module, a layer without entries. Later ones have the stages of DSpark in its place,
+// though num_nextn_predict_layers is 1 in them, too.
 void read_drafts(format::ConfigFields& fields, ModelConfig& config) {
-  for (const std::string_view key : {"dspark_block_size", "dspark_noise_token_id", "dspark_target_layer_ids",
-                                     "dspark_markov_rank", "router_jitter_noise"})
-    (void)fields.find(key);
-  config.mtp_layers = 0;
+  (void)fields.find("router_jitter_noise");
+  for (const std::string_view key :
+       {"dspark_block_size", "dspark_noise_token_id", "dspark_target_layer_ids", "dspark_markov_rank"}) {
+    if (fields.find(key) != nullptr) config.has_stages = true;
+  }
+  if (config.has_stages) config.mtp_layers = 0;
+  const format::Json* ratios = fields.find("compress_ratios");
+  if (config.mtp_layers == 0 || ratios == nullptr || ratios->size() <= config.layers) return;
+  if ((*ratios)[config.layers] != 0)
+    fields.fail(ErrorKind::unsupported, "compress_ratios",
+                "only an MTP module without entries can be run: its last must be 0");
 }
 
 }  // namespace

@@ -174,10 +174,11 @@ Result<void> LoadedModel::load_mtp(const LoadContext& context, const Speculation
   const ModelConfig& config = model_->config();
   if (!MtpModule::is_present(checkpoint(), config)) {
     if (!options.drafts) return {};
-    if (config.window) {
-      return Error{ErrorKind::unsupported,
-                   "DeepSeek-V4's modules for drafts (tensors mtp.N) are not run yet; leave out --mtp, or use --mtp "
-                   "auto"};
+    if (config.has_stages) {
+      return Error{
+          ErrorKind::unsupported,
+          "this model drafts in blocks (DSpark: dspark_block_size in config.json, tensors mtp.N), which is not "
+          "run yet; leave out --mtp, or use --mtp auto"};
     }
     if (config.mtp_layers == 0) {
       return Error{ErrorKind::unsupported,
@@ -188,7 +189,12 @@ Result<void> LoadedModel::load_mtp(const LoadContext& context, const Speculation
         ErrorKind::not_found,
         fmt::format("{} lacks the MTP module (the tensors of {}), though config.json announces it; fetch them, "
                     "or leave out --mtp",
-                    access_->files().description(), config.names->layer(LayerId(config.layers)))};
+                    access_->files().description(),
+                    config.window ? "mtp.0" : config.names->layer(LayerId(config.layers)))};
+  }
+  if (config.streams && options.hidden) {
+    return Error{ErrorKind::unsupported,
+                 "--dev mtp-hidden: this model's module reads residual streams, before any norm; leave it out"};
   }
   TRY_ASSIGN(mtp_, MtpModule::load(context, *model_, stop));
   speculation_ = options;

@@ -12,6 +12,7 @@ Speculator::Speculator(const Engine& engine, const SpeculationOptions& options)
       options_(options),
       policy_(options.drafts ? DraftPolicy::fixed(*options.drafts) : DraftPolicy::automatic()) {
   DSPACK_CHECK(engine.mtp != nullptr, "nothing to draft with");
+  if (!options_.hidden) options_.hidden = module().usual_hidden();
   const uint32_t most = options.drafts.value_or(1);
   stats_.tried.resize(most);
   stats_.stood.resize(most);
@@ -30,9 +31,9 @@ Result<kernels::Rows> Speculator::catch_up(Sequence& sequence, std::span<const u
   const auto start = Clock::now();
   const MtpState& state = *sequence.mtp();
   const uint32_t pending = state.pending();
-  TRY_ASSIGN(
-      const kernels::Rows last,
-      module().catch_up(sequence, engine_.scratch, tokens.subspan(state.length() + 1, pending), options_.hidden, stop));
+  TRY_ASSIGN(const kernels::Rows last,
+             module().catch_up(sequence, engine_.scratch, tokens.subspan(state.length() + 1, pending), *options_.hidden,
+                               stop));
   stats_.caught_up += pending;
   if (pending <= stats_.tried.size() + 1) return last;  // usual in every step that drafts
   counts_before_ = engine_.model.experts().miss_counts();
@@ -45,7 +46,7 @@ Result<kernels::Rows> Speculator::catch_up(Sequence& sequence, std::span<const u
 Result<uint32_t> Speculator::proposal(const kernels::Rows& output, std::span<const uint32_t> context,
                                       const Sampler& sampler) {
   if (sampler.takes_highest()) {
-    if (const auto tokens = engine_.picker.likeliest(module().normalised(output), module().head()))
+    if (const auto tokens = engine_.picker.likeliest(module().normalised(output, engine_.scratch), module().head()))
       return tokens->front();
   }
   logits_.resize(engine_.model.config().vocab);
@@ -59,7 +60,7 @@ Result<void> Speculator::draft(Sequence& sequence, std::span<const uint32_t> tok
   std::vector<uint32_t> context(tokens.begin(), tokens.end());
   while (drafts_.size() < count) {
     if (!drafts_.empty()) {
-      TRY_ASSIGN(last, module().chain(sequence, engine_.scratch, last, drafts_.back(), options_.hidden, stop));
+      TRY_ASSIGN(last, module().chain(sequence, engine_.scratch, last, drafts_.back(), *options_.hidden, stop));
     }
     TRY_ASSIGN(const uint32_t token, proposal(last, context, sampler));
     drafts_.push_back(token);

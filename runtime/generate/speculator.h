@@ -23,8 +23,8 @@
 namespace dspack::runtime {
 
 struct SpeculationOptions {
-  std::optional<uint32_t> drafts;  // drafts per step; absent: one if it pays (DraftPolicy)
-  MtpHidden hidden = MtpHidden::post_norm;
+  std::optional<uint32_t> drafts;   // drafts per step; absent: one if it pays (DraftPolicy)
+  std::optional<MtpHidden> hidden = {};  // absent: the module's usual_hidden
 };
 
 /// Sums over all answers.
@@ -63,6 +63,7 @@ class Speculator {
   [[nodiscard]] std::vector<uint32_t> verify(std::span<const uint32_t> likeliest);
 
   [[nodiscard]] const MtpModule& module() const { return *engine_.mtp; }
+  /// With the hidden state that is read.
   [[nodiscard]] const SpeculationOptions& options() const { return options_; }
   [[nodiscard]] const SpeculationStats& stats() const { return stats_; }
 

@@ -20,6 +20,7 @@ double tokens_per_pass(const SpeculationStats& stats) {
 }
 
 const char* name_of(MtpHidden hidden) {
+  if (hidden == MtpHidden::streams) return "streams";
   return hidden == MtpHidden::post_norm ? "post-norm" : "pre-norm";
 }
 
@@ -181,7 +182,7 @@ MtpStats collect_mtp_stats(const Speculator& speculator, const MtpState& state, 
   const MtpModule& module = speculator.module();
   MtpStats stats{.speculation = speculator.stats(),
                  .drafts = speculator.options().drafts,
-                 .hidden = speculator.options().hidden,
+                 .hidden = *speculator.options().hidden,
                  .shares_head = module.shares_head(),
                  .shares_embedding = module.shares_embedding(),
                  .read_weight_bytes = module.bytes_read(),

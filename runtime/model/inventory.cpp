@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <vector>
 
 #include "format/part/completion.h"
 #include "format/weights/find_tensor.h"
@@ -149,7 +150,7 @@ bool known_window_layer(const ModelConfig& config, const Named& name, const form
   return config.has_indexer(layer) && (has(kEntryIndexerVectors, name.part) || of_linear(kEntryIndexerLinears, name));
 }
 
-// Draft modules (mtp.*) are known, but not run.
+// All tensors of modules for drafts (mtp.*) are known: they cannot change an answer.
 bool known_of_window(const format::Checkpoint& checkpoint, const ModelConfig& config,
                      const format::TensorEntry& tensor) {
   const std::string_view name = tensor.name;
@@ -192,6 +193,8 @@ bool is_half_of_fused(const format::TensorEntry& tensor) {
 
 // Tensors that an MTP module has in addition to a layer's.
 constexpr std::string_view kModuleTensors[] = {"eh_proj.weight", "enorm.weight", "hnorm.weight"};
+constexpr std::string_view kWindowModuleTensors[] = {"e_proj.weight", "h_proj.weight", "enorm.weight", "hnorm.weight",
+                                                     "norm.weight",   "hc_head_fn",    "hc_head_base", "hc_head_scale"};
 
 // Errors: not_found if the MTP module lacks a tensor.
 Result<void> require_whole_module(const format::Checkpoint& checkpoint, const ModelConfig& config, LayerId layer) {
@@ -199,11 +202,14 @@ Result<void> require_whole_module(const format::Checkpoint& checkpoint, const Mo
   const auto has_weight = [&](std::string_view linear) {
     return format::storing_format(checkpoint, prefix + std::string(linear) + ".weight") != nullptr;
   };
-  for (const std::string_view part : kModuleTensors)
+  const bool has_window = config.window.has_value();
+  for (const std::string_view part : has_window ? Names(kWindowModuleTensors) : Names(kModuleTensors))
     TRY(format::find_tensor(checkpoint, prefix + std::string(part)));
   const Names queries = config.q_rank == 0 ? Names(kQuery) : Names(kLatentQuery);
-  const Names shared = config.shared_experts > 0 ? Names(kShared) : Names();
-  for (const Names linears : {Names(kLinears), queries, shared, Names(kRouter)}) {
+  const Names shared = config.shared_experts > 0 ? (has_window ? Names(kWindowShared) : Names(kShared)) : Names();
+  const std::vector<Names> all =
+      has_window ? std::vector<Names>{kWindowLinears, shared} : std::vector<Names>{kLinears, queries, shared, kRouter};
+  for (const Names linears : all) {
     const auto missing = std::ranges::find_if_not(linears, has_weight);
     if (missing != linears.end()) return format::missing_tensor(checkpoint, prefix + std::string(*missing) + ".weight");
   }

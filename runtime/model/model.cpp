@@ -173,8 +173,9 @@ Result<Sequence> Model::make_sequence(Drafting drafting) const {
   TRY_ASSIGN(KvCache of_module,
              KvCache::make(device_, 1, options_.context,
                            runtime::kv_shape(config_, options_.attention(), std::span(&module, 1)).planes));
-  TRY_ASSIGN(auto residuals, device_.allocate(MtpState::residual_bytes_for(config_.hidden, options_.context)));
-  sequence.mtp_ = MtpState(queue_, std::move(of_module), std::move(residuals), config_.hidden);
+  TRY_ASSIGN(auto residuals, device_.allocate(MtpState::residual_bytes_for(config_, options_.context)));
+  sequence.mtp_ = MtpState(queue_, std::move(of_module), std::move(residuals),
+                           MtpState::residuals_for(config_, options_.context), Residual::width(config_));
   return sequence;
 }
 
@@ -300,11 +301,8 @@ Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) co
     if (pass.trace != nullptr) TRY(pass.trace->status());
   }
   const kernels::Rows final = final_rows(pass.scratch, pass.stream.rows);
-  const Residual& residual = runner_.residual();
-  const kernels::Rows end = residual.end(
-      {.queue = queue_, .mix = residual.mix_in(*pass.scratch.buffer_, 0), .weights = end_mix_}, pass.stream, final);
-  runtime::normalise(queue_, end, final_norm_, config_.norm_epsilon, final, TraceScope(pass.trace, "model"), "norm",
-                     {&head_.weight(), 1});
+  runtime::normalise(queue_, end_of(pass.stream, end_mix_, pass.scratch, final), final_norm_, config_.norm_epsilon,
+                     final, TraceScope(pass.trace, "model"), "norm", {&head_.weight(), 1});
   return {};
 }
 
@@ -356,6 +354,12 @@ void Model::foresee(uint32_t index, const LayerWeights& weights, Scratch& scratc
   executor_.expect(*next, predictor_.predict(
                               queue_, {.scratch = *scratch.buffer_, .forecast = *scratch.forecast_}, runner_.residual(),
                               {.layer = weights, .stream = stream, .mix = mix, .shared = shared}, *following));
+}
+
+kernels::Rows Model::end_of(const kernels::Rows& stream, const MixWeights& mix, const Scratch& scratch,
+                            const kernels::Rows& place) const {
+  const Residual& residual = runner_.residual();
+  return residual.end({.queue = queue_, .mix = residual.mix_in(*scratch.buffer_, 0), .weights = mix}, stream, place);
 }
 
 void Model::normalise(const kernels::Rows& residual, const kernels::Rows& final) const {

@@ -151,7 +151,11 @@ class Model {
   [[nodiscard]] const Embedding& embedding() const { return *embedding_; }
   /// The residual stream of a pass, FP32 [rows, Residual::width], rows up to max_rows.
   [[nodiscard]] kernels::Rows residual_rows(const Scratch& scratch, uint32_t rows) const;
-  /// The final norm: residual -> final. They may be the same rows.
+  /// The final norm's input, made from rows of the residual stream: [rows, hidden], in `place` or in the stream. `mix`:
+  /// weights of the streams' end, the model's or a module's (empty for a plain residual).
+  [[nodiscard]] kernels::Rows end_of(const kernels::Rows& stream, const MixWeights& mix, const Scratch& scratch,
+                                     const kernels::Rows& place) const;
+  /// The final norm: residual -> final. They may be the same rows. Only for a plain residual.
   void normalise(const kernels::Rows& residual, const kernels::Rows& final) const;
   [[nodiscard]] AttentionOptions attention() const { return options_.attention(); }
   struct FurtherLayer {

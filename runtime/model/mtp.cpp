@@ -8,16 +8,20 @@
 #include "format/weights/find_tensor.h"
 #include "runtime/config/config.h"
 #include "runtime/weights/equal_tensors.h"
+#include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
 
 namespace {
 
-// Pairs of embedding and hidden state that are projected at once; V3: 15 MB.
+// Rows whose input is made at once; V3: 15 MB, V4-Flash: 25 MB.
 constexpr uint32_t kWaveRows = 256;
 
-uint64_t pair_bytes(const ModelConfig& config) {
-  return uint64_t{kWaveRows} * 2 * config.hidden * sizeof(float);
+// Values of a row while its input is made: a normalised embedding and hidden state; with streams, also the projected
+// embedding.
+uint64_t wave_bytes(const ModelConfig& config) {
+  const uint64_t values = config.hidden + uint64_t{Residual::width(config)} + (config.streams ? config.hidden : 0);
+  return kWaveRows * values * sizeof(float);
 }
 
 // Whether drafts after the first reuse its choice of positions (index_share_for_mtp_iteration; as vLLM reads it,
@@ -33,13 +37,14 @@ std::string name_of(const ModelConfig& config, std::string_view part) {
 }  // namespace
 
 bool MtpModule::is_present(const format::Checkpoint& checkpoint, const ModelConfig& config) {
-  return config.mtp_layers > 0 && format::find_tensor(checkpoint, name_of(config, "eh_proj.weight")).has_value();
+  const std::string_view first = config.streams ? "e_proj.weight" : "eh_proj.weight";
+  return config.mtp_layers > 0 && format::find_tensor(checkpoint, name_of(config, first)).has_value();
 }
 
 Result<std::unique_ptr<MtpModule>> MtpModule::load(const LoadContext& context, const Model& model,
                                                    const std::stop_token& stop) {
   std::unique_ptr<MtpModule> module(new MtpModule(context, model));
-  TRY_ASSIGN(module->pairs_, context.device.allocate(pair_bytes(model.config())));
+  TRY_ASSIGN(module->wave_, context.device.allocate(wave_bytes(model.config())));
   const uint64_t before = context.access.bytes_read(WeightPurpose::always_needed);
   TRY(module->load_weights(context, stop));
   TRY(module->share_or_load_head(context, stop));
@@ -52,8 +57,15 @@ Result<WeightGroup> MtpModule::find_own(const LoadContext& context, const ModelC
   WeightGroup group(context);
   TRY(group.add_vector(&own.embedding_norm, name_of(config, "enorm.weight"), config.hidden));
   TRY(group.add_vector(&own.hidden_norm, name_of(config, "hnorm.weight"), config.hidden));
-  TRY(group.add_vector(&own.output_norm, name_of(config, "shared_head.norm.weight"), config.hidden));
-  TRY(group.add_linear(&own.projection, name_of(config, "eh_proj.weight"), config.hidden, 2 * config.hidden));
+  if (!config.streams) {
+    TRY(group.add_vector(&own.output_norm, name_of(config, "shared_head.norm.weight"), config.hidden));
+    TRY(group.add_linear(&own.projection, name_of(config, "eh_proj.weight"), config.hidden, 2 * config.hidden));
+    return group;
+  }
+  TRY(group.add_vector(&own.output_norm, name_of(config, "norm.weight"), config.hidden));
+  TRY(group.add_linear(&own.of_embedding, name_of(config, "e_proj.weight"), config.hidden, config.hidden));
+  TRY(group.add_linear(&own.of_hidden, name_of(config, "h_proj.weight"), config.hidden, config.hidden));
+  TRY(Residual::add_weights(group, config, own.end_mix, name_of(config, "hc_head"), Residual::Mixture::at_end));
   return group;
 }
 
@@ -70,9 +82,9 @@ Result<uint64_t> MtpModule::bytes_for(const LoadContext& context, const ModelCon
   const format::TensorEntry* head = checkpoint.find(name_of(config, "shared_head.head.weight"));
   const format::TensorEntry* original = checkpoint.find(config.head_name());
   const bool shared = head == nullptr || (original != nullptr && head->digest && head->digest == original->digest);
-  const uint64_t state = saturating_add(*cache, MtpState::residual_bytes_for(config.hidden, positions));
+  const uint64_t state = saturating_add(*cache, MtpState::residual_bytes_for(config, positions));
   return saturating_add(saturating_mul(state, sequences), layer_group.size_bytes() + own_group.size_bytes() +
-                                                              pair_bytes(config) + (shared ? 0 : head->range.size()));
+                                                              wave_bytes(config) + (shared ? 0 : head->range.size()));
 }
 
 Result<void> MtpModule::load_weights(const LoadContext& context, const std::stop_token& stop) {
@@ -118,27 +130,63 @@ Result<void> MtpModule::choose_embedding(const LoadContext& context) {
   return {};
 }
 
-kernels::Rows MtpModule::pairs(uint32_t rows, uint32_t cols) const {
-  return {.data = {.buffer = pairs_.get(), .offset_bytes = 0}, .rows = rows, .cols = cols, .stride = cols};
+kernels::Rows MtpModule::wave(uint32_t rows, uint32_t cols, uint32_t at) const {
+  return dense_rows({.buffer = wave_.get(), .offset_bytes = uint64_t{kWaveRows} * at * sizeof(float)}, rows, cols);
 }
 
-// z = eh_proj [enorm(embedding of next) ; hnorm(hidden)], a wave of rows at a time.
+Result<void> MtpModule::embed(std::span<const uint32_t> tokens, const kernels::Rows& into,
+                              const std::stop_token& stop) const {
+  TRY((embedding_ ? *embedding_ : model_.embedding()).lookup(queue_, tokens, into, stop));
+  queue_.rms_norm(into, own_.embedding_norm, model_.config().norm_epsilon, into);
+  return {};
+}
+
+// z = eh_proj [enorm(embedding of next) ; hnorm(hidden)].
+Result<void> MtpModule::project_pairs(std::span<const uint32_t> next, const kernels::Rows& hidden,
+                                      const kernels::Rows& z, const std::stop_token& stop) const {
+  const uint32_t width = model_.config().hidden;
+  const kernels::Rows both = wave(hidden.rows, 2 * width);
+  kernels::Rows left = both;
+  left.cols = width;
+  kernels::Rows right = left;
+  right.data = left.data.at(uint64_t{width} * sizeof(float));
+  TRY(embed(next, left, stop));
+  queue_.rms_norm(hidden, own_.hidden_norm, model_.config().norm_epsilon, right);
+  own_.projection.apply(queue_, both, z);
+  return {};
+}
+
+// z_j = e_proj enorm(embedding of next) + h_proj hnorm(stream j of hidden).
+Result<void> MtpModule::project_streams(std::span<const uint32_t> next, const kernels::Rows& hidden,
+                                        const kernels::Rows& z, const std::stop_token& stop) const {
+  const uint32_t width = model_.config().hidden, streams = model_.config().streams->count;
+  const uint32_t vectors = hidden.rows * streams;
+  const kernels::Rows embedded = wave(hidden.rows, width), projected = wave(hidden.rows, width, width);
+  const kernels::Rows normalised = wave(vectors, width, 2 * width);
+  TRY(embed(next, embedded, stop));
+  own_.of_embedding.apply(queue_, embedded, projected);
+  queue_.rms_norm(dense_rows(hidden.data, vectors, width), own_.hidden_norm, model_.config().norm_epsilon, normalised);
+  own_.of_hidden.apply(queue_, normalised, dense_rows(z.data, vectors, width));
+  for (uint32_t stream = 0; stream < streams; ++stream) {
+    kernels::Rows sum = z;
+    sum.cols = width;
+    sum.data = z.data.at(uint64_t{stream} * width * sizeof(float));
+    queue_.add(sum, projected);
+  }
+  return {};
+}
+
 Result<void> MtpModule::project(std::span<const uint32_t> next, const kernels::Rows& hidden, const kernels::Rows& z,
                                 const std::stop_token& stop) const {
-  const uint32_t width = model_.config().hidden;
-  const float epsilon = model_.config().norm_epsilon;
-  const Embedding& embedding = embedding_ ? *embedding_ : model_.embedding();
   for (uint32_t first = 0; first < hidden.rows; first += kWaveRows) {
     const uint32_t count = std::min(kWaveRows, hidden.rows - first);
-    const kernels::Rows both = pairs(count, 2 * width);
-    kernels::Rows left = both;
-    left.cols = width;
-    kernels::Rows right = left;
-    right.data = left.data.at(uint64_t{width} * sizeof(float));
-    TRY(embedding.lookup(queue_, next.subspan(first, count), left, stop));
-    queue_.rms_norm(left, own_.embedding_norm, epsilon, left);
-    queue_.rms_norm(rows_of(hidden, first, count), own_.hidden_norm, epsilon, right);
-    own_.projection.apply(queue_, both, rows_of(z, first, count));
+    const auto tokens = next.subspan(first, count);
+    const kernels::Rows from = rows_of(hidden, first, count), to = rows_of(z, first, count);
+    if (model_.config().streams) {
+      TRY(project_streams(tokens, from, to, stop));
+    } else {
+      TRY(project_pairs(tokens, from, to, stop));
+    }
   }
   return {};
 }
@@ -150,11 +198,11 @@ Result<kernels::Rows> MtpModule::catch_up(Sequence& sequence, Scratch& scratch, 
   MtpState& state = *sequence.mtp();
   const uint32_t pending = state.pending();
   DSPACK_CHECK(pending > 0 && next.size() == pending, "one token must follow each pending position");
-  const uint32_t start = state.cache_.length();
+  DSPACK_CHECK((hidden == MtpHidden::streams) == model_.config().streams.has_value(), "another model's hidden state");
   kernels::Rows last;
-  const auto run = [&](uint32_t first, uint32_t count) -> Result<void> {
+  const auto run = [&](uint32_t first, kernels::Rows states) -> Result<void> {
+    const uint32_t count = states.rows;
     const kernels::Rows z = model_.residual_rows(scratch, count);
-    kernels::Rows states = state.residuals(first, count);
     if (hidden == MtpHidden::post_norm) {
       // eh_proj writes a wave of z only after reading that wave of states, so both can share memory.
       model_.normalise(states, z);
@@ -171,15 +219,16 @@ Result<kernels::Rows> MtpModule::catch_up(Sequence& sequence, Scratch& scratch, 
     if (on_rows) on_rows(first, z);
     return {};
   };
-  for (uint32_t first = 0; first < pending;) {
-    const uint32_t count = std::min(model_.max_rows(), pending - first);
-    if (auto done = run(first, count); !done) {
-      state.cache_.truncate(start);
+  // No more rows at once than the window's ring has room for without what the next attempt would need.
+  const uint32_t most = model_.config().window ? std::min(model_.max_rows(), CachePlane::kRewind) : model_.max_rows();
+  while (state.pending() > 0) {
+    const kernels::Rows states = state.residuals(state.length(), std::min(most, state.pending()));
+    if (auto done = run(pending - state.pending(), states); !done) {
+      state.give_up(states.rows);
       return done.error();
     }
-    first += count;
+    state.pending_ -= states.rows;
   }
-  state.pending_ = 0;
   return last;
 }
 
@@ -196,8 +245,12 @@ Result<kernels::Rows> MtpModule::chain(Sequence& sequence, Scratch& scratch, con
   }
   TRY(project({&token, 1}, from, z, stop));
   const ChoiceUse choice = drafts_share(model_.config()) ? ChoiceUse::taken : ChoiceUse::as_needed;
-  TRY(model_.run_further_layer(
-      {.weights = *layer_, .cache = state.cache_, .recorded = state.recorded_, .choice = choice}, z, scratch, stop));
+  if (auto done = model_.run_further_layer(
+          {.weights = *layer_, .cache = state.cache_, .recorded = state.recorded_, .choice = choice}, z, scratch, stop);
+      !done) {
+    state.give_up(1);
+    return done.error();
+  }
   TRY(queue_.finish());
   state.cache_.advance(1);
   return z;
@@ -205,17 +258,18 @@ Result<kernels::Rows> MtpModule::chain(Sequence& sequence, Scratch& scratch, con
 
 void MtpModule::logits(const kernels::Rows& outputs, Scratch& scratch, std::span<float> into) const {
   const uint64_t vocab = model_.config().vocab;
-  for (uint32_t first = 0; first < outputs.rows; first += kWaveRows) {
-    const uint32_t count = std::min(kWaveRows, outputs.rows - first);
-    const kernels::Rows final = pairs(count, model_.config().hidden);
-    queue_.rms_norm(rows_of(outputs, first, count), own_.output_norm, model_.config().norm_epsilon, final);
-    model_.logits(final, head(), scratch, into.subspan(first * vocab, count * vocab));
+  const uint32_t most = std::min(kWaveRows, model_.max_rows());
+  for (uint32_t first = 0; first < outputs.rows; first += most) {
+    const uint32_t count = std::min(most, outputs.rows - first);
+    model_.logits(normalised(rows_of(outputs, first, count), scratch), head(), scratch,
+                  into.subspan(first * vocab, count * vocab));
   }
 }
 
-kernels::Rows MtpModule::normalised(const kernels::Rows& output) const {
-  const kernels::Rows final = pairs(1, model_.config().hidden);
-  queue_.rms_norm(output, own_.output_norm, model_.config().norm_epsilon, final);
+kernels::Rows MtpModule::normalised(const kernels::Rows& outputs, const Scratch& scratch) const {
+  const kernels::Rows final = wave(outputs.rows, model_.config().hidden);
+  const kernels::Rows ended = model_.end_of(outputs, own_.end_mix, scratch, final);
+  queue_.rms_norm(ended, own_.output_norm, model_.config().norm_epsilon, final);
   return final;
 }
 

@@ -6,19 +6,25 @@
 
 namespace dspack::runtime {
 
-kernels::Rows MtpState::residuals(uint32_t first, uint32_t count) const {
-  const kernels::Rows all{.data = {.buffer = residuals_.get(), .offset_bytes = 0},
-                          .rows = cache_.capacity(),
-                          .cols = hidden_,
-                          .stride = hidden_};
-  return rows_of(all, first, count);
+kernels::Rows MtpState::residuals(uint32_t position, uint32_t count) const {
+  const kernels::Rows all{
+      .data = {.buffer = residuals_.get(), .offset_bytes = 0}, .rows = room_, .cols = width_, .stride = width_};
+  const uint32_t row = position % room_;
+  return rows_of(all, row, std::min(count, room_ - row));
 }
 
 void MtpState::observe(const kernels::Rows& residual) {
-  DSPACK_CHECK(residual.rows <= cache_.capacity() - cache_.length() - pending_, "more positions than the context has");
-  queue_->copy(residuals(pending_, residual.rows).data, residual.data,
-               uint64_t{residual.rows} * hidden_ * sizeof(float));
-  pending_ += residual.rows;
+  const uint32_t begin = length() + pending_;
+  const uint32_t end = begin + residual.rows;
+  const uint32_t kept = end - std::min(end - length(), room_);
+  for (uint32_t position = std::max(begin, kept); position < end;) {
+    const kernels::Rows to = residuals(position, end - position);
+    queue_->copy(to.data, rows_of(residual, position - begin, to.rows).data,
+                 uint64_t{to.rows} * width_ * sizeof(float));
+    position += to.rows;
+  }
+  if (kept > length()) begin_at(kept);
+  pending_ = end - length();
 }
 
 void MtpState::truncate(uint32_t length) {
@@ -26,9 +32,15 @@ void MtpState::truncate(uint32_t length) {
     pending_ = std::min(pending_, length - this->length());
     return;
   }
-  if (length < begin_) return begin_at(length);
+  if (length < begin_ || cache_.cut_point(length - begin_) != length - begin_) return begin_at(length);
   cache_.truncate(length - begin_);
   pending_ = 0;
+}
+
+void MtpState::give_up(uint32_t rows) {
+  const uint32_t position = length();
+  cache_.give_up(rows);
+  begin_ = position - cache_.length();
 }
 
 void MtpState::begin_at(uint32_t position) {
@@ -40,12 +52,15 @@ void MtpState::begin_at(uint32_t position) {
 void MtpState::take_over(const MtpState& other, uint32_t length) {
   begin_at(std::min(length, other.begin_));
   if (length <= begin_) return;
-  cache_.extend_from(*queue_, other.cache_, std::min(length - begin_, other.cache_.length()));
-  pending_ = length - this->length();
-  if (pending_ > 0) {
-    queue_->copy(residuals(0, pending_).data, other.residuals(0, pending_).data,
-                 uint64_t{pending_} * hidden_ * sizeof(float));
+  const uint32_t read = std::min(length - begin_, other.cache_.length());
+  if (other.cache_.cut_point(read) != read) return begin_at(length);
+  cache_.extend_from(*queue_, other.cache_, read);
+  for (uint32_t position = this->length(); position < length;) {
+    const kernels::Rows from = other.residuals(position, length - position);
+    queue_->copy(residuals(position, from.rows).data, from.data, uint64_t{from.rows} * width_ * sizeof(float));
+    position += from.rows;
   }
+  pending_ = length - this->length();
 }
 
 void Sequence::truncate(uint32_t length) {

@@ -5,6 +5,7 @@
 // before it. Errors: the device's failure.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 #include "runtime/model/kv_block.h"
 #include "runtime/model/kv_cache.h"
 #include "runtime/model/recorded_pass.h"
+#include "runtime/model/residual.h"
 
 namespace dspack::runtime {
 
@@ -20,8 +22,9 @@ namespace dspack::runtime {
 /// positions, which the module has not read yet, so that it can catch up in one batch when drafting starts.
 ///   0          begin_               length()    length() + pending()
 ///   |  no past |  read by the module  |  residuals  |
-/// A prefix that came as a KvBlock has no residuals: the module's past begins after it. Since its rotary positions are
-/// relative, that can make drafts worse, but not an answer.
+/// The module's past may begin late: after a prefix that came as a KvBlock, which has no residuals, and where only the
+/// last residuals are kept, since its layer attends to a window. Since its rotary positions are relative, a late begin
+/// can make drafts worse, but not an answer.
 class MtpState {
  public:
   /// Position of the sequence at which the module reads next.
@@ -36,32 +39,43 @@ class MtpState {
 
   [[nodiscard]] uint64_t cache_bytes() const { return cache_.size_bytes(); }
   [[nodiscard]] uint64_t residual_bytes() const { return residuals_->size_bytes(); }
-  /// Bytes of the residuals of `positions` positions.
-  [[nodiscard]] static uint64_t residual_bytes_for(uint32_t hidden, uint64_t positions) {
-    return positions * hidden * sizeof(float);
+  /// How many residuals are kept at most: all of `context`, or, if the module's layer attends to a window, those that
+  /// its last row reads after any cut (CachePlane::kRewind).
+  [[nodiscard]] static uint32_t residuals_for(const ModelConfig& config, uint32_t context) {
+    return config.window ? std::min(context, config.window->positions + CachePlane::kRewind) : context;
+  }
+  [[nodiscard]] static uint64_t residual_bytes_for(const ModelConfig& config, uint32_t context) {
+    return uint64_t{residuals_for(config, context)} * Residual::width(config) * sizeof(float);
   }
 
  private:
   friend class Model;
   friend class MtpModule;
   friend class Sequence;
-  MtpState(kernels::Queue& queue, KvCache cache, std::unique_ptr<kernels::Buffer> residuals, uint32_t hidden)
+  /// `residuals`: FP32 [room, width].
+  MtpState(kernels::Queue& queue, KvCache cache, std::unique_ptr<kernels::Buffer> residuals, uint32_t room,
+           uint32_t width)
       : queue_(&queue),
         cache_(std::move(cache)),
         residuals_(std::move(residuals)),
-        hidden_(hidden),
+        room_(room),
+        width_(width),
         recorded_(queue, cache_.capacity()) {}
   void observe(const kernels::Rows& residual);
+  /// A pass of the module over `rows` rows was not completed. Without what it has overwritten, its past begins anew.
+  void give_up(uint32_t rows);
   /// Copies the state that `other` has of the first `length` positions.
   void take_over(const MtpState& other, uint32_t length);
   /// Restarts at `position`: positions before it have no residuals.
   void begin_at(uint32_t position);
-  [[nodiscard]] kernels::Rows residuals(uint32_t first, uint32_t count) const;
+  /// The rows of positions from `position` on that are adjacent in the ring, `count` at most.
+  [[nodiscard]] kernels::Rows residuals(uint32_t position, uint32_t count) const;
 
   kernels::Queue* queue_;
   KvCache cache_;
-  std::unique_ptr<kernels::Buffer> residuals_;  // FP32 [capacity, hidden]
-  uint32_t hidden_;
+  std::unique_ptr<kernels::Buffer> residuals_;  // a ring: a position's row is at its remainder by room_
+  uint32_t room_;
+  uint32_t width_;
   RecordedPass recorded_;  // the module's layer
   uint32_t begin_ = 0;     // position of the sequence at which the module's past begins
   uint32_t pending_ = 0;

@@ -66,20 +66,58 @@ class RunV4(EndToEnd):
                                             packed))
             self.assertLessEqual(self.error(self.logits(packed, tokens), wanted), EXACT, recipe)
 
+    def test_drafts_of_april(self):
+        for variant in ("v4", "v4-pro"):
+            source = self.data("family") / variant
+            tokens = ",".join(map(str, self.golden(variant)[0][:120]))
+            packed = self.scratch / variant
+            self.assert_ok(self.repack(source, packed))
+            ask = ("--tokens", tokens, "-n", 24, "--ctx", 512)
+            plain = self.assert_ok(self.dsrun(source, *ask)).stdout
+            for folder in (source, packed):
+                for drafts in (1, 4):
+                    stats = self.scratch / "stats.json"
+                    said = self.assert_ok(self.dsrun(folder, *ask, "--mtp", drafts, "--stats", stats)).stdout
+                    self.assertEqual(said, plain)
+                    drafted = json.loads(stats.read_text())["mtp"]
+                    self.assertEqual(drafted["hidden"], "streams")
+                    # The last passes draft no more than may still be said.
+                    self.assertGreaterEqual(drafted["drafted"], drafts * drafted["drafting_passes"] - sum(range(drafts)))
+                    self.assertGreater(drafted["drafting_passes"], 0)
+                    self.assertGreaterEqual(drafted["caught_up_positions"], 120)  # within the window and the room to cut
+                    self.assertGreater(drafted["bytes_read"]["experts"], 0)
+            self.assert_refused(self.dsrun(packed, *ask, "--mtp", 1, "--dev", "mtp-hidden=pre-norm"),
+                                "this model's module reads residual streams", program="dsrun")
+
+    def test_an_april_module_must_be_whole(self):
+        for lost, said in (("mtp.0.h_proj.weight", "tensor mtp.0.h_proj.weight is missing"),
+                           ("mtp.0.hc_head_fn", "tensor mtp.0.hc_head_fn is missing"),
+                           ("mtp.0.ffn.experts.3.w1.weight", "tensor mtp.0.ffn.experts.3.w1.weight is missing")):
+            source = self.scratch / lost
+            shutil.copytree(self.data("family") / "v4", source)
+            tensors, _ = safetensors_io.parse((source / "model.safetensors").read_bytes())
+            for name in [lost] + ([lost.replace(".weight", ".scale")] if lost.endswith(".weight") else []):
+                del tensors[name]
+            safetensors_io.write(source / "model.safetensors", tensors)
+            result = self.dsrun(source, "--tokens", "1,2,3", "-n", 2, "--mtp", 1)
+            self.assertEqual(result.code, 1, str(result))
+            self.assertIn(said, result.stderr)
+
     def test_stages_that_draft_are_left_alone(self):
         source = self.scratch / "drafting"
         shutil.copytree(self.data("family") / "v4", source)
         tensors, _ = safetensors_io.parse((source / "model.safetensors").read_bytes())
-        for name in list(tensors):
-            if name.startswith("layers.5."):
-                tensors[name.replace("layers.5.", "mtp.0.")] = tensors[name]
         tensors["mtp.0.main_norm.weight"] = tensors["norm.weight"]
         safetensors_io.write(source / "model.safetensors", tensors)
+        config = json.loads((source / "config.json").read_text())
+        config.update(dspark_block_size=5, dspark_noise_token_id=3, dspark_markov_rank=8)
+        (source / "config.json").write_text(json.dumps(config))
         packed = self.scratch / "packed"
         self.assert_ok(self.repack(source, packed))
         for folder in (source, packed):
             self.assert_refused(self.dsrun(folder, "--tokens", "1,2,3", "--mtp", 2),
-                                "modules for drafts (tensors mtp.N) are not run yet", program="dsrun")
+                                "drafts in blocks (DSpark: dspark_block_size in config.json, tensors mtp.N), which is not run yet",
+                                program="dsrun")
             self.assert_refused(self.dsrun(folder, "--tokens", "1,2,3", "--kv-dtype", "fp8"), "can be f32, bf16 or f16",
                                 program="dsrun")
         plain = self.assert_ok(self.dsrun(self.data("family") / "v4", "--tokens", "1,2,3", "-n", 4)).stdout

@@ -43,13 +43,34 @@ TEST_CASE("V4's config: Flash and Pro, in April and later") {
   CHECK(flash.window->rope.yarn->attention_factor == 1);  // cosines are multiplied with nothing
   CHECK(flash.mtp_layers == 0);
   CHECK(flash.expects_fp4);
-  CHECK(parsed(released("deepseek-v4-flash")) == flash);  // but for its drafts, which are not run
+  CHECK(flash.has_stages);
+  ModelConfig april = parsed(released("deepseek-v4-flash"));
+  CHECK(april.mtp_layers == 1);
+  CHECK_FALSE(april.has_stages);
+  april.mtp_layers = 0;
+  april.has_stages = true;
+  CHECK(april == flash);
   const ModelConfig pro = parsed(released("deepseek-v4-pro-0813"));
   CHECK(pro.layers == 61);
   CHECK(pro.entry_positions(LayerId(0)) == 128);
   CHECK(pro.indexer->most == 1024);
   CHECK(pro.routed_scale == 2.5F);
-  CHECK(parsed(released("deepseek-v4-pro")) == pro);
+  ModelConfig pro_april = parsed(released("deepseek-v4-pro"));
+  CHECK(pro_april.mtp_layers == 1);
+  pro_april.mtp_layers = 0;
+  pro_april.has_stages = true;
+  CHECK(pro_april == pro);
+}
+
+TEST_CASE("V4's config: an MTP module with entries is refused, stages are not asked") {
+  for (const std::string name : {"deepseek-v4-flash", "deepseek-v4-flash-0731"}) {
+    CAPTURE(name);
+    format::Json json = released(name);
+    json["compress_ratios"][43] = 4;
+    const auto config = parse_model_config(json.dump());
+    CHECK(config.has_value() == (name == "deepseek-v4-flash-0731"));
+    if (!config) CHECK(config.error().message.find("its last must be 0") != std::string::npos);
+  }
 }
 
 struct Refusal {

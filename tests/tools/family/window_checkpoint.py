@@ -93,19 +93,32 @@ class Maker:
         for name, rows, columns, gain in (("w1", inner, hidden, 4), ("w3", inner, hidden, 4), ("w2", hidden, inner, 0.2)):
             self.fp8(f"{at}shared_experts.{name}", rows, columns, gain)
 
+    def layer(self, at, layer):
+        n, hidden = self.c["hc_mult"], self.c["hidden_size"]
+        self.norm(at + "attn_norm.weight", hidden)
+        self.norm(at + "ffn_norm.weight", hidden)
+        self.mixture(at + "hc_attn", n * (2 + n), 3)
+        self.mixture(at + "hc_ffn", n * (2 + n), 3)
+        self.attention(at + "attn.", self.c["compress_ratios"][layer])
+        self.experts(at + "ffn.", layer)
+
+    def module(self, at):
+        """The MTP module of April, after all else: the model's weights do not depend on it."""
+        hidden = self.c["hidden_size"]
+        self.layer(at, self.c["num_hidden_layers"])
+        self.fp8(at + "e_proj", hidden, hidden)
+        self.fp8(at + "h_proj", hidden, hidden)
+        for name in ("enorm", "hnorm", "norm"):
+            self.norm(f"{at}{name}.weight", hidden)
+        self.mixture(at + "hc_head", self.c["hc_mult"], 1)
+
     def make(self):
-        c, n = self.c, self.c["hc_mult"]
-        hidden = c["hidden_size"]
+        c, hidden = self.c, self.c["hidden_size"]
         self.put("embed.weight", self.random.normal(0, 1, (c["vocab_size"], hidden)), "BF16")
         for layer in range(c["num_hidden_layers"]):
-            at = f"layers.{layer}."
-            self.norm(at + "attn_norm.weight", hidden)
-            self.norm(at + "ffn_norm.weight", hidden)
-            self.mixture(at + "hc_attn", n * (2 + n), 3)
-            self.mixture(at + "hc_ffn", n * (2 + n), 3)
-            self.attention(at + "attn.", c["compress_ratios"][layer])
-            self.experts(at + "ffn.", layer)
-        self.mixture("hc_head", n, 1)
+            self.layer(f"layers.{layer}.", layer)
+        self.mixture("hc_head", c["hc_mult"], 1)
         self.norm("norm.weight", hidden)
         self.matrix("head.weight", c["vocab_size"], hidden, "BF16")
+        self.module("mtp.0.")
         return self

@@ -106,7 +106,7 @@ class Reference:
         return chosen
 
     def attention(self, layer, x):
-        c, at = self.c, f"layers.{layer}.attn."
+        c, at = self.c, self.place(layer) + "attn."
         ratio, heads, dim, rows = c["compress_ratios"][layer], c["num_attention_heads"], c["head_dim"], len(x)
         positions = np.arange(rows)
         latent = rms(x @ self.w[at + "wq_a.weight"].T, self.w[at + "q_norm.weight"], self.epsilon)
@@ -148,7 +148,7 @@ class Reference:
         return (gate * sigmoid(gate) * up) @ self.w[at + "w2.weight"].T
 
     def experts(self, layer, x, tokens):
-        c, at = self.c, f"layers.{layer}.ffn."
+        c, at = self.c, self.place(layer) + "ffn."
         scores = np.sqrt(np.logaddexp(0, x @ self.w[at + "gate.weight"].T))
         if layer < c["num_hash_layers"]:
             ids = self.w[at + "gate.tid2eid"][tokens]
@@ -186,20 +186,55 @@ class Reference:
         y = run((pre[..., None] * h).sum(1))
         return post[..., None] * y[:, None] + np.einsum("tjk,tjd->tkd", comb, h)
 
+    def place(self, layer):
+        """The MTP module counts as a layer after the last."""
+        layers = self.c["num_hidden_layers"]
+        return f"layers.{layer}." if layer < layers else f"mtp.{layer - layers}."
+
+    def layer(self, layer, h, tokens):
+        w, at = self.w, self.place(layer)
+        h = self.block(at + "hc_attn", h, lambda x: self.attention(layer, rms(x, w[at + "attn_norm.weight"], self.epsilon)))
+        return self.block(at + "hc_ffn", h, lambda x: self.experts(layer, rms(x, w[at + "ffn_norm.weight"], self.epsilon), tokens))
+
+    def logits(self, h, at=""):
+        m, base, scale = self.mixture(at + "hc_head" if self.has("mixture of the module") else "hc_head", h)
+        h = ((sigmoid(scale[0] * m + base) + self.c["hc_eps"])[..., None] * h).sum(1)
+        return rms(h, self.w[at + "norm.weight"], self.epsilon) @ self.w["head.weight"].T
+
+    def streams(self, tokens):
+        """After the last layer: [rows, streams, hidden]."""
+        h = np.repeat(self.w["embed.weight"][tokens][:, None], self.c["hc_mult"], 1)
+        for layer in range(self.c["num_hidden_layers"]):
+            h = self.layer(layer, h, tokens)
+        return h
+
     def run(self, tokens):
         """Logits [rows, vocab]."""
-        c, w = self.c, self.w
+        return self.logits(self.streams(np.asarray(tokens)))
+
+    def drafts(self, tokens, chain=()):
+        """Logits of the MTP module [rows, vocab]: row i is from position i and the next token; then a row for each token of a
+        chain, from the module's own output before it."""
+        w, at, layer = self.w, "mtp.0.", self.c["num_hidden_layers"]
         tokens = np.asarray(tokens)
-        h = np.repeat(w["embed.weight"][tokens][:, None], c["hc_mult"], 1)
-        for layer in range(c["num_hidden_layers"]):
-            at = f"layers.{layer}."
-            h = self.block(at + "hc_attn", h, lambda x: self.attention(layer, rms(x, w[at + "attn_norm.weight"], self.epsilon)))
-            h = self.block(at + "hc_ffn", h, lambda x: self.experts(layer, rms(x, w[at + "ffn_norm.weight"], self.epsilon), tokens))
-        m, base, scale = self.mixture("hc_head", h)
-        h = ((sigmoid(scale[0] * m + base) + c["hc_eps"])[..., None] * h).sum(1)
-        return rms(h, w["norm.weight"], self.epsilon) @ w["head.weight"].T
+
+        def joined(next_tokens, h):
+            embedded = w["embed.weight"][np.asarray(next_tokens)]
+            if self.has("enorm"):
+                embedded = rms(embedded, w[at + "enorm.weight"], self.epsilon)
+            if self.has("hnorm of each"):
+                h = rms(h, w[at + "hnorm.weight"], self.epsilon)
+            else:  # of all streams together
+                h = rms(h.reshape(len(h), -1), None, self.epsilon).reshape(h.shape) * w[at + "hnorm.weight"]
+            return (embedded @ w[at + "e_proj.weight"].T)[:, None] + h @ w[at + "h_proj.weight"].T
+
+        z = joined(tokens[1:], self.streams(tokens)[:-1])
+        for token in chain:
+            z = np.concatenate([z, joined([token], self.layer(layer, z, None)[-1:])])
+        return self.logits(self.layer(layer, z, None), at)
 
 
 # What can be left out, or done wrong.
 PARTS = ["clamp", "clamp of shared", "sinks", "ape", "halves", "inverse rotation", "yarn", "compress_rope_theta", "norm of queries",
          "bias", "order of C", "2 of post", "round", "hc_eps", "window", "topk"]
+MODULE_PARTS = ["enorm", "hnorm of each", "mixture of the module"]
