@@ -10,7 +10,7 @@ import time
 
 import safetensors_io
 from checkpoints import packed_tiny, write_small
-from common import INDEX, EndToEnd, answers, free_port, limit, main, tree
+from common import INDEX, EndToEnd, answers, free_port, is_sanitized, limit, main, tree
 
 PROBE_BYTES = 64 * 1024  # of every file when it is opened: its size, its version and nearly every header
 COMPANIONS = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
@@ -134,7 +134,8 @@ class Repack(EndToEnd):
                             "--by layer")
         self.assert_absent(self.out)
         process = self.start(source, "--by", "expert", "--out", self.scratch / "many", "--yes")
-        self.wait_until((self.scratch / "many" / ".reshard" / "journal").exists, "the run to begin")
+        self.wait_until((self.scratch / "many" / ".reshard" / "journal").exists, "the run to begin",
+                        seconds=300 if is_sanitized() else 30)
         process.kill()
         self.finish(process)
 

@@ -126,7 +126,7 @@ class ServeCompany(Serving):
         self.assert_ok_after_stop()
 
     def test_what_never_fits_is_told_so(self):
-        self.start_server("--ram", "250MB")
+        self.start_server("--ram", "350MB" if is_sanitized("DSPACK_DSRUN") else "250MB")
         for body in ({"messages": [], "x": [[]] * 500_000}, dict(chat("x"), tools=[{"a": {}}] * 300_000)):
             status, text = self.post("/v1/chat/completions", body)
             self.assertEqual(status, 400, text)

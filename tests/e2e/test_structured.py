@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from common import EndToEnd, main
+from common import EndToEnd, is_sanitized, main
 from schema_bombs import schema_bombs
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -385,7 +385,8 @@ class Held(Asking):
         for status, body in statuses.values():
             self.assertIn(status, (200, 400, 429), body)
             self.assertNotIn("\x1b", body)
-        self.assertLess(self.resident_mib() - before, 700)
+        if not is_sanitized("DSPACK_DSRUN"):  # whose runtime keeps freed memory for a while
+            self.assertLess(self.resident_mib() - before, 700)
         self.assertEqual(json.loads(self.chat(response_format={"type": "json_schema", "json_schema": {
             "name": "x", "schema": {"enum": ["fine"]}}})["message"]["content"]), "fine")
 

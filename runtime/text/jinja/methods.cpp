@@ -156,7 +156,8 @@ Result<Value> replace(std::string_view text, const Arguments& args, Heap& heap) 
   TRY_ASSIGN(const std::string_view old, wanted_text(args, 0));
   TRY_ASSIGN(const std::string_view fresh, wanted_text(args, 1));
   const Value* count = args.get(2, "count");
-  int64_t left = count != nullptr && count->is_integer() ? count->integer().value_or(-1) : -1;
+  // Any negative count means all; from the lowest one there would be no way down.
+  int64_t left = count != nullptr && count->is_integer() ? std::max<int64_t>(count->integer().value_or(-1), -1) : -1;
   TextBuilder out(heap.budget());
   for (; left != 0; --left) {
     if (old.empty()) {

@@ -169,6 +169,7 @@ TEST_CASE("cuda runtime: two devices at once, from one thread and from others") 
       const auto memory = gpu::allocate(1 - device, 100);
       REQUIRE(memory);
       CHECK(cuda_device_of_thread() == static_cast<int>(1 - device));
+      gpu::release(*memory);
     }
   };
   use_both();
