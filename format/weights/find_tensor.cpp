@@ -23,33 +23,17 @@ const FusedTensor* whole_of(const Checkpoint& checkpoint, const TensorEntry& ten
   return found == checkpoint.fused().end() ? nullptr : &*found;
 }
 
-/// The name that a tensor of an MTP module has where such modules are numbered apart ("mtp.0.", "mtp.layers.0."): they
-/// are looked for as layers after the last (Checkpoint::place_modules). Any other name is unchanged.
-std::string name_apart(const Checkpoint& checkpoint, std::string_view name, LayerId layer) {
-  for (const TensorEntry& tensor : checkpoint.tensors()) {
-    const auto apart = parse_tensor_name(tensor.name).layer;
-    if (tensor.place.layer != layer || !apart || !is_numbered_apart(*apart)) continue;
-    const std::string as_layer = name_behind(tensor.name, layer.value - (apart->value - kFirstMtpLayer));
-    // Both end with the same part.
-    const auto part = std::mismatch(as_layer.rbegin(), as_layer.rend(), tensor.name.rbegin(), tensor.name.rend());
-    const size_t bytes = static_cast<size_t>(part.first - as_layer.rbegin());
-    if (!name.starts_with(as_layer.substr(0, as_layer.size() - bytes))) continue;
-    return tensor.name.substr(0, tensor.name.size() - bytes).append(name.substr(as_layer.size() - bytes));
-  }
-  return std::string(name);
-}
-
-/// The name that the file would have for a missing tensor: of an expert that of the fused tensor, if the layer's
-/// experts are fused.
+/// The name that the file would have for an expert's missing tensor: that of the fused tensor if the layer's experts
+/// are fused.
 std::string missing_name(const Checkpoint& checkpoint, std::string_view name) {
   const TensorName place = parse_tensor_name(name);
-  if (!place.expert) return place.layer ? name_apart(checkpoint, name, *place.layer) : std::string(name);
+  if (!place.expert) return std::string(name);
   std::set<std::string_view> fused;
   for (const FusedTensor& tensor : checkpoint.fused()) {
     if (const auto parsed = parse_fused_name(tensor.name); parsed && parsed->layer == *place.layer)
       fused.insert(tensor.name);
   }
-  if (fused.empty()) return name_apart(checkpoint, name, *place.layer);
+  if (fused.empty()) return std::string(name);
   const std::string prefix(fused.begin()->substr(0, fused.begin()->rfind('.') + 1));
   for (const char* word : {"gate_up_proj", "down_proj"}) {
     if (!fused.contains(prefix + word)) return prefix + word;

@@ -90,9 +90,8 @@ class RunV4(EndToEnd):
                                 "this model's module reads residual streams", program="dsrun")
 
     def test_an_april_module_must_be_whole(self):
-        for lost, said in (("mtp.0.h_proj.weight", "tensor mtp.0.h_proj.weight is missing"),
-                           ("mtp.0.hc_head_fn", "tensor mtp.0.hc_head_fn is missing"),
-                           ("mtp.0.ffn.experts.3.w1.weight", "tensor mtp.0.ffn.experts.3.w1.weight is missing")):
+        for lost, said in (("mtp.0.h_proj.weight", "h_proj.weight is missing"), ("mtp.0.hc_head_fn", "hc_head_fn is missing"),
+                           ("mtp.0.ffn.experts.3.w1.weight", "ffn.experts.3.w1.weight is missing")):
             source = self.scratch / lost
             shutil.copytree(self.data("family") / "v4", source)
             tensors, _ = safetensors_io.parse((source / "model.safetensors").read_bytes())
