@@ -1,5 +1,5 @@
 // DeepSeek-V4's MTP module against a reference (tests/tools/family/window_reference.py, which DeepSeek's own code
-// agrees with), and its state, of which only the last residuals are kept.
+// agrees with). Its state keeps the last residuals only.
 #include <doctest/doctest.h>
 
 #include <algorithm>
