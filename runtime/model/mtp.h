@@ -49,7 +49,8 @@ class MtpModule {
   using RowsCallback = std::function<void(uint32_t first, const kernels::Rows& rows)>;
   /// Reads all pending positions of a sequence; next[i] is the token after pending position i. Returns the output of
   /// the last position, [1, Residual::width], valid until the next pass in `scratch`. After an error the sequence is as
-  /// before, or with fewer positions pending. Preconditions: at least one position is pending; `hidden` is one that this module can read.
+  /// before, or with fewer positions pending. Preconditions: at least one position is pending; `hidden` is one that
+  /// this module can read.
   [[nodiscard]] Result<kernels::Rows> catch_up(Sequence& sequence, Scratch& scratch, std::span<const uint32_t> next,
                                                MtpHidden hidden, const std::stop_token& stop,
                                                const RowsCallback& on_rows = {}) const;
@@ -111,7 +112,7 @@ class MtpModule {
   kernels::Queue& queue_;
   const Model& model_;
   std::unique_ptr<LayerWeights> layer_;
-  std::unique_ptr<kernels::Buffer> own_memory_;  // own_ is there
+  std::unique_ptr<kernels::Buffer> own_memory_;  // own_ lies in it
   Own own_;
   std::unique_ptr<kernels::Buffer> head_memory_;
   std::unique_ptr<Linear> head_;           // absent: the model's
