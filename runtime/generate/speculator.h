@@ -23,7 +23,7 @@
 namespace dspack::runtime {
 
 struct SpeculationOptions {
-  std::optional<uint32_t> drafts;   // drafts per step; absent: one if it pays (DraftPolicy)
+  std::optional<uint32_t> drafts;        // drafts per step; absent: one if it pays (DraftPolicy)
   std::optional<MtpHidden> hidden = {};  // absent: the module's usual_hidden
 };
 
