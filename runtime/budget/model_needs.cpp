@@ -8,7 +8,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/experts/backends/further_device.h"
 #include "runtime/experts/routed_experts.h"
-#include "runtime/model/mtp.h"
+#include "runtime/model/draft_module.h"
 
 namespace dspack::runtime {
 
@@ -92,8 +92,8 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
   }
   TRY_ASSIGN(needs.head_bytes, Model::head_bytes(context, config));
   if (options.with_mtp) {
-    TRY_ASSIGN(needs.mtp_bytes, MtpModule::bytes_for(context, config, options.model.context, options.model.attention(),
-                                                     options.sequences));
+    TRY_ASSIGN(needs.mtp_bytes, DraftModule::bytes_for(context, config, options.model.context,
+                                                       options.model.attention(), options.sequences));
   }
   const KvShape of_position = kv_shape(config, options.model.attention(), options.model.layer_map);
   const auto kv = KvCache::bytes_of(of_position.layers, options.model.context, of_position.planes);

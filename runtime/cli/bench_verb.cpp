@@ -133,7 +133,7 @@ Result<int> run_bench(const BenchVerbOptions& options, format::Process& process)
   std::string drafting;
   if (loaded->mtp() != nullptr) {
     const auto& drafts = load.speculation->drafts;
-    drafting = drafts ? std::to_string(*drafts) : "one if it pays";
+    drafting = drafts ? std::to_string(*drafts) : "if it pays";
   }
   const BenchReport report{.model = options.folder,
                            .model_bytes = bytes_of(loaded->checkpoint()),

@@ -124,8 +124,8 @@ void add_draft_options(format::OptionTable& table, DraftOptions& drafts) {
   };
   table.heading("Drafting");
   table.take("--mtp", "K|auto|off", take,
-             "Draft K tokens with the model's MTP module; auto: one if it pays; off (default). Greedy text stays the "
-             "same");
+             "Draft K tokens with the model's MTP module or DSpark stages; auto: if it pays, one, or as many of a block "
+             "as pay; off (default). Greedy text stays the same");
   table.dev("mtp-hidden", "post-norm|pre-norm", drafts.speculation.hidden,
             format::one_of<MtpHidden>({{"post-norm", MtpHidden::post_norm}, {"pre-norm", MtpHidden::pre_norm}}),
             "hidden state that the module reads (default: post-norm; DeepSeek-V4's reads its streams)");

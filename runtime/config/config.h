@@ -128,15 +128,24 @@ struct StreamsConfig {
   bool operator==(const StreamsConfig&) const = default;
 };
 
+/// DeepSeek-V4's later modules for drafts (runtime/model/dspark.h): stages that draft a block of tokens at once.
+struct DsparkConfig {
+  uint32_t block = 0;           // tokens drafted at once (dspark_block_size)
+  uint32_t noise_token = 0;     // in the place of tokens that are not known yet (dspark_noise_token_id)
+  std::vector<LayerId> layers;  // the stages read the mean of the streams after each of these (dspark_target_layer_ids)
+  uint32_t markov_rank = 0;     // width of the Markov head (dspark_markov_rank)
+  bool operator==(const DsparkConfig&) const = default;
+};
+
 struct ModelConfig {
   std::string model_type;
   const TensorNames* names = &kTransformersNames;
   uint32_t vocab = 0;
   bool ties_head = false;  // the output head is the token embedding (tie_word_embeddings)
   uint32_t hidden = 0;
-  uint32_t layers = 0;      // decoder layers, without the MTP module
-  uint32_t mtp_layers = 0;  // further layers in the checkpoint that a plain run does not read
-  bool has_stages = false;  // it has DeepSeek-V4's later modules for drafts (dspark_block_size), which are not run
+  uint32_t layers = 0;                 // decoder layers, without the modules for drafts
+  uint32_t mtp_layers = 0;             // further layers in the checkpoint that a plain run does not read
+  std::optional<DsparkConfig> dspark;  // absent: a further layer is an MTP module
   uint32_t max_positions = 0;
   float norm_epsilon = 1e-6F;
 
@@ -189,6 +198,13 @@ struct ModelConfig {
   [[nodiscard]] bool has_indexer(LayerId layer) const {
     if (window) return entry_positions(layer) == kChosenEntryPositions;
     return indexer && (layer.value >= indexer->shared.size() || !indexer->shared[layer.value]);
+  }
+  /// The further layers that a draft runs through: the first alone, or all stages.
+  [[nodiscard]] std::vector<LayerId> draft_layers() const {
+    std::vector<LayerId> further = {LayerId(layers)};
+    for (uint32_t stage = 1; dspark && stage < mtp_layers; ++stage)
+      further.emplace_back(layers + stage);
+    return further;
   }
   /// Name of the output head's tensor.
   [[nodiscard]] std::string_view head_name() const { return ties_head ? names->embedding : names->head; }

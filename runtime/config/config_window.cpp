@@ -22,6 +22,9 @@ constexpr std::string_view kType = "deepseek_v4";
 constexpr uint32_t kMaxHeadDim = 1U << 16;
 constexpr uint32_t kMaxWindow = 1U << 20;
 constexpr uint32_t kMaxRounds = 1000;
+constexpr uint32_t kMaxDraftSources = 16;
+constexpr uint32_t kMaxDraftBlock = 64;
+constexpr uint32_t kUsualStages = 3;
 
 // Positions per entry (0: no entries), and transformers' name for such a layer.
 struct LayerKind {
@@ -257,20 +260,46 @@ void read_clamped_experts(format::ConfigFields& fields, ModelConfig& config) {
     (void)fields.find(key);
 }
 
-// A model of April has one MTP module, a layer without entries. Later ones have the stages of DSpark in its place,
-// though num_nextn_predict_layers is 1 in them, too.
+// Layers whose streams the stages read, each once.
+std::vector<LayerId> read_draft_sources(format::ConfigFields& fields, const ModelConfig& config) {
+  constexpr std::string_view kKey = "dspark_target_layer_ids";
+  const format::Json* list = fields.find(kKey);
+  std::vector<LayerId> layers;
+  const auto is_good = [&](const format::Json& id) {
+    return id.is_number_unsigned() && id.get<uint64_t>() < config.layers &&
+           std::ranges::find(layers, LayerId(id.get<uint32_t>())) == layers.end();
+  };
+  const bool is_list = list != nullptr && list->is_array() && !list->empty() && list->size() <= kMaxDraftSources;
+  for (size_t i = 0; is_list && i < list->size() && is_good((*list)[i]); ++i)
+    layers.emplace_back((*list)[i].get<uint32_t>());
+  if (!is_list || layers.size() != list->size()) {
+    fields.fail(ErrorKind::invalid, kKey,
+                fmt::format("expected 1 to {} different layers of {}", kMaxDraftSources, config.layers));
+  }
+  return layers;
+}
+
+// A model of April has one MTP module, a layer without entries. Later ones have the stages of DSpark in its place:
+// their number is that of the further entries of compress_ratios, since num_nextn_predict_layers is 1 in them, too.
 void read_drafts(format::ConfigFields& fields, ModelConfig& config) {
   (void)fields.find("router_jitter_noise");
-  for (const std::string_view key :
-       {"dspark_block_size", "dspark_noise_token_id", "dspark_target_layer_ids", "dspark_markov_rank"}) {
-    if (fields.find(key) != nullptr) config.has_stages = true;
-  }
-  if (config.has_stages) config.mtp_layers = 0;
+  constexpr std::array<std::string_view, 4> kKeys = {"dspark_block_size", "dspark_noise_token_id",
+                                                     "dspark_target_layer_ids", "dspark_markov_rank"};
   const format::Json* ratios = fields.find("compress_ratios");
-  if (config.mtp_layers == 0 || ratios == nullptr || ratios->size() <= config.layers) return;
-  if ((*ratios)[config.layers] != 0)
+  const size_t further = ratios == nullptr || ratios->size() < config.layers ? 0 : ratios->size() - config.layers;
+  if (std::ranges::any_of(kKeys, [&](std::string_view key) { return fields.find(key) != nullptr; })) {
+    DsparkConfig& dspark = config.dspark.emplace();
+    dspark.block = fields.integer(kKeys[0], 1, kMaxDraftBlock);
+    dspark.noise_token = fields.integer(kKeys[1], 0, config.vocab - 1);
+    dspark.layers = read_draft_sources(fields, config);
+    dspark.markov_rank = fields.integer(kKeys[3], 1, kMaxWidth);
+    config.mtp_layers = static_cast<uint32_t>(std::min<size_t>(further == 0 ? kUsualStages : further, kMaxLayers));
+  }
+  for (size_t i = 0; i < std::min<size_t>(further, config.mtp_layers); ++i) {
+    if ((*ratios)[config.layers + i] == 0) continue;
     fields.fail(ErrorKind::unsupported, "compress_ratios",
-                "only an MTP module without entries can be run: its last must be 0");
+                "only modules for drafts without entries can be run: after the layers' numbers all must be 0");
+  }
 }
 
 }  // namespace

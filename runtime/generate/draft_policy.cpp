@@ -88,6 +88,12 @@ bool DraftPolicy::is_affordable(uint32_t pending) const {
   return lost_seconds_ + loss <= (is_doubtful ? kDoubtfulShare : kProbeShare) * total_seconds_;
 }
 
+double DraftPolicy::least_chance() const {
+  if (drafting_.steps < kEnoughSteps || plain_.seconds <= 0) return 1;
+  const double more = drafting_.seconds - plain_.seconds;
+  return std::clamp(more * drafted_ / (plain_.seconds * proposed_), 0.0, 1.0);
+}
+
 uint32_t DraftPolicy::next(uint32_t pending) {
   if (!automatic_) return fixed_;
   if (burst_left_ == 0 && (drafting_.steps == 0 || since_burst_ >= interval_)) start_burst(!drafts_);
@@ -115,6 +121,7 @@ void DraftPolicy::record(const DraftStep& step) {
   if (drafted) {
     accepted_ = accepted_ * kForget + step.accepted;
     drafted_ = drafted_ * kForget + 1;
+    proposed_ = proposed_ * kForget + step.drafted;
   }
   if (drafted != drafts_ && held > 0)
     lost_seconds_ = std::max(0.0, lost_seconds_ + step.seconds - (step.accepted + 1) / held);

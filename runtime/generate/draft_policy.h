@@ -1,5 +1,7 @@
-// Decides whether to draft before the next pass: a fixed number of tokens, or (automatic) one if that gives more tokens
-// per second than none. That is measured in this run, so it includes every cost of drafts, also of extra experts.
+// Decides whether to draft before the next pass: a fixed number of tokens, or (automatic) some if that gives more
+// tokens per second than none. That is measured in this run, so it includes every cost of drafts, also of extra
+// experts. Where a module drafts several tokens at once and estimates their chances, it is asked for those whose chance
+// is above what each more cost so far.
 //
 // For steps with and without a draft it measures the seconds (the module's pass and the main model's over both
 // positions), as an exponential average, and how often the draft was accepted (a). Then a step gives 1 + a tokens, or
@@ -43,11 +45,14 @@ class DraftPolicy {
  public:
   /// Always `drafts`.
   [[nodiscard]] static DraftPolicy fixed(uint32_t drafts);
-  /// One or none, by measurement.
+  /// One (of a module that drafts several at once, least_chance says how many of them) or none, by measurement.
   [[nodiscard]] static DraftPolicy automatic();
 
   /// Number of drafts for the next step; the module has `pending` positions still to read.
   [[nodiscard]] uint32_t next(uint32_t pending);
+  /// The chance of being accepted from which one more draft beside the first pays: its cost in steps without drafts, 1
+  /// until that was measured.
+  [[nodiscard]] double least_chance() const;
   /// Records a step. It may have fewer drafts than `next` returned (no room).
   void record(const DraftStep& step);
   /// Sets the expected time of catching up on one position, until it is measured.
@@ -81,8 +86,9 @@ class DraftPolicy {
   bool automatic_ = false;
   uint32_t fixed_ = 0;
   Way plain_, drafting_;
-  double accepted_ = 0;  // decaying sums over drafts
-  double drafted_ = 0;
+  double accepted_ = 0;  // decaying sums: drafts that were accepted
+  double drafted_ = 0;   // steps with drafts
+  double proposed_ = 0;  // drafts
   double total_seconds_ = 0;
   double lost_seconds_ = 0;
   double catch_up_per_position_ = 0;

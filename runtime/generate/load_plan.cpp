@@ -11,6 +11,7 @@
 #include "runtime/generate/fetch_guard.h"
 #include "runtime/generate/text_model.h"
 #include "runtime/generate/token_picker.h"
+#include "runtime/model/dspark.h"
 #include "runtime/model/kv_cache.h"
 
 namespace dspack::runtime {
@@ -157,11 +158,16 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
   const PassRows longest = longest_pass(context.device, model.context);
   model.max_rows = longest.chunk;
   model.wave_rows = longest.wave;
-  plan.with_mtp = options.speculation && MtpModule::is_present(checkpoint, config);
+  plan.with_mtp = options.speculation && DraftModule::is_present(checkpoint, config) &&
+                  (!config.dspark || DsparkModule::can_read(*config.dspark, model.layer_map));
+  model.drafts_in_blocks = plan.with_mtp && config.dspark;
   for (const LayerId layer : model.layer_map) {
     if (config.is_moe(layer)) plan.expert_layers.insert(layer);
   }
-  if (plan.with_mtp) plan.expert_layers.insert(LayerId(config.layers));
+  if (plan.with_mtp) {
+    for (const LayerId layer : config.draft_layers())
+      plan.expert_layers.insert(layer);
+  }
   const auto system = read_system_memory();
   const unsigned computing = options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
   const unsigned reading = 2 * context.access.weights().depth();  // the pools for experts and for streamed layers

@@ -8,6 +8,7 @@
 #include "runtime/config/config.h"
 #include "runtime/generate/load_plan.h"
 #include "runtime/model/always_needed.h"
+#include "runtime/model/dspark.h"
 #include "runtime/model/inventory.h"
 
 namespace dspack::runtime {
@@ -172,14 +173,8 @@ Result<void> LoadedModel::flush_routes() {
 Result<void> LoadedModel::load_mtp(const LoadContext& context, const SpeculationOptions& options,
                                    const std::stop_token& stop) {
   const ModelConfig& config = model_->config();
-  if (!MtpModule::is_present(checkpoint(), config)) {
+  if (!DraftModule::is_present(checkpoint(), config)) {
     if (!options.drafts) return {};
-    if (config.has_stages) {
-      return Error{
-          ErrorKind::unsupported,
-          "this model drafts in blocks (DSpark: dspark_block_size in config.json, tensors mtp.N), which is not "
-          "run yet; leave out --mtp, or use --mtp auto"};
-    }
     if (config.mtp_layers == 0) {
       return Error{ErrorKind::unsupported,
                    "this model has no MTP module for drafts (num_nextn_predict_layers in config.json); leave out "
@@ -192,11 +187,25 @@ Result<void> LoadedModel::load_mtp(const LoadContext& context, const Speculation
                     access_->files().description(),
                     config.window ? "mtp.0" : config.names->layer(LayerId(config.layers)))};
   }
+  if (config.dspark && !DsparkModule::can_read(*config.dspark, model_->layer_map())) {
+    if (!options.drafts) return {};
+    return Error{
+        ErrorKind::unsupported,
+        "--mtp: drafts are made from layers that --layers leaves out (dspark_target_layer_ids in config.json); "
+        "leave out one of the two"};
+  }
+  if (config.dspark && options.drafts.value_or(0) > DsparkModule::most_drafts(*config.dspark)) {
+    return Error{
+        ErrorKind::unsupported,
+        fmt::format("--mtp {}: this model drafts {} tokens at once (dspark_block_size in config.json); ask for "
+                    "no more, or for auto",
+                    *options.drafts, DsparkModule::most_drafts(*config.dspark))};
+  }
   if (config.streams && options.hidden) {
     return Error{ErrorKind::unsupported,
-                 "--dev mtp-hidden: this model's module reads residual streams, before any norm; leave it out"};
+                 "--dev mtp-hidden: this model's drafts are made from residual streams, before any norm; leave it out"};
   }
-  TRY_ASSIGN(mtp_, MtpModule::load(context, *model_, stop));
+  TRY_ASSIGN(mtp_, DraftModule::load(context, *model_, stop));
   speculation_ = options;
   return {};
 }

@@ -67,7 +67,7 @@ class LoadedModel {
 
   [[nodiscard]] const Model& model() const { return *model_; }
   /// nullptr: no drafting.
-  [[nodiscard]] const MtpModule* mtp() const { return mtp_.get(); }
+  [[nodiscard]] const DraftModule* mtp() const { return mtp_.get(); }
   /// How tokens are drafted; absent: no drafting, for example if --mtp auto found no module.
   [[nodiscard]] const std::optional<SpeculationOptions>& speculation() const { return speculation_; }
   [[nodiscard]] Engine engine() {
@@ -113,7 +113,7 @@ class LoadedModel {
   std::unique_ptr<Model> model_;
   std::optional<Scratch> scratch_;
   std::unique_ptr<TokenPicker> picker_;
-  std::unique_ptr<MtpModule> mtp_;
+  std::unique_ptr<DraftModule> mtp_;
   std::optional<SpeculationOptions> speculation_;
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "format/base/seconds.h"
-#include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
 
@@ -13,7 +12,7 @@ Speculator::Speculator(const Engine& engine, const SpeculationOptions& options)
       policy_(options.drafts ? DraftPolicy::fixed(*options.drafts) : DraftPolicy::automatic()) {
   DSPACK_CHECK(engine.mtp != nullptr, "nothing to draft with");
   if (!options_.hidden) options_.hidden = module().usual_hidden();
-  const uint32_t most = options.drafts.value_or(1);
+  const uint32_t most = options.drafts.value_or(module().drafts_at_once());
   stats_.tried.resize(most);
   stats_.stood.resize(most);
 }
@@ -42,30 +41,24 @@ Result<kernels::Rows> Speculator::catch_up(Sequence& sequence, std::span<const u
   return last;
 }
 
-// The token that the module's output proposes after `context`.
-Result<uint32_t> Speculator::proposal(const kernels::Rows& output, std::span<const uint32_t> context,
-                                      const Sampler& sampler) {
-  if (sampler.takes_highest()) {
-    if (const auto tokens = engine_.picker.likeliest(module().normalised(output, engine_.scratch), module().head()))
-      return tokens->front();
-  }
-  logits_.resize(engine_.model.config().vocab);
-  module().logits(output, engine_.scratch, logits_);
-  return sampler.sample(logits_, context);
-}
-
 Result<void> Speculator::draft(Sequence& sequence, std::span<const uint32_t> tokens, uint32_t count,
                                const Sampler& sampler, const std::stop_token& stop) {
-  TRY_ASSIGN(kernels::Rows last, catch_up(sequence, tokens, stop));
+  TRY_ASSIGN(const kernels::Rows begin, catch_up(sequence, tokens, stop));
   std::vector<uint32_t> context(tokens.begin(), tokens.end());
-  while (drafts_.size() < count) {
-    if (!drafts_.empty()) {
-      TRY_ASSIGN(last, module().chain(sequence, engine_.scratch, last, drafts_.back(), *options_.hidden, stop));
-    }
-    TRY_ASSIGN(const uint32_t token, proposal(last, context, sampler));
-    drafts_.push_back(token);
+  const DraftModule::Choose choose = [&](const kernels::Rows& scores) -> Result<uint32_t> {
+    TRY_ASSIGN(const uint32_t token, engine_.picker.choose(scores, context, sampler));
     context.push_back(token);
-  }
+    return token;
+  };
+  TRY_ASSIGN(drafts_, module().draft({.sequence = sequence,
+                                      .scratch = engine_.scratch,
+                                      .begin = begin,
+                                      .last = tokens.back(),
+                                      .count = count,
+                                      .hidden = *options_.hidden,
+                                      .least_chance = options_.drafts ? 0 : policy_.least_chance(),
+                                      .choose = choose,
+                                      .stop = stop}));
   return {};
 }
 
@@ -77,7 +70,8 @@ Result<std::span<const uint32_t>> Speculator::propose(Sequence& sequence, std::s
   counts_before_ = engine_.model.experts().miss_counts();
   catch_up_seconds_ = 0;
   drafts_.clear();
-  const uint32_t count = std::min(policy_.next(sequence.mtp()->pending()), most);
+  const uint32_t wanted = policy_.next(sequence.mtp()->pending()) * (options_.drafts ? 1 : module().drafts_at_once());
+  const uint32_t count = std::min(wanted, most);
   if (count == 0) return std::span<const uint32_t>();
   const auto drafted = draft(sequence, tokens, count, sampler, stop);
   sequence.mtp()->truncate(sequence.length());  // rows of the module's own chain must not stay in its cache

@@ -1,7 +1,7 @@
-// Speculative decoding with the MTP module: it drafts tokens, and one pass of the main model over all of them accepts
-// those that the model chooses itself. The result is that of the main model alone, token by token. Above temperature 0
-// the module draws with the same noise as the model (kernels/sample_noise.h), so drafts are accepted where the two
-// distributions are alike.
+// Speculative decoding with a module for drafts: it drafts tokens, and one pass of the main model over all of them
+// accepts those that the model chooses itself. The result is that of the main model alone, token by token. Above
+// temperature 0 the module draws with the same noise as the model (kernels/sample_noise.h), so drafts are accepted
+// where the two distributions are alike.
 //
 // A step is propose(), a pass of the model over the last token and the drafts, then verify(). A speculator measures the
 // gain of drafting for one conversation, and belongs to it.
@@ -18,12 +18,12 @@
 
 #include "runtime/generate/draft_policy.h"
 #include "runtime/generate/token_picker.h"
-#include "runtime/model/mtp.h"
+#include "runtime/model/draft_module.h"
 
 namespace dspack::runtime {
 
 struct SpeculationOptions {
-  std::optional<uint32_t> drafts;        // drafts per step; absent: one if it pays (DraftPolicy)
+  std::optional<uint32_t> drafts;        // drafts per step; absent: if it pays, one, or a block's best (DraftPolicy)
   std::optional<MtpHidden> hidden = {};  // absent: the module's usual_hidden
 };
 
@@ -62,7 +62,7 @@ class Speculator {
   /// The same for a sampler that takes the highest logit, given each row's token with the highest logit.
   [[nodiscard]] std::vector<uint32_t> verify(std::span<const uint32_t> likeliest);
 
-  [[nodiscard]] const MtpModule& module() const { return *engine_.mtp; }
+  [[nodiscard]] const DraftModule& module() const { return *engine_.mtp; }
   /// With the hidden state that is read.
   [[nodiscard]] const SpeculationOptions& options() const { return options_; }
   [[nodiscard]] const SpeculationStats& stats() const { return stats_; }
@@ -73,8 +73,6 @@ class Speculator {
   Result<kernels::Rows> catch_up(Sequence& sequence, std::span<const uint32_t> tokens, const std::stop_token& stop);
   Result<void> draft(Sequence& sequence, std::span<const uint32_t> tokens, uint32_t count, const Sampler& sampler,
                      const std::stop_token& stop);
-  [[nodiscard]] Result<uint32_t> proposal(const kernels::Rows& output, std::span<const uint32_t> context,
-                                          const Sampler& sampler);
   void count(uint32_t accepted);
 
   Engine engine_;
@@ -83,7 +81,6 @@ class Speculator {
   SpeculationStats stats_;
 
   std::vector<uint32_t> drafts_;
-  std::vector<float> logits_;  // one row of the module
   Clock::time_point step_start_;
   MissCounts counts_before_;     // before this step, or after its catching up
   double catch_up_seconds_ = 0;  // in this step, beyond what every step has

@@ -21,6 +21,7 @@ double tokens_per_pass(const SpeculationStats& stats) {
 
 const char* name_of(MtpHidden hidden) {
   if (hidden == MtpHidden::streams) return "streams";
+  if (hidden == MtpHidden::stream_means) return "means of streams";
   return hidden == MtpHidden::post_norm ? "post-norm" : "pre-norm";
 }
 
@@ -179,7 +180,7 @@ format::Json to_json(const RunStats::VramBytes& bytes) {
 
 MtpStats collect_mtp_stats(const Speculator& speculator, const MtpState& state, const format::Checkpoint& checkpoint,
                            const ExpertStoreStats& experts) {
-  const MtpModule& module = speculator.module();
+  const DraftModule& module = speculator.module();
   MtpStats stats{.speculation = speculator.stats(),
                  .drafts = speculator.options().drafts,
                  .hidden = *speculator.options().hidden,
@@ -189,8 +190,9 @@ MtpStats collect_mtp_stats(const Speculator& speculator, const MtpState& state, 
                  .weight_bytes = module.weight_bytes(),
                  .cache_bytes = state.cache_bytes(),
                  .scratch_bytes = module.scratch_bytes() + state.residual_bytes()};
+  const std::vector<LayerId> layers = module.layers();
   for (const ExpertKey& key : experts.read_experts) {
-    if (key.layer != module.layer()) continue;
+    if (std::ranges::find(layers, key.layer) == layers.end()) continue;
     for (const uint32_t tensor : checkpoint.expert(key))
       stats.read_expert_bytes += checkpoint.tensors()[tensor].range.size();
   }
@@ -268,7 +270,8 @@ RunStats collect_stats(LoadedModel& loaded, const Session& session) {
     stats.memory_bytes.weights += stats.mtp->weight_bytes;
     stats.memory_bytes.kv_cache += stats.mtp->cache_bytes;
     stats.memory_bytes.scratch += stats.mtp->scratch_bytes;
-    read_layers.insert(speculator->module().layer());
+    for (const LayerId layer : speculator->module().layers())
+      read_layers.insert(layer);
   }
   count_experts(loaded.checkpoint(), read_layers, stats);
   stats.network = access.weights().traffic();

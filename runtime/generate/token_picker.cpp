@@ -60,12 +60,12 @@ void TokenPicker::prepare() {
 }
 
 void TokenPicker::enqueue(const kernels::Rows& final) {
-  score(final, model_.head(), ending_.choice);
+  score(final, ending_.choice);
 }
 
 // At most kMaxRecordedRows rows.
-void TokenPicker::score(const kernels::Rows& final, const Linear& head, Choice choice) {
-  model_.score(final, head, scratch_);
+void TokenPicker::score(const kernels::Rows& final, Choice choice) {
+  model_.score(final, model_.head(), scratch_);
   const kernels::Rows logits = model_.score_rows(scratch_, final.rows);
   if (choice == Choice::highest) return queue_.argmax(logits, choices_);
   queue_.sample({.logits = logits,
@@ -104,16 +104,12 @@ std::optional<uint32_t> TokenPicker::scored_at(const kernels::Rows& final) const
 }
 
 std::optional<std::vector<uint32_t>> TokenPicker::likeliest(const kernels::Rows& final) {
-  return likeliest(final, model_.head());
-}
-
-std::optional<std::vector<uint32_t>> TokenPicker::likeliest(const kernels::Rows& final, const Linear& head) {
   if (memory_ == nullptr || final.rows > kMaxRecordedRows) return std::nullopt;
-  std::optional<uint32_t> first = &head == &model_.head() ? scored_at(final) : std::nullopt;
+  std::optional<uint32_t> first = scored_at(final);
   if (!first || draw_) {
     scored_rows_ = 0;  // their place is taken
     draw_.reset();
-    score(final, head, Choice::highest);
+    score(final, Choice::highest);
     download_choices(final.rows);
     queue_.synchronize();
     first = 0;
@@ -131,7 +127,7 @@ std::optional<uint32_t> TokenPicker::drawn(const kernels::Rows& final, const Tok
   if (!row || draw_ != draw) {
     scored_rows_ = 0;  // their place is taken
     upload(draw);
-    score(final, model_.head(), Choice::drawn);
+    score(final, Choice::drawn);
     download_choices(1);
     queue_.synchronize();
     row = 0;
@@ -158,6 +154,24 @@ Result<uint32_t> TokenPicker::pick(const kernels::Rows& final, std::span<const u
   }
   logits_.resize(model_.config().vocab);
   logits(final, logits_);
+  return sampler.sample(logits_, context);
+}
+
+Result<uint32_t> TokenPicker::choose(const kernels::Rows& scores, std::span<const uint32_t> context,
+                                     const Sampler& sampler) {
+  scored_rows_ = 0;  // another pass's logits have taken the place
+  draw_.reset();
+  if (memory_ != nullptr && sampler.takes_highest()) {
+    queue_.argmax(scores, choices_);
+    download_choices(1);
+    queue_.synchronize();
+    const uint32_t token = chosen().front();
+    DSPACK_CHECK(token == kernels::kNoToken || token < model_.config().vocab, "the highest of other logits");
+    if (token != kernels::kNoToken) return token;
+  }
+  logits_.resize(model_.config().vocab);
+  queue_.download(std::as_writable_bytes(std::span(logits_)), scores.data);
+  queue_.synchronize();
   return sampler.sample(logits_, context);
 }
 

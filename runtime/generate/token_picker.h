@@ -47,11 +47,14 @@ class TokenPicker final : private PassEnd {
   /// the logits cost. Nullopt: use the logits, since they are in host memory, not all finite, or of more than
   /// kMaxRecordedRows rows.
   [[nodiscard]] std::optional<std::vector<uint32_t>> likeliest(const kernels::Rows& final);
-  /// The same with another head than the model's.
-  [[nodiscard]] std::optional<std::vector<uint32_t>> likeliest(const kernels::Rows& final, const Linear& head);
   /// The token that `draw` determines for one state, the same that the sampler would draw from the logits. Nullopt: as
   /// above.
   [[nodiscard]] std::optional<uint32_t> drawn(const kernels::Rows& final, const TokenDraw& draw);
+
+  /// The token that follows `context`, given its logits [1, vocab] in the scratch memory's score_rows, whatever they
+  /// were made from.
+  [[nodiscard]] Result<uint32_t> choose(const kernels::Rows& scores, std::span<const uint32_t> context,
+                                        const Sampler& sampler);
 
   /// Bytes of memory that one takes on a device other than the host.
   [[nodiscard]] static uint64_t device_bytes();
@@ -69,7 +72,7 @@ class TokenPicker final : private PassEnd {
   void collect() override;
 
   [[nodiscard]] bool can_draw() const;
-  void score(const kernels::Rows& final, const Linear& head, Choice choice);
+  void score(const kernels::Rows& final, Choice choice);
   void upload(const TokenDraw& draw);
   [[nodiscard]] std::span<const uint32_t> chosen() const;
   /// Enqueues the download of the choices of `rows` rows.
@@ -97,14 +100,14 @@ class TokenPicker final : private PassEnd {
   std::vector<float> logits_;       // one row
 };
 
-class MtpModule;
+class DraftModule;
 
 /// The parts that all conversations with a model share, borrowed.
 struct Engine {
   const Model& model;
   Scratch& scratch;
   TokenPicker& picker;
-  const MtpModule* mtp = nullptr;  // nullptr: no drafting
+  const DraftModule* mtp = nullptr;  // nullptr: no drafting
 };
 
 }  // namespace dspack::runtime

@@ -25,6 +25,9 @@ struct PassPart {
   const KvCache* cache = nullptr;
   uint32_t rows = 0;
   PassPosition position;  // position of the first row; live only if the pass has a single part
+  /// Each row attends to all rows of the part, not only to those before it, and to the same positions before the part
+  /// (a block of drafts: dspark.h).
+  bool is_block = false;
 };
 
 /// Calls visit(part, at) for each part of rows [first, first + count) of a pass, in order; `part` is cut to these rows,
@@ -95,6 +98,12 @@ class AttentionBlock {
   /// residual has no rows: y = output. Both [rows, hidden]. At a live position: at most kMaxRecordedRows rows.
   virtual void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
                    const TraceScope& trace = {}) const = 0;
+
+  /// Stores the keys of rows x that are of one sequence, which has room for them, without attending. Only for blocks
+  /// that say so (WindowAttention).
+  virtual void remember(kernels::Queue& /*queue*/, const Input& /*input*/) const {
+    DSPACK_CHECK(false, "this attention does not store keys alone");
+  }
 
   /// Copies the choice that row `row` of a pass left (ChoiceUse::kept) to the first row, for the next pass.
   virtual void pass_on(kernels::Queue& /*queue*/, kernels::Slice /*scratch*/, uint32_t /*row*/) const {}

@@ -195,6 +195,27 @@ bool is_half_of_fused(const format::TensorEntry& tensor) {
 constexpr std::string_view kModuleTensors[] = {"eh_proj.weight", "enorm.weight", "hnorm.weight"};
 constexpr std::string_view kWindowModuleTensors[] = {"e_proj.weight", "h_proj.weight", "enorm.weight", "hnorm.weight",
                                                      "norm.weight",   "hc_head_fn",    "hc_head_base", "hc_head_scale"};
+// The same of DSpark's first and last stage.
+constexpr std::string_view kFirstStageTensors[] = {"main_proj.weight", "main_norm.weight"};
+constexpr std::string_view kLastStageTensors[] = {"norm.weight",
+                                                  "hc_head_fn",
+                                                  "hc_head_base",
+                                                  "hc_head_scale",
+                                                  "markov_head.markov_w1.weight",
+                                                  "markov_head.markov_w2.weight",
+                                                  "confidence_head.proj.weight"};
+
+std::vector<std::string_view> module_tensors(const ModelConfig& config, LayerId layer) {
+  std::vector<std::string_view> parts;
+  const auto add = [&](Names names) { parts.insert(parts.end(), names.begin(), names.end()); };
+  if (!config.dspark) {
+    add(config.window ? Names(kWindowModuleTensors) : Names(kModuleTensors));
+    return parts;
+  }
+  if (layer.value == config.layers) add(kFirstStageTensors);
+  if (layer.value + 1 == config.layers + config.mtp_layers) add(kLastStageTensors);
+  return parts;
+}
 
 // Errors: not_found if the MTP module lacks a tensor.
 Result<void> require_whole_module(const format::Checkpoint& checkpoint, const ModelConfig& config, LayerId layer) {
@@ -203,7 +224,7 @@ Result<void> require_whole_module(const format::Checkpoint& checkpoint, const Mo
     return format::storing_format(checkpoint, prefix + std::string(linear) + ".weight") != nullptr;
   };
   const bool has_window = config.window.has_value();
-  for (const std::string_view part : has_window ? Names(kWindowModuleTensors) : Names(kModuleTensors))
+  for (const std::string_view part : module_tensors(config, layer))
     TRY(format::find_tensor(checkpoint, prefix + std::string(part)));
   const Names queries = config.q_rank == 0 ? Names(kQuery) : Names(kLatentQuery);
   const Names shared = config.shared_experts > 0 ? (has_window ? Names(kWindowShared) : Names(kShared)) : Names();

@@ -75,6 +75,10 @@ Model::Places Model::lay_out(const ModelConfig& config, const ModelOptions& opti
   places.residual = plan.add(uint64_t{options.max_rows} * Residual::width(config));
   places.logits = plan.add(uint64_t{kLogitRows} * config.vocab);
   places.position = plan.add(1);
+  if (options.drafts_in_blocks) {
+    places.stream_means = plan.add(uint64_t{options.max_rows} * MtpState::width(config));
+    places.stream_shares = plan.add(uint64_t{options.max_rows} * config.streams->count);
+  }
   return places;
 }
 
@@ -157,6 +161,13 @@ Result<Scratch> Model::make_scratch() const {
   TRY_ASSIGN(auto forecast, device_.allocate_host(predictor_.forecast_bytes()));
   Scratch scratch(std::move(buffer), std::move(forecast));
   if (device_.is_host()) scratch.stages_ = std::make_unique<StageClock>();
+  if (options_.drafts_in_blocks) {
+    const uint32_t streams = config_.streams->count;
+    const std::vector<float> shares(uint64_t{options_.max_rows} * streams, 1.0F / static_cast<float>(streams));
+    queue_.upload({.buffer = scratch.buffer_.get(), .offset_bytes = at_.stream_shares},
+                  std::as_bytes(std::span(shares)));
+    TRY(queue_.finish());
+  }
   return scratch;
 }
 
@@ -169,13 +180,11 @@ Result<Sequence> Model::make_sequence(Drafting drafting) const {
   TRY_ASSIGN(KvCache cache, KvCache::make(device_, depth, options_.context, planes));
   Sequence sequence(queue_, std::move(cache));
   if (drafting == Drafting::none) return sequence;
-  const LayerId module(config_.layers);
-  TRY_ASSIGN(KvCache of_module,
-             KvCache::make(device_, 1, options_.context,
-                           runtime::kv_shape(config_, options_.attention(), std::span(&module, 1)).planes));
+  const KvShape further = runtime::kv_shape(config_, options_.attention(), config_.draft_layers());
+  TRY_ASSIGN(KvCache of_module, KvCache::make(device_, further.layers, options_.context, further.planes));
   TRY_ASSIGN(auto residuals, device_.allocate(MtpState::residual_bytes_for(config_, options_.context)));
   sequence.mtp_ = MtpState(queue_, std::move(of_module), std::move(residuals),
-                           MtpState::residuals_for(config_, options_.context), Residual::width(config_));
+                           MtpState::residuals_for(config_, options_.context), MtpState::width(config_));
   return sequence;
 }
 
@@ -251,7 +260,7 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
   uint32_t row = 0;
   for (const SequenceTokens& part : batch) {
     const auto count = static_cast<uint32_t>(part.tokens.size());
-    part.sequence.append(part.tokens, rows_of(stream, row, count));
+    part.sequence.append(part.tokens, rows_of(rows_for_drafts(scratch, rows), row, count));
     row += count;
   }
   if (options.end != nullptr) options.end->collect();
@@ -298,12 +307,30 @@ Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) co
                      .tables = tables(),
                      // A trace sees the indexer's modules for every row; attention has the same bits.
                      .choice = pass.trace != nullptr ? ChoiceUse::kept : ChoiceUse::as_needed}));
+    if (options_.drafts_in_blocks) keep_for_stages(index, pass);
     if (pass.trace != nullptr) TRY(pass.trace->status());
   }
   const kernels::Rows final = final_rows(pass.scratch, pass.stream.rows);
   runtime::normalise(queue_, end_of(pass.stream, end_mix_, pass.scratch, final), final_norm_, config_.norm_epsilon,
                      final, TraceScope(pass.trace, "model"), "norm", {&head_.weight(), 1});
   return {};
+}
+
+void Model::keep_for_stages(uint32_t index, const Pass& pass) const {
+  const std::vector<LayerId>& sources = config_.dspark->layers;
+  const auto source = std::ranges::find(sources, options_.layer_map[index]);
+  if (source == sources.end()) return;
+  const uint32_t streams = config_.streams->count;
+  kernels::Rows mean = rows_for_drafts(pass.scratch, pass.stream.rows);
+  mean.cols = config_.hidden;
+  mean.data = mean.data.at(static_cast<uint64_t>(source - sources.begin()) * config_.hidden * sizeof(float));
+  queue_.combine(mean, dense_rows(pass.stream.data, pass.stream.rows * streams, config_.hidden),
+                 {.buffer = pass.scratch.buffer_.get(), .offset_bytes = at_.stream_shares}, streams);
+}
+
+kernels::Rows Model::rows_for_drafts(const Scratch& scratch, uint32_t rows) const {
+  if (!options_.drafts_in_blocks) return residual_rows(scratch, rows);
+  return rows_at(scratch, at_.stream_means, rows, MtpState::width(config_));
 }
 
 bool Model::can_record() const {
@@ -366,28 +393,49 @@ void Model::normalise(const kernels::Rows& residual, const kernels::Rows& final)
   queue_.rms_norm(residual, final_norm_, config_.norm_epsilon, final);
 }
 
-Result<void> Model::run_further_layer(const FurtherLayer& layer, const kernels::Rows& hidden, Scratch& scratch,
-                                      const std::stop_token& stop) const {
-  const KvCache& cache = layer.cache;
+Result<void> Model::run_further_layers(const FurtherLayers& layers, const kernels::Rows& hidden, Scratch& scratch,
+                                       const std::stop_token& stop) const {
+  const KvCache& cache = layers.cache;
   ++scratch.generation_;
   DSPACK_CHECK(hidden.rows <= options_.max_rows && hidden.rows <= cache.capacity() - cache.length(), "no room");
+  DSPACK_CHECK(!layers.is_block || hidden.rows <= options_.wave_rows, "a block is one wave");
   const bool is_long = hidden.rows > kMaxDecodeRows;
   executor_.begin_pass(
       {.phase = is_long ? Phase::prefill : Phase::decode, .rows = hidden.rows, .draft_rows = hidden.rows});
-  const auto run = [&](const PassPosition& position) {
-    const PassPart part{.cache = &cache, .rows = hidden.rows, .position = position};
-    return runner_.run(
-        {.queue = queue_, .scratch = *scratch.buffer_, .executor = executor_, .stop = stop, .stages = scratch.stages()},
-        layer.weights,
-        {.stream = hidden, .parts = std::span(&part, 1), .layer = 0, .tables = tables(), .choice = layer.choice});
+  const auto run = [&](const PassPosition& position) -> Result<void> {
+    const PassPart part{.cache = &cache, .rows = hidden.rows, .position = position, .is_block = layers.is_block};
+    for (uint32_t i = 0; i < layers.weights.size(); ++i) {
+      TRY(runner_.run(
+          {.queue = queue_,
+           .scratch = *scratch.buffer_,
+           .executor = executor_,
+           .stop = stop,
+           .stages = scratch.stages()},
+          *layers.weights[i],
+          {.stream = hidden, .parts = std::span(&part, 1), .layer = i, .tables = tables(), .choice = layers.choice}));
+    }
+    return {};
   };
   if (!can_record()) return run({.first = cache.length()});
   if (stop.stop_requested()) return interrupted();
-  return layer.recorded.run({.rows = hidden.rows,
-                             .first = cache.length(),
-                             .end = static_cast<uint32_t>(layer.choice),
-                             .position = position_in(scratch)},
-                            run);
+  return layers.recorded.run({.rows = hidden.rows,
+                              .first = cache.length(),
+                              .end = static_cast<uint32_t>(layers.choice),
+                              .position = position_in(scratch)},
+                             run);
+}
+
+void Model::remember(const FurtherLayers& layers, const kernels::Rows& x, Scratch& scratch) const {
+  const KvCache& cache = layers.cache;
+  ++scratch.generation_;
+  DSPACK_CHECK(x.rows <= options_.wave_rows && x.rows <= cache.capacity() - cache.length(), "no room");
+  const PassPart part{.cache = &cache, .rows = x.rows, .position = {.first = cache.length()}};
+  const StageScope stage(scratch.stages(), Stage::attention);
+  for (uint32_t i = 0; i < layers.weights.size(); ++i) {
+    layers.weights[i]->attention->remember(
+        queue_,
+        {.x = x, .parts = std::span(&part, 1), .layer = i, .tables = tables(), .scratch = attention_scratch(scratch)});
+  }
 }
 
 void Model::score(const kernels::Rows& final, const Linear& head, const Scratch& scratch) const {

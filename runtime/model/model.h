@@ -29,6 +29,7 @@ struct ModelOptions {
   /// The layers in the order of the pass; a repeated layer is loaded once. Empty: all layers, once each.
   std::vector<LayerId> layer_map = {};
   LayerStreaming streaming = {};  // for layers that memory has no room for
+  bool drafts_in_blocks = false;  // passes keep what the stages of ModelConfig::dspark read
 
   [[nodiscard]] AttentionOptions attention() const {
     return {.cache_dtype = kv_dtype, .index_dtype = index_dtype, .wave_rows = wave_rows, .max_rows = max_rows};
@@ -158,16 +159,22 @@ class Model {
   /// The final norm: residual -> final. They may be the same rows. Only for a plain residual.
   void normalise(const kernels::Rows& residual, const kernels::Rows& final) const;
   [[nodiscard]] AttentionOptions attention() const { return options_.attention(); }
-  struct FurtherLayer {
-    const LayerWeights& weights;
-    const KvCache& cache;    // one layer's
-    RecordedPass& recorded;  // used with this layer and cache only
+  struct FurtherLayers {
+    std::span<const std::unique_ptr<LayerWeights>> weights;
+    const KvCache& cache;    // has these layers
+    RecordedPass& recorded;  // used with these layers and this cache only
     ChoiceUse choice = ChoiceUse::as_needed;
+    bool is_block = false;  // PassPart
   };
-  /// Runs one layer in place on `hidden`, the first residual rows; the caller advances the layer's cache. The executor
+  /// Runs layers in place on `hidden`, the first residual rows; the caller advances the layers' cache. The executor
   /// sees a separate pass, of drafted rows only. After an error `hidden` is undefined.
-  [[nodiscard]] Result<void> run_further_layer(const FurtherLayer& layer, const kernels::Rows& hidden, Scratch& scratch,
-                                               const std::stop_token& stop) const;
+  [[nodiscard]] Result<void> run_further_layers(const FurtherLayers& layers, const kernels::Rows& hidden,
+                                                Scratch& scratch, const std::stop_token& stop) const;
+  /// Stores each layer's keys of rows x [rows, hidden], at most wave_rows, in the cache, without attending; the caller
+  /// advances it.
+  void remember(const FurtherLayers& layers, const kernels::Rows& x, Scratch& scratch) const;
+  /// Turns rows of the residual stream, whose first `hidden` values are embeddings, into a first layer's input.
+  void begin_stream(const kernels::Rows& stream) const { runner_.residual().begin(queue_, stream); }
 
   /// AttentionBlock::Input::scratch of passes in this memory.
   [[nodiscard]] kernels::Slice attention_scratch(Scratch& scratch) const {
@@ -201,6 +208,10 @@ class Model {
     Scratch& scratch;
     Trace* trace = nullptr;
   };
+  /// The mean of the streams after the layer at place `index` of the pass, if stages read it.
+  void keep_for_stages(uint32_t index, const Pass& pass) const;
+  /// The rows of a pass that a module for drafts reads: [rows, MtpState::width].
+  [[nodiscard]] kernels::Rows rows_for_drafts(const Scratch& scratch, uint32_t rows) const;
   Result<const LayerWeights*> weights_at(uint32_t index, const Scratch& scratch, const std::stop_token& stop) const;
   /// Enqueues all layers and the final norm; makes forecasts for an executor that wants them.
   Result<void> run_layers(const Pass& pass, const std::stop_token& stop) const;
@@ -225,6 +236,7 @@ class Model {
   ScratchPlan plan_;  // layout of every Scratch
   struct Places {
     uint64_t residual = 0, logits = 0, position = 0;
+    uint64_t stream_means = 0, stream_shares = 0;  // only with ModelOptions::drafts_in_blocks
   };
   static Places lay_out(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan);
   Places at_;

@@ -1,11 +1,7 @@
 #include "runtime/model/mtp.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "format/base/size.h"
-#include "format/weights/find_tensor.h"
 #include "runtime/config/config.h"
 #include "runtime/weights/equal_tensors.h"
 #include "runtime/weights/scratch.h"
@@ -30,28 +26,7 @@ bool drafts_share(const ModelConfig& config) {
   return config.indexer && config.indexer->drafts_share;
 }
 
-std::string name_of(const ModelConfig& config, std::string_view part) {
-  return fmt::format("{}.{}", config.names->layer(LayerId(config.layers)), part);
-}
-
 }  // namespace
-
-bool MtpModule::is_present(const format::Checkpoint& checkpoint, const ModelConfig& config) {
-  const std::string_view first = config.streams ? "e_proj.weight" : "eh_proj.weight";
-  return config.mtp_layers > 0 && format::find_tensor(checkpoint, name_of(config, first)).has_value();
-}
-
-Result<std::unique_ptr<MtpModule>> MtpModule::load(const LoadContext& context, const Model& model,
-                                                   const std::stop_token& stop) {
-  std::unique_ptr<MtpModule> module(new MtpModule(context, model));
-  TRY_ASSIGN(module->wave_, context.device.allocate(wave_bytes(model.config())));
-  const uint64_t before = context.access.bytes_read(WeightPurpose::always_needed);
-  TRY(module->load_weights(context, stop));
-  TRY(module->share_or_load_head(context, stop));
-  TRY(module->choose_embedding(context));
-  module->bytes_read_ = context.access.bytes_read(WeightPurpose::always_needed) - before;
-  return module;
-}
 
 Result<WeightGroup> MtpModule::find_own(const LoadContext& context, const ModelConfig& config, Own& own) {
   WeightGroup group(context);
@@ -69,33 +44,25 @@ Result<WeightGroup> MtpModule::find_own(const LoadContext& context, const ModelC
   return group;
 }
 
-Result<uint64_t> MtpModule::bytes_for(const LoadContext& context, const ModelConfig& config, uint32_t positions,
-                                      const AttentionOptions& attention, uint32_t sequences) {
-  const LayerId module(config.layers);
-  const auto cache = KvCache::bytes_of(1, positions, kv_shape(config, attention, std::span(&module, 1)).planes);
-  if (!cache) return Error{ErrorKind::budget, "the MTP module's KV cache would exceed 2^64 bytes; use less --ctx"};
-  LayerWeights layer;
+Result<uint64_t> MtpModule::own_bytes(const LoadContext& context, const ModelConfig& config) {
   Own own;
-  TRY_ASSIGN(const WeightGroup layer_group, find_layer(context, config, attention, LayerId(config.layers), layer));
-  TRY_ASSIGN(const WeightGroup own_group, find_own(context, config, own));
+  TRY_ASSIGN(const WeightGroup group, find_own(context, config, own));
   const format::Checkpoint& checkpoint = context.access.catalogue();
   const format::TensorEntry* head = checkpoint.find(name_of(config, "shared_head.head.weight"));
   const format::TensorEntry* original = checkpoint.find(config.head_name());
   const bool shared = head == nullptr || (original != nullptr && head->digest && head->digest == original->digest);
-  const uint64_t state = saturating_add(*cache, MtpState::residual_bytes_for(config, positions));
-  return saturating_add(saturating_mul(state, sequences), layer_group.size_bytes() + own_group.size_bytes() +
-                                                              wave_bytes(config) + (shared ? 0 : head->range.size()));
+  return group.size_bytes() + wave_bytes(config) + (shared ? 0 : head->range.size());
 }
 
-Result<void> MtpModule::load_weights(const LoadContext& context, const std::stop_token& stop) {
-  const ModelConfig& config = model_.config();
-  TRY_ASSIGN(layer_, load_layer(context, config, model_.attention(), LayerId(config.layers), stop));
-  TRY_ASSIGN(WeightGroup own, find_own(context, config, own_));
-  work_ += layer_->work;
+Result<void> MtpModule::load_all(const LoadContext& context, const std::stop_token& stop) {
+  TRY_ASSIGN(wave_, context.device.allocate(wave_bytes(model_.config())));
+  TRY(load_layers(context, stop));
+  TRY_ASSIGN(WeightGroup own, find_own(context, model_.config(), own_));
   work_ += own.work();
   weight_bytes_ = work_.bytes;
   TRY_ASSIGN(own_memory_, own.load(WeightPurpose::always_needed, stop));
-  return {};
+  TRY(share_or_load_head(context, stop));
+  return choose_embedding(context);
 }
 
 Result<void> MtpModule::share_or_load_head(const LoadContext& context, const std::stop_token& stop) {
@@ -210,9 +177,10 @@ Result<kernels::Rows> MtpModule::catch_up(Sequence& sequence, Scratch& scratch, 
     }
     TRY(project(next.subspan(first, count), states, z, stop));
     const ChoiceUse choice = drafts_share(model_.config()) ? ChoiceUse::kept : ChoiceUse::as_needed;
-    TRY(model_.run_further_layer(
-        {.weights = *layer_, .cache = state.cache_, .recorded = state.recorded_, .choice = choice}, z, scratch, stop));
-    if (choice == ChoiceUse::kept) layer_->attention->pass_on(queue_, model_.attention_scratch(scratch), count - 1);
+    TRY(model_.run_further_layers(
+        {.weights = layers_, .cache = state.cache_, .recorded = state.recorded_, .choice = choice}, z, scratch, stop));
+    if (choice == ChoiceUse::kept)
+      layers_.front()->attention->pass_on(queue_, model_.attention_scratch(scratch), count - 1);
     TRY(queue_.finish());
     state.cache_.advance(count);
     last = rows_of(z, count - 1, 1);
@@ -245,8 +213,8 @@ Result<kernels::Rows> MtpModule::chain(Sequence& sequence, Scratch& scratch, con
   }
   TRY(project({&token, 1}, from, z, stop));
   const ChoiceUse choice = drafts_share(model_.config()) ? ChoiceUse::taken : ChoiceUse::as_needed;
-  if (auto done = model_.run_further_layer(
-          {.weights = *layer_, .cache = state.cache_, .recorded = state.recorded_, .choice = choice}, z, scratch, stop);
+  if (auto done = model_.run_further_layers(
+          {.weights = layers_, .cache = state.cache_, .recorded = state.recorded_, .choice = choice}, z, scratch, stop);
       !done) {
     state.give_up(1);
     return done.error();
@@ -254,6 +222,20 @@ Result<kernels::Rows> MtpModule::chain(Sequence& sequence, Scratch& scratch, con
   TRY(queue_.finish());
   state.cache_.advance(1);
   return z;
+}
+
+Result<std::vector<uint32_t>> MtpModule::draft(const Request& request) const {
+  std::vector<uint32_t> drafts;
+  kernels::Rows output = request.begin;
+  while (drafts.size() < request.count) {
+    if (!drafts.empty()) {
+      TRY_ASSIGN(output, chain(request.sequence, request.scratch, output, drafts.back(), request.hidden, request.stop));
+    }
+    model_.score(normalised(output, request.scratch), head(), request.scratch);
+    TRY_ASSIGN(const uint32_t token, request.choose(model_.score_rows(request.scratch, 1)));
+    drafts.push_back(token);
+  }
+  return drafts;
 }
 
 void MtpModule::logits(const kernels::Rows& outputs, Scratch& scratch, std::span<float> into) const {

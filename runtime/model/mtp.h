@@ -3,61 +3,36 @@
 //   z = eh_proj [enorm(embedding(i+1)) ; hnorm(hidden(i))],  y = decoder layer(z),  logits = head(shared_head.norm(y)).
 // DeepSeek-V4's (April's) reads each residual stream j by itself, and has its own mixture at the end:
 //   z_j = e_proj enorm(embedding(i+1)) + h_proj hnorm(stream_j(i)),  logits = head(norm(mixture(y))).
-// Its KV cache and the residuals that it has not read yet belong to the sequence (MtpState), so several sequences can
-// draft with one module.
 //
 // Which hidden state it reads is a setting (MtpHidden), since released configurations do not define it. Released
 // checkpoints store embedding and head again; the main model's are used if these are equal or absent. The embedding
 // is not loaded, but read by rows. Source: vLLM deepseek_mtp.py and SGLang deepseek_nextn.py (embedding first),
-// transformers' MtpModel; DeepSeek-V4 inference/model.py of April, class MTPBlock. Threads: one call at a time.
-// Lifetime: borrows the model and what the LoadContext borrows. Errors: load: those of finding and reading weights,
-// budget; run: the executor's, those of reading embedding rows, cancelled.
+// transformers' MtpModel; DeepSeek-V4 inference/model.py of April, class MTPBlock.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <span>
-#include <stop_token>
-
-#include "runtime/model/model.h"
+#include "runtime/model/draft_module.h"
 
 namespace dspack::runtime {
 
-/// The hidden state that the module reads: after or before the main model's final norm; in a chain of drafts, its own
-/// output after or before shared_head.norm. Only DeepSeek-V4's module reads residual streams, and it reads nothing
-/// else.
-enum class MtpHidden { post_norm, pre_norm, streams };
-
-/// Drafting: catch_up() over the pending positions returns the first output, from which logits() or head() give the
-/// first draft; chain() with each draft returns the next output. Then Sequence::truncate() drops the drafts.
-class MtpModule {
+/// catch_up() returns the output of the last position, from which logits() or head() give the first draft; chain() with
+/// each draft returns the next output. draft() does all of it.
+class MtpModule final : public DraftModule {
  public:
-  /// Whether config.json announces a module and the checkpoint holds it.
-  [[nodiscard]] static bool is_present(const format::Checkpoint& checkpoint, const ModelConfig& config);
-
-  [[nodiscard]] static Result<std::unique_ptr<MtpModule>> load(const LoadContext& context, const Model& model,
-                                                               const std::stop_token& stop);
-
-  /// Bytes of a module with this context, including its state of each of `sequences`; reads nothing. The module's head
-  /// counts unless its digest is that of the model's head. Errors: those of finding weights; budget.
-  [[nodiscard]] static Result<uint64_t> bytes_for(const LoadContext& context, const ModelConfig& config,
-                                                  uint32_t positions, const AttentionOptions& attention,
-                                                  uint32_t sequences);
-
   /// Called with rows of the module's output (FP32 [rows, Residual::width], before its end), `first` counted from the
   /// first pending position.
   using RowsCallback = std::function<void(uint32_t first, const kernels::Rows& rows)>;
-  /// Reads all pending positions of a sequence; next[i] is the token after pending position i. Returns the output of
-  /// the last position, [1, Residual::width], valid until the next pass in `scratch`. After an error the sequence is as
-  /// before, or with fewer positions pending. Preconditions: at least one position is pending; `hidden` is one that
-  /// this module can read.
+  [[nodiscard]] Result<kernels::Rows> catch_up(Sequence& sequence, Scratch& scratch, std::span<const uint32_t> next,
+                                               MtpHidden hidden, const std::stop_token& stop) const override {
+    return catch_up(sequence, scratch, next, hidden, stop, {});
+  }
   [[nodiscard]] Result<kernels::Rows> catch_up(Sequence& sequence, Scratch& scratch, std::span<const uint32_t> next,
                                                MtpHidden hidden, const std::stop_token& stop,
-                                               const RowsCallback& on_rows = {}) const;
+                                               const RowsCallback& on_rows) const;
   /// Reads one more position, from the output `last` of the position before and the drafted `token`; returns its
-  /// output, valid for as long. Precondition: nothing is pending, and the cache has room.
+  /// output, [1, Residual::width], valid for as long. Precondition: nothing is pending, and the cache has room.
   [[nodiscard]] Result<kernels::Rows> chain(Sequence& sequence, Scratch& scratch, const kernels::Rows& last,
                                             uint32_t token, MtpHidden hidden, const std::stop_token& stop) const;
+  [[nodiscard]] Result<std::vector<uint32_t>> draft(const Request& request) const override;
 
   /// Logits of outputs: FP32 [rows, vocab] into host memory.
   void logits(const kernels::Rows& outputs, Scratch& scratch, std::span<float> into) const;
@@ -66,22 +41,19 @@ class MtpModule {
   [[nodiscard]] kernels::Rows normalised(const kernels::Rows& outputs, const Scratch& scratch) const;
   [[nodiscard]] const Linear& head() const { return head_ ? *head_ : model_.head(); }
 
-  /// The hidden state that it reads unless another one is asked for.
-  [[nodiscard]] MtpHidden usual_hidden() const {
+  [[nodiscard]] MtpHidden usual_hidden() const override {
     return model_.config().streams ? MtpHidden::streams : MtpHidden::post_norm;
   }
-  [[nodiscard]] LayerId layer() const { return layer_->id; }
-  [[nodiscard]] bool shares_head() const { return head_ == nullptr; }
-  [[nodiscard]] bool shares_embedding() const { return !embedding_; }
-  [[nodiscard]] uint64_t weight_bytes() const { return weight_bytes_; }
-  /// Work of a pass of the module, without routed experts but with the head that it uses.
-  [[nodiscard]] WeightWork work() const { return work_; }
-  [[nodiscard]] uint64_t scratch_bytes() const { return wave_->size_bytes(); }
-  /// Bytes that loading has read, a comparison of head tensors included.
-  [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
+  [[nodiscard]] bool shares_head() const override { return head_ == nullptr; }
+  [[nodiscard]] bool shares_embedding() const override { return !embedding_; }
+  [[nodiscard]] uint64_t scratch_bytes() const override { return wave_->size_bytes(); }
+
+  /// Bytes without layer and state. The module's head counts unless its digest is that of the model's head.
+  [[nodiscard]] static Result<uint64_t> own_bytes(const LoadContext& context, const ModelConfig& config);
 
  private:
-  MtpModule(const LoadContext& context, const Model& model) : queue_(context.queue), model_(model) {}
+  friend class DraftModule;
+  using DraftModule::DraftModule;
   struct Own {
     kernels::Slice embedding_norm;  // enorm [hidden]
     kernels::Slice hidden_norm;     // hnorm [hidden]
@@ -92,7 +64,7 @@ class MtpModule {
     MixWeights end_mix;
   };
   [[nodiscard]] static Result<WeightGroup> find_own(const LoadContext& context, const ModelConfig& config, Own& own);
-  Result<void> load_weights(const LoadContext& context, const std::stop_token& stop);
+  Result<void> load_all(const LoadContext& context, const std::stop_token& stop) override;
   Result<void> share_or_load_head(const LoadContext& context, const std::stop_token& stop);
   Result<void> choose_embedding(const LoadContext& context);
 
@@ -109,18 +81,12 @@ class MtpModule {
   Result<void> project_streams(std::span<const uint32_t> next, const kernels::Rows& hidden, const kernels::Rows& z,
                                const std::stop_token& stop) const;
 
-  kernels::Queue& queue_;
-  const Model& model_;
-  std::unique_ptr<LayerWeights> layer_;
   std::unique_ptr<kernels::Buffer> own_memory_;  // own_ lies in it
   Own own_;
   std::unique_ptr<kernels::Buffer> head_memory_;
   std::unique_ptr<Linear> head_;           // absent: the model's
   std::optional<Embedding> embedding_;     // absent: the model's
   std::unique_ptr<kernels::Buffer> wave_;  // FP32, a wave of inputs
-  WeightWork work_;
-  uint64_t weight_bytes_ = 0;
-  uint64_t bytes_read_ = 0;
 };
 
 }  // namespace dspack::runtime

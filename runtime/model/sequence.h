@@ -18,8 +18,9 @@
 
 namespace dspack::runtime {
 
-/// The MTP module's (mtp.h) state of a sequence: a KV cache of one layer, and the main model's residuals of pending
-/// positions, which the module has not read yet, so that it can catch up in one batch when drafting starts.
+/// The state of a module for drafts (draft_module.h) in a sequence: a KV cache of its layers, and what it reads of the
+/// main model at pending positions, which it has not read yet, so that it can catch up in one batch when drafting
+/// starts: the residuals, or for DSpark the means of streams.
 ///   0          begin_               length()    length() + pending()
 ///   |  no past |  read by the module  |  residuals  |
 /// The module's past may begin late: after a prefix that came as a KvBlock, which has no residuals, and where only the
@@ -44,12 +45,18 @@ class MtpState {
   [[nodiscard]] static uint32_t residuals_for(const ModelConfig& config, uint32_t context) {
     return config.window ? std::min(context, config.window->positions + CachePlane::kRewind) : context;
   }
+  /// Values of a residual.
+  [[nodiscard]] static uint32_t width(const ModelConfig& config) {
+    return config.dspark ? static_cast<uint32_t>(config.dspark->layers.size()) * config.hidden
+                         : Residual::width(config);
+  }
   [[nodiscard]] static uint64_t residual_bytes_for(const ModelConfig& config, uint32_t context) {
-    return uint64_t{residuals_for(config, context)} * Residual::width(config) * sizeof(float);
+    return uint64_t{residuals_for(config, context)} * width(config) * sizeof(float);
   }
 
  private:
   friend class Model;
+  friend class DsparkModule;
   friend class MtpModule;
   friend class Sequence;
   /// `residuals`: FP32 [room, width].
@@ -76,7 +83,7 @@ class MtpState {
   std::unique_ptr<kernels::Buffer> residuals_;  // a ring: a position's row is at its remainder by room_
   uint32_t room_;
   uint32_t width_;
-  RecordedPass recorded_;  // the module's layer
+  RecordedPass recorded_;  // the module's layers
   uint32_t begin_ = 0;     // position of the sequence at which the module's past begins
   uint32_t pending_ = 0;
 };
@@ -114,7 +121,7 @@ class Sequence {
   friend class Model;
   Sequence(kernels::Queue& queue, KvCache cache)
       : queue_(&queue), cache_(std::move(cache)), recorded_(queue, cache_.capacity()) {}
-  /// After a complete pass, which left `residual` [tokens, hidden].
+  /// After a complete pass, which left `residual` [tokens, MtpState::width].
   void append(std::span<const uint32_t> tokens, const kernels::Rows& residual);
   /// After an incomplete pass over `tokens` tokens.
   void give_up(uint32_t tokens);

@@ -264,16 +264,12 @@ void WindowAttention::attend(kernels::Queue& queue, const Input& input, const Pa
   const uint32_t most = ring.rows - config_.window->positions + 1;
   const kernels::Rows outputs = dense_rows(input.scratch.at(heads_at_), input.x.rows, config_.heads * head_dim());
   const bool is_chosen = needs_choice(part);
-  for (uint32_t done = 0; done < part.rows; done += most) {
-    const uint32_t rows = std::min(most, part.rows - done);
-    const uint32_t row = at + done;
-    const uint32_t position = part.position.first + done;
-    store(queue, rows_of(key_rows(input), row, rows), ring, position);
+  const auto attend_rows = [&](uint32_t row, uint32_t rows, uint32_t position, uint32_t window) {
     const kernels::Slice entries = compressor_ ? compressor_->entries(*part.cache, input.layer).data : kernels::Slice();
     kernels::WindowAttendArgs args{.queries = rows_of(query_rows(input), row, rows).data,
                                    .ring = ring.data,
                                    .ring_rows = ring.rows,
-                                   .window = config_.window->positions,
+                                   .window = window,
                                    .entries = entries,
                                    .every = every_,
                                    .sinks = sinks_,
@@ -286,7 +282,32 @@ void WindowAttention::attend(kernels::Queue& queue, const Input& input, const Pa
                                    .cache_dtype = options_.cache_dtype};
     if (is_chosen) args.choice = choice(input, row);
     queue.window_attend(args);
+  };
+  const uint32_t window = config_.window->positions;
+  if (part.is_block) {
+    DSPACK_CHECK(every_ == 0 && part.rows < most, "a block of drafts in a layer with entries, or without room");
+    store(queue, rows_of(key_rows(input), at, part.rows), ring, part.position.first);
+    // As if each row stood at the last position, with a window that begins where that of the position before does.
+    for (uint32_t row = 0; row < part.rows; ++row)
+      attend_rows(at + row, 1, part.position.first + part.rows - 1, window + part.rows);
+    return;
   }
+  for (uint32_t done = 0; done < part.rows; done += most) {
+    const uint32_t rows = std::min(most, part.rows - done);
+    store(queue, rows_of(key_rows(input), at + done, rows), ring, part.position.first + done);
+    attend_rows(at + done, rows, part.position.first + done, window);
+  }
+}
+
+void WindowAttention::remember(kernels::Queue& queue, const Input& input) const {
+  DSPACK_CHECK(every_ == 0 && input.parts.size() == 1 && input.parts.front().rows == input.x.rows,
+               "a layer with entries, or rows of several sequences");
+  const PassPart& part = input.parts.front();
+  const kernels::Rows keys = key_rows(input);
+  kv_.apply(queue, input.x, keys);
+  queue.rms_norm(keys, kv_norm_, config_.norm_epsilon, keys);
+  rotate(queue, input, keys, 1, kernels::RopePairs::neighbours, false);
+  store(queue, keys, part.cache->rows(input.layer, kWindow), part.position.first);
 }
 
 void WindowAttention::run(kernels::Queue& queue, const Input& input, const kernels::Rows& y,

@@ -66,6 +66,8 @@ class WindowAttention final : public AttentionBlock {
   [[nodiscard]] std::vector<kernels::Weight> readers() const override;
   void run(kernels::Queue& queue, const Input& input, const kernels::Rows& y, const kernels::Rows& residual,
            const TraceScope& trace) const override;
+  /// Only in a layer without entries.
+  void remember(kernels::Queue& queue, const Input& input) const override;
 
  private:
   /// For layers whose entries are chosen: its keys are smaller entries of the same positions.
@@ -82,6 +84,7 @@ class WindowAttention final : public AttentionBlock {
   [[nodiscard]] kernels::Choice choice(const Input& input, uint32_t first) const;
   void choose(kernels::Queue& queue, const Input& input, const PassPart& part, uint32_t at) const;
   /// Attends batch by batch over the rows of one part: a batch has the rows that the ring can hold besides the window.
+  /// A part that is a block is one batch, and each of its rows a call.
   void attend(kernels::Queue& queue, const Input& input, const PassPart& part, uint32_t at) const;
   void store(kernels::Queue& queue, const kernels::Rows& keys, const CacheRows& ring, uint32_t position) const;
   [[nodiscard]] kernels::Rows query_rows(const Input& input) const;

@@ -23,11 +23,13 @@ std::string event(std::string_view name, const format::Json& data) {
 std::vector<RoutedLayerShape> running_layers(const LoadedModel& loaded) {
   const ModelConfig& config = loaded.model().config();
   std::vector<RoutedLayerShape> layers = route_header(loaded.checkpoint(), config).layers;
-  const format::LayerMap& map = loaded.model().layer_map();
-  std::erase_if(layers, [&](const RoutedLayerShape& shape) {
-    const bool is_mtp = loaded.mtp() != nullptr && loaded.mtp()->layer() == shape.layer;
-    return !is_mtp && std::ranges::find(map, shape.layer) == map.end();
-  });
+  format::LayerMap map = loaded.model().layer_map();
+  if (loaded.mtp() != nullptr) {
+    const std::vector<LayerId> further = loaded.mtp()->layers();
+    map.insert(map.end(), further.begin(), further.end());
+  }
+  std::erase_if(layers,
+                [&](const RoutedLayerShape& shape) { return std::ranges::find(map, shape.layer) == map.end(); });
   return layers;
 }
 

@@ -20,6 +20,7 @@
 
 #include "runtime/generate/loaded_model.h"
 #include "runtime/generate/session.h"
+#include "runtime/model/mtp.h"
 #include "runtime/weights/scratch.h"
 
 namespace dspack::runtime {
@@ -63,7 +64,7 @@ struct PassTimes {
 
 PassTimes time_passes(LoadedModel& loaded, const std::vector<uint32_t>& text, size_t prompt) {
   const Model& model = loaded.model();
-  const MtpModule& module = *loaded.mtp();
+  const auto& module = dynamic_cast<const MtpModule&>(*loaded.mtp());
   const Engine engine = loaded.engine();
   Sequence sequence = value_of(model.make_sequence(Model::Drafting::mtp));
   const uint32_t vocab = model.config().vocab;

@@ -1,5 +1,5 @@
 """DeepSeek-V4 as users run it: packed in each grouping it gives the bits of its source, which are the reference's; packed in
-other forms it is as far off as those lose; stages that draft are left alone; recorded routes are replayed."""
+other forms it is as far off as those lose; drafts of both kinds change no text; recorded routes are replayed."""
 
 import array
 import json
@@ -66,62 +66,81 @@ class RunV4(EndToEnd):
                                             packed))
             self.assertLessEqual(self.error(self.logits(packed, tokens), wanted), EXACT, recipe)
 
+    def check_drafts(self, variant, numbers, hidden):
+        """Text with so many drafts is that without, from source and packed folder; returns the packed one and what was asked."""
+        source = self.data("family") / variant
+        tokens = ",".join(map(str, self.golden(variant)[0][:120]))
+        packed = self.scratch / variant
+        self.assert_ok(self.repack(source, packed))
+        ask = ("--tokens", tokens, "-n", 24, "--ctx", 512)
+        plain = self.assert_ok(self.dsrun(source, *ask)).stdout
+        for folder in (source, packed):
+            for drafts in numbers:
+                stats = self.scratch / "stats.json"
+                said = self.assert_ok(self.dsrun(folder, *ask, "--mtp", drafts, "--stats", stats)).stdout
+                self.assertEqual(said, plain)
+                drafted = json.loads(stats.read_text())["mtp"]
+                self.assertEqual(drafted["hidden"], hidden)
+                # The last passes draft no more than may still be said.
+                self.assertGreaterEqual(drafted["drafted"], drafts * drafted["drafting_passes"] - sum(range(drafts)))
+                self.assertGreater(drafted["drafting_passes"], 0)
+                self.assertGreaterEqual(drafted["caught_up_positions"], 120)  # within the window and the room to cut
+                self.assertGreater(drafted["bytes_read"]["experts"], 0)
+        self.assertEqual(self.assert_ok(self.dsrun(packed, *ask, "--mtp", "auto")).stdout, plain)
+        return packed, ask
+
     def test_drafts_of_april(self):
         for variant in ("v4", "v4-pro"):
-            source = self.data("family") / variant
-            tokens = ",".join(map(str, self.golden(variant)[0][:120]))
-            packed = self.scratch / variant
-            self.assert_ok(self.repack(source, packed))
-            ask = ("--tokens", tokens, "-n", 24, "--ctx", 512)
-            plain = self.assert_ok(self.dsrun(source, *ask)).stdout
-            for folder in (source, packed):
-                for drafts in (1, 4):
-                    stats = self.scratch / "stats.json"
-                    said = self.assert_ok(self.dsrun(folder, *ask, "--mtp", drafts, "--stats", stats)).stdout
-                    self.assertEqual(said, plain)
-                    drafted = json.loads(stats.read_text())["mtp"]
-                    self.assertEqual(drafted["hidden"], "streams")
-                    # The last passes draft no more than may still be said.
-                    self.assertGreaterEqual(drafted["drafted"], drafts * drafted["drafting_passes"] - sum(range(drafts)))
-                    self.assertGreater(drafted["drafting_passes"], 0)
-                    self.assertGreaterEqual(drafted["caught_up_positions"], 120)  # within the window and the room to cut
-                    self.assertGreater(drafted["bytes_read"]["experts"], 0)
+            packed, ask = self.check_drafts(variant, (1, 4), "streams")
             self.assert_refused(self.dsrun(packed, *ask, "--mtp", 1, "--dev", "mtp-hidden=pre-norm"),
-                                "this model's module reads residual streams", program="dsrun")
+                                "this model's drafts are made from residual streams", program="dsrun")
 
-    def test_an_april_module_must_be_whole(self):
-        for lost, said in (("mtp.0.h_proj.weight", "h_proj.weight is missing"), ("mtp.0.hc_head_fn", "hc_head_fn is missing"),
-                           ("mtp.0.ffn.experts.3.w1.weight", "ffn.experts.3.w1.weight is missing")):
+    def test_drafts_in_blocks(self):
+        packed, ask = self.check_drafts("v4-dspark", (1, 5), "means of streams")
+        self.assert_refused(self.dsrun(packed, *ask, "--mtp", 6), "this model drafts 5 tokens at once", program="dsrun")
+        self.assert_refused(self.dsrun(packed, *ask, "--mtp", 1, "--dev", "mtp-hidden=pre-norm"),
+                            "this model's drafts are made from residual streams", program="dsrun")
+        # Of the layers that the stages read (1 to 3) one is left out.
+        self.assert_refused(self.dsrun(packed, *ask, "--layers", "0-2", "--mtp", 1), "layers that --layers leaves out", program="dsrun")
+        shorter = self.dsrun(packed, *ask, "--layers", "0-2")
+        self.assertEqual(self.assert_ok(self.dsrun(packed, *ask, "--layers", "0-2", "--mtp", "auto")).stdout,
+                         self.assert_ok(shorter).stdout)
+        # What no memory has room for is read again.
+        few = self.dsrun(packed, *ask, "--experts", 12, "--mtp", 5)
+        self.assertEqual(self.assert_ok(few).stdout, self.assert_ok(self.dsrun(packed, *ask)).stdout)
+
+    def test_modules_must_be_whole(self):
+        for variant, lost, said in (("v4", "mtp.0.h_proj.weight", "h_proj.weight is missing"),
+                                    ("v4", "mtp.0.hc_head_fn", "hc_head_fn is missing"),
+                                    ("v4", "mtp.0.ffn.experts.3.w1.weight", "ffn.experts.3.w1.weight is missing"),
+                                    ("v4-dspark", "mtp.0.main_norm.weight", "main_norm.weight is missing"),
+                                    ("v4-dspark", "mtp.1.attn.wkv.weight", "attn.wkv.weight is missing"),
+                                    ("v4-dspark", "mtp.1.ffn.experts.3.w1.weight", "ffn.experts.3.w1.weight is missing"),
+                                    ("v4-dspark", "mtp.2.markov_head.markov_w1.weight", "markov_w1.weight is missing"),
+                                    ("v4-dspark", "mtp.2.confidence_head.proj.weight", "confidence_head.proj.weight is missing")):
             source = self.scratch / lost
-            shutil.copytree(self.data("family") / "v4", source)
+            shutil.copytree(self.data("family") / variant, source)
             tensors, _ = safetensors_io.parse((source / "model.safetensors").read_bytes())
-            for name in [lost] + ([lost.replace(".weight", ".scale")] if lost.endswith(".weight") else []):
-                del tensors[name]
+            for name in (lost, lost.replace(".weight", ".scale")):
+                tensors.pop(name, None)
             safetensors_io.write(source / "model.safetensors", tensors)
             result = self.dsrun(source, "--tokens", "1,2,3", "-n", 2, "--mtp", 1)
             self.assertEqual(result.code, 1, str(result))
             self.assertIn(said, result.stderr)
 
-    def test_stages_that_draft_are_left_alone(self):
-        source = self.scratch / "drafting"
-        shutil.copytree(self.data("family") / "v4", source)
+    def test_what_cannot_be_asked(self):
+        self.assert_refused(self.dsrun(self.data("family") / "v4", "--tokens", "1,2,3", "--kv-dtype", "fp8"),
+                            "can be f32, bf16 or f16", program="dsrun")
+        # Without its stages a model runs, and does not draft.
+        source = self.scratch / "lost"
+        shutil.copytree(self.data("family") / "v4-dspark", source)
         tensors, _ = safetensors_io.parse((source / "model.safetensors").read_bytes())
-        tensors["mtp.0.main_norm.weight"] = tensors["norm.weight"]
-        safetensors_io.write(source / "model.safetensors", tensors)
-        config = json.loads((source / "config.json").read_text())
-        config.update(dspark_block_size=5, dspark_noise_token_id=3, dspark_markov_rank=8)
-        (source / "config.json").write_text(json.dumps(config))
-        packed = self.scratch / "packed"
-        self.assert_ok(self.repack(source, packed))
-        for folder in (source, packed):
-            self.assert_refused(self.dsrun(folder, "--tokens", "1,2,3", "--mtp", 2),
-                                "drafts in blocks (DSpark: dspark_block_size in config.json, tensors mtp.N), which is not run yet",
-                                program="dsrun")
-            self.assert_refused(self.dsrun(folder, "--tokens", "1,2,3", "--kv-dtype", "fp8"), "can be f32, bf16 or f16",
-                                program="dsrun")
-        plain = self.assert_ok(self.dsrun(self.data("family") / "v4", "--tokens", "1,2,3", "-n", 4)).stdout
-        for folder in (source, packed):
-            self.assertEqual(self.assert_ok(self.dsrun(folder, "--tokens", "1,2,3", "-n", 4, "--mtp", "auto")).stdout, plain)
+        safetensors_io.write(source / "model.safetensors",
+                             {name: tensor for name, tensor in tensors.items() if not name.startswith("mtp.")})
+        ask = ("--tokens", "1,2,3", "-n", 4)
+        self.assert_refused(self.dsrun(source, *ask, "--mtp", 2), "lacks the MTP module (the tensors of mtp.0)", program="dsrun")
+        self.assertEqual(self.assert_ok(self.dsrun(source, *ask, "--mtp", "auto")).stdout,
+                         self.assert_ok(self.dsrun(self.data("family") / "v4-dspark", *ask)).stdout)
 
 
 if __name__ == "__main__":

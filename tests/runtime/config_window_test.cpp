@@ -41,14 +41,19 @@ TEST_CASE("V4's config: Flash and Pro, in April and later") {
   CHECK(flash.window->rope.theta == 160000);
   CHECK(flash.window->rope.yarn->factor == 16);
   CHECK(flash.window->rope.yarn->attention_factor == 1);  // cosines are multiplied with nothing
-  CHECK(flash.mtp_layers == 0);
+  CHECK(flash.mtp_layers == 3);
+  CHECK(flash.draft_layers() == std::vector{LayerId(43), LayerId(44), LayerId(45)});
   CHECK(flash.expects_fp4);
-  CHECK(flash.has_stages);
+  CHECK(flash.dspark->block == 5);
+  CHECK(flash.dspark->noise_token == 128799);
+  CHECK(flash.dspark->layers == std::vector{LayerId(40), LayerId(41), LayerId(42)});
+  CHECK(flash.dspark->markov_rank == 256);
   ModelConfig april = parsed(released("deepseek-v4-flash"));
   CHECK(april.mtp_layers == 1);
-  CHECK_FALSE(april.has_stages);
-  april.mtp_layers = 0;
-  april.has_stages = true;
+  CHECK(april.draft_layers() == std::vector{LayerId(43)});
+  CHECK_FALSE(april.dspark.has_value());
+  april.mtp_layers = flash.mtp_layers;
+  april.dspark = flash.dspark;
   CHECK(april == flash);
   const ModelConfig pro = parsed(released("deepseek-v4-pro-0813"));
   CHECK(pro.layers == 61);
@@ -57,19 +62,55 @@ TEST_CASE("V4's config: Flash and Pro, in April and later") {
   CHECK(pro.routed_scale == 2.5F);
   ModelConfig pro_april = parsed(released("deepseek-v4-pro"));
   CHECK(pro_april.mtp_layers == 1);
-  pro_april.mtp_layers = 0;
-  pro_april.has_stages = true;
+  CHECK(pro.dspark->markov_rank == 512);
+  pro_april.mtp_layers = pro.mtp_layers;
+  pro_april.dspark = pro.dspark;
   CHECK(pro_april == pro);
 }
 
-TEST_CASE("V4's config: an MTP module with entries is refused, stages are not asked") {
+TEST_CASE("V4's config: a module for drafts with entries is refused") {
   for (const std::string name : {"deepseek-v4-flash", "deepseek-v4-flash-0731"}) {
     CAPTURE(name);
     format::Json json = released(name);
-    json["compress_ratios"][43] = 4;
+    json["compress_ratios"][json["compress_ratios"].size() - 1] = 4;
     const auto config = parse_model_config(json.dump());
-    CHECK(config.has_value() == (name == "deepseek-v4-flash-0731"));
-    if (!config) CHECK(config.error().message.find("its last must be 0") != std::string::npos);
+    REQUIRE_FALSE(config.has_value());
+    CHECK(config.error().kind == ErrorKind::unsupported);
+    CHECK(config.error().message.find("after the layers' numbers all must be 0") != std::string::npos);
+  }
+}
+
+TEST_CASE("V4's config: the keys of DSpark are checked, and its stages counted") {
+  format::Json json = released("deepseek-v4-flash-0731");
+  json["compress_ratios"].erase(json["compress_ratios"].size() - 1);
+  CHECK(parsed(json).mtp_layers == 2);
+  const std::vector<std::pair<std::string, format::Json>> refused = {
+      {"dspark_block_size", 0},
+      {"dspark_block_size", 65},
+      {"dspark_block_size", nullptr},
+      {"dspark_noise_token_id", 129280},
+      {"dspark_noise_token_id", -1},
+      {"dspark_target_layer_ids", nullptr},
+      {"dspark_target_layer_ids", 41},
+      {"dspark_target_layer_ids", format::Json::array()},
+      {"dspark_target_layer_ids", {40, 40}},
+      {"dspark_target_layer_ids", {40, 43}},
+      {"dspark_target_layer_ids", {40, "41"}},
+      {"dspark_target_layer_ids", {40, -1}},
+      {"dspark_target_layer_ids", {40, 1ULL << 40}},
+      {"dspark_target_layer_ids", std::vector<int>(17, 1)},
+      {"dspark_markov_rank", 0},
+      {"dspark_markov_rank", nullptr},
+  };
+  for (const auto& [key, value] : refused) {
+    CAPTURE(key);
+    CAPTURE(value.dump());
+    json = released("deepseek-v4-flash-0731");
+    json[key] = value;
+    const auto config = parse_model_config(json.dump());
+    REQUIRE_FALSE(config.has_value());
+    CHECK(config.error().kind == ErrorKind::invalid);
+    CHECK(config.error().message.find(key) != std::string::npos);
   }
 }
 

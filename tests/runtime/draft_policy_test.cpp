@@ -76,6 +76,24 @@ TEST_CASE("draft policy: a cheap draft that stands is made") {
   CHECK(run_of(middling, 2000).steps.at(1) > 1500);
 }
 
+TEST_CASE("draft policy: of several drafts made at once, those pay whose chance is above what each costs") {
+  DraftPolicy policy = DraftPolicy::automatic();
+  CHECK(policy.least_chance() == 1);  // not measured: one draft only
+  // Drafting costs a fifth of a step, each draft's position a tenth; the first is accepted.
+  const auto run = [&](uint32_t drafts, int steps) {
+    while (steps > 0) {
+      const uint32_t drafted = policy.next(1) > 0 ? drafts : 0;
+      policy.record(
+          {.drafted = drafted, .accepted = std::min(drafted, 1U), .seconds = drafted == 0 ? 1 : 1.2 + 0.1 * drafted});
+      steps -= drafted > 0;
+    }
+  };
+  run(1, 300);
+  CHECK(policy.least_chance() == doctest::Approx(0.3).epsilon(0.01));
+  run(4, 300);
+  CHECK(policy.least_chance() == doctest::Approx(0.15).epsilon(0.01));
+}
+
 TEST_CASE("draft policy: where drafts do not pay, looking costs less than three per cent") {
   // Experts from a disk: two positions cost nearly twice one, and half of the drafts fall.
   const World dear{.seconds = [](uint32_t k) { return 1 + 0.9 * k; }, .acceptance = 0.5, .catch_up = 0.01};

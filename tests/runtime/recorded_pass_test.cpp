@@ -8,6 +8,7 @@
 
 #include "kernels/sampling.h"
 #include "runtime/generate/session.h"
+#include "runtime/model/mtp.h"
 #include "runtime/weights/scratch.h"
 #include "tests/runtime/support/family.h"
 #include "tests/runtime/support/stored_tensors.h"
@@ -158,7 +159,7 @@ TEST_CASE("recorded pass: every variant of the family on a device with memory of
 
 /// Logits of the MTP module: of all positions, then of chains of drafts after the last one.
 std::vector<float> foretold(LoadedModel& model, std::span<const uint32_t> tokens) {
-  const MtpModule& module = *model.mtp();
+  const auto& module = dynamic_cast<const MtpModule&>(*model.mtp());
   Sequence sequence = sequence_of(model, Model::Drafting::mtp);
   Scratch& scratch = model.engine().scratch;
   const size_t vocab = model.model().config().vocab;

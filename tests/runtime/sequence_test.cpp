@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "runtime/generate/session.h"
+#include "runtime/model/mtp.h"
 #include "tests/runtime/support/family.h"
 #include "tests/runtime/support/stored_tensors.h"
 #include "tests/support/deferred_device.h"
@@ -97,7 +98,7 @@ void pass(LoadedModel& model, std::span<Course*> courses, const std::vector<size
 /// The module reads all that is pending and drafts two tokens; its logits are appended.
 void draft(LoadedModel& model, Course& course) {
   const Engine engine = model.engine();
-  const MtpModule& module = *model.mtp();
+  const auto& module = dynamic_cast<const MtpModule&>(*model.mtp());
   MtpState& state = *course.sequence.mtp();
   if (state.pending() == 0 || course.sequence.length() == course.tokens.size()) return;
   const auto append = [&](const kernels::Rows& rows) {

@@ -4,12 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/generate/session.h"
-#include "runtime/weights/scratch.h"
-#include "tests/runtime/support/family.h"
-#include "tests/runtime/support/recording_model.h"
-#include "tests/runtime/support/stored_tensors.h"
-#include "tests/support/numeric.h"
+#include "tests/runtime/support/window_rig.h"
 
 namespace dspack::runtime::window_mtp_test {
 namespace {
@@ -20,48 +15,14 @@ constexpr double kMaxNmse = 1e-10;
 // Windows of 24 and 16 positions; four streams and two.
 const std::vector<std::string> kVariants = {"v4", "v4-pro"};
 
-struct Golden {
-  explicit Golden(const std::string& variant)
-      : stored(test::read_safetensors(test::family_folder() / variant / "golden.safetensors")) {}
-  [[nodiscard]] Tokens ids(const std::string& name) const {
-    const auto values = stored.at(name).as<int32_t>();
-    return {values.begin(), values.end()};
-  }
-  std::map<std::string, test::StoredTensor> stored;
-};
+struct Rig : test::WindowRig {
+  using WindowRig::WindowRig;
 
-/// A model with its module, and a sequence that may draft.
-struct Rig : test::RecordingModel {
-  explicit Rig(const std::string& variant, test::RigOptions options = {})
-      : test::RecordingModel(test::family_folder() / variant,
-                             [&] {
-                               options.context = 300;
-                               options.max_rows = 300;
-                               return options;
-                             }()),
-        golden(variant),
-        tokens(golden.ids("long.tokens")),
-        sequence(RecordingModel::sequence(Model::Drafting::mtp)) {}
-
-  [[nodiscard]] MtpState& state() { return *sequence.mtp(); }
-  [[nodiscard]] uint32_t vocab() { return model().config().vocab; }
-  /// How many residuals are kept.
-  [[nodiscard]] uint32_t room() { return MtpState::residuals_for(model().config(), 300); }
-
-  void pass(std::span<const uint32_t> more) {
-    model().experts().begin_pass({.phase = Phase::prefill, .rows = static_cast<uint32_t>(more.size())});
-    const auto states = model().forward({.sequence = sequence, .tokens = more}, scratch(), {});
-    REQUIRE_MESSAGE(states, (states ? "" : states.error().message));
-  }
-  /// The golden's tokens from the sequence's length on, up to `end`.
-  void go_on(uint32_t end) { pass(std::span(tokens).subspan(sequence.length(), end - sequence.length())); }
   /// Reads all that is pending, with the golden's next tokens; logits [pending, vocab].
   std::vector<float> catch_up() {
-    const uint32_t pending = state().pending();
-    const auto next = std::span(tokens).subspan(state().length() + 1, pending);
-    std::vector<float> logits(size_t{pending} * vocab());
+    std::vector<float> logits(size_t{state().pending()} * vocab());
     const auto done = mtp().catch_up(
-        sequence, scratch(), next, MtpHidden::streams, {}, [&](uint32_t first, const kernels::Rows& rows) {
+        sequence, scratch(), next_tokens(), MtpHidden::streams, {}, [&](uint32_t first, const kernels::Rows& rows) {
           mtp().logits(rows, scratch(),
                        std::span(logits).subspan(size_t{first} * vocab(), size_t{rows.rows} * vocab()));
         });
@@ -79,9 +40,6 @@ struct Rig : test::RecordingModel {
     return logits;
   }
 
-  Golden golden;
-  Tokens tokens;
-  Sequence sequence;
   kernels::Rows output;
 };
 
@@ -208,9 +166,8 @@ TEST_CASE("window mtp: drafts that are dropped, an interruption and another sequ
       CAPTURE(length);
       other.go_on(length);
       const uint32_t pending = other.state().pending();
-      const auto next = std::span(other.tokens).subspan(other.state().length() + 1, pending);
-      const auto refused =
-          other.mtp().catch_up(other.sequence, other.scratch(), next, MtpHidden::streams, stop.get_token());
+      const auto refused = other.mtp().catch_up(other.sequence, other.scratch(), other.next_tokens(),
+                                                MtpHidden::streams, stop.get_token());
       REQUIRE_FALSE(refused);
       CHECK(refused.error().kind == ErrorKind::cancelled);
       REQUIRE(other.state().pending() == pending);
@@ -247,31 +204,9 @@ TEST_CASE("window mtp: drafts that are dropped, an interruption and another sequ
 }
 
 TEST_CASE("window mtp: greedy and sampled text is that without drafts, for each number of drafts") {
-  for (const std::string& name : kVariants) {
-    CAPTURE(name);
-    Rig rig(name);
-    for (const double temperature : {0.0, 1.0}) {
-      for (const uint32_t prompt : {1U, 5U, 120U}) {  // answers that cross the borders of blocks of 4 and of 128
-        CAPTURE(temperature);
-        CAPTURE(prompt);
-        const auto text = [&](const std::optional<SpeculationOptions>& way) {
-          Session session = rig.session(way);
-          auto sampler = Sampler::make({.temperature = temperature, .seed = 7});
-          REQUIRE(sampler);
-          const auto answer =
-              session.generate(std::span(rig.tokens).first(prompt), {.max_tokens = 24, .end_tokens = {}}, *sampler,
-                               [](uint32_t) { return true; }, {});
-          REQUIRE_MESSAGE(answer, (answer ? "" : answer.error().message));
-          if (way) CHECK(session.speculator()->stats().drafted > 0);
-          return answer->tokens;
-        };
-        const Tokens wanted = text(std::nullopt);
-        CHECK(wanted.size() == 24);
-        for (const uint32_t drafts : {1U, 2U, 3U, 4U, 5U})
-          CHECK(text(SpeculationOptions{.drafts = drafts}) == wanted);
-      }
-    }
-  }
+  constexpr std::optional<uint32_t> kNumbers[] = {1U, 2U, 3U, 4U, 5U};
+  for (const std::string& name : kVariants)
+    test::check_drafted_text(name, kNumbers);
 }
 
 }  // namespace

@@ -41,18 +41,18 @@ runtime::Sequence RecordingModel::sequence(runtime::Model::Drafting drafting) {
 }
 
 runtime::Session RecordingModel::session(const std::optional<runtime::SpeculationOptions>& speculation) {
-  if (speculation) (void)mtp();
+  if (speculation) (void)drafter();
   return {engine(), sequence(speculation ? runtime::Model::Drafting::mtp : runtime::Model::Drafting::none),
           speculation};
 }
 
-const runtime::MtpModule& RecordingModel::mtp() {
-  if (mtp_ == nullptr) {
-    auto module = runtime::MtpModule::load(context(), *model_, {});
+const runtime::DraftModule& RecordingModel::drafter() {
+  if (drafter_ == nullptr) {
+    auto module = runtime::DraftModule::load(context(), *model_, {});
     REQUIRE_MESSAGE(module, (module ? "" : module.error().message));
-    mtp_ = std::move(*module);
+    drafter_ = std::move(*module);
   }
-  return *mtp_;
+  return *drafter_;
 }
 
 void RecordingModel::assemble(const RigOptions& options) {
@@ -83,7 +83,8 @@ void RecordingModel::assemble(const RigOptions& options) {
                                      .kv_dtype = options.kv_dtype,
                                      .index_dtype = options.index_dtype,
                                      .layer_map = options.layer_map,
-                                     .streaming = options.streaming},
+                                     .streaming = options.streaming,
+                                     .drafts_in_blocks = config.dspark.has_value()},
                                     *recorder_, {});
   REQUIRE_MESSAGE(model, (model ? "" : model.error().message));
   model_ = std::move(*model);

@@ -67,9 +67,9 @@ class RecordingModel {
   [[nodiscard]] const runtime::Model& model() { return *model_; }
   [[nodiscard]] runtime::Scratch& scratch() { return *scratch_; }
   [[nodiscard]] runtime::TokenPicker& picker() { return *picker_; }
-  /// With the MTP module where it was asked for before.
+  /// With the module for drafts where it was asked for before.
   [[nodiscard]] runtime::Engine engine() {
-    return {.model = *model_, .scratch = *scratch_, .picker = *picker_, .mtp = mtp_.get()};
+    return {.model = *model_, .scratch = *scratch_, .picker = *picker_, .mtp = drafter_.get()};
   }
   [[nodiscard]] runtime::LoadContext context() {
     return {
@@ -79,8 +79,9 @@ class RecordingModel {
   /// A session over a sequence of its own.
   [[nodiscard]] runtime::Session session(const std::optional<runtime::SpeculationOptions>& speculation = {});
   [[nodiscard]] kernels::Queue& queue() { return *queue_; }
-  /// The model's MTP module, loaded when first asked for.
-  [[nodiscard]] const runtime::MtpModule& mtp();
+  /// The model's module for drafts, loaded when first asked for.
+  [[nodiscard]] const runtime::DraftModule& drafter();
+  [[nodiscard]] const runtime::MtpModule& mtp() { return dynamic_cast<const runtime::MtpModule&>(drafter()); }
   [[nodiscard]] const RecordingExecutor& recorder() const { return *recorder_; }
   [[nodiscard]] const runtime::StreamedStore& store() { return *experts_->store(); }
   /// Of a deferred device.
@@ -99,7 +100,7 @@ class RecordingModel {
   std::unique_ptr<runtime::Model> model_;
   std::optional<runtime::Scratch> scratch_;
   std::unique_ptr<runtime::TokenPicker> picker_;
-  std::unique_ptr<runtime::MtpModule> mtp_;
+  std::unique_ptr<runtime::DraftModule> drafter_;
 };
 
 }  // namespace dspack::test

@@ -1,5 +1,5 @@
 """Writes the variants of DeepSeek-V4 in tests/data/family: a checkpoint each, tokens, the logits after every token, and those
-of the MTP module after every third and in a chain of drafts.
+of the MTP module after every third and in a chain of drafts, or those of DSpark's blocks after some tokens.
 
     python generate_window.py ../../data/family [VARIANT ...]
 
@@ -26,6 +26,7 @@ import v4_checkpoint  # noqa: E402
 MARGIN, AGREEMENT = 2e-5, 1e-10
 TOKENS = 264  # over two blocks of 128, and over 4 x index_topk
 CHAIN = 3     # drafts after the first
+BLOCKS = [0, 1, 2, 5, 22, 23, 24, 25, 100, 126, 127, 128, 129, 200, 257, 258]  # positions after which one is drafted
 
 # The released file without its drafts, with small sizes.
 FLASH = {
@@ -41,6 +42,9 @@ VARIANTS = {
                "num_attention_heads": 6, "o_groups": 3, "o_lora_rank": 16, "hidden_size": 160, "moe_intermediate_size": 96,
                "n_routed_experts": 6, "num_experts_per_tok": 3, "index_topk": 20, "sliding_window": 16, "routed_scaling_factor": 2.5,
                "vocab_size": 192},
+    # Since July: stages that read three layers, not the last ones, in an order of their own.
+    "v4-dspark": {**FLASH, "compress_ratios": [0, 4, 128, 4, 0, 0, 0], "num_hidden_layers": 4, "n_routed_experts": 6,
+                  "dspark_block_size": 5, "dspark_noise_token_id": 255, "dspark_target_layer_ids": [3, 1, 2], "dspark_markov_rank": 24},
 }
 
 
@@ -56,17 +60,37 @@ def effects_on_drafts(config, exact, tokens, logits):
             for part in window_reference.MODULE_PARTS}
 
 
+def effects_on_blocks(config, exact, tokens, wanted):
+    return {part: window_hf.nmse(window_reference.Reference(config, exact, [part]).blocks(tokens, BLOCKS)[0], wanted)
+            for part in window_reference.STAGE_PARTS}
+
+
+def drafts_of(reference, tokens, chain):
+    """Tensors of the golden, beside tokens and logits."""
+    if "dspark_block_size" in reference.c:
+        logits, confidence = reference.blocks(tokens, BLOCKS)
+        return {"long.block_positions": np.array(BLOCKS, "<i4"), "long.block_logits": logits.astype("<f4"),
+                "long.block_confidence": confidence.astype("<f4")}
+    logits = reference.drafts(tokens, chain)
+    return {"long.mtp_logits": logits[2:TOKENS - 1:3].astype("<f4"), "long.chain_tokens": np.array(chain, "<i4"),
+            "long.chain_logits": logits[TOKENS - 1:].astype("<f4")}
+
+
 def find(config, number):
     for seed in range(1000 * number, 1000 * number + 200):
         made = window_checkpoint.Maker(config, seed).make()
         tokens = [int(token) for token in np.random.default_rng(seed).integers(0, config["vocab_size"], TOKENS + CHAIN)]
         tokens, chain = tokens[:TOKENS], tokens[TOKENS:]
         reference = window_reference.Reference(config, made.exact)
-        logits, drafts = reference.run(tokens), reference.drafts(tokens, chain)
+        logits, drafts = reference.run(tokens), drafts_of(reference, tokens, chain)
         print("seed", seed, "margins", reference.margin, reference.index_margin, flush=True)
         if min(reference.margin, reference.index_margin) >= MARGIN:
-            return seed, made, tokens, logits, chain, drafts, reference
+            return seed, made, tokens, logits, drafts, reference
     raise SystemExit("no seed has such margins")
+
+
+def stored(values):
+    return ("I32" if values.dtype == np.dtype("<i4") else "F32", list(values.shape), values.tobytes())
 
 
 def main():
@@ -77,7 +101,7 @@ def main():
         if name not in wanted:
             continue
         config = VARIANTS[name]
-        seed, made, tokens, logits, chain, drafts, reference = find(config, number + 1)
+        seed, made, tokens, logits, drafts, reference = find(config, number + 1)
         model = window_hf.load(config, {key: value for key, value in made.exact.items() if not key.startswith("mtp.")})
         at_once = window_hf.nmse(window_hf.logits(model, tokens), logits)
         one_by_one = window_hf.nmse(window_hf.logits_one_by_one(model, tokens, 37), logits)
@@ -88,17 +112,17 @@ def main():
         target.mkdir(exist_ok=True)
         (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         window_hf.safetensors_io.write(target / "model.safetensors", made.stored)
-        of_thirds, of_chain = drafts[2:TOKENS - 1:3], drafts[TOKENS - 1:]
         window_hf.safetensors_io.write(target / "golden.safetensors", {
-            "long.tokens": ("I32", [len(tokens)], np.array(tokens, "<i4").tobytes()),
-            "long.logits": ("F32", list(logits.shape), logits.astype("<f4").tobytes()),
-            "long.mtp_logits": ("F32", list(of_thirds.shape), of_thirds.astype("<f4").tobytes()),
-            "long.chain_tokens": ("I32", [len(chain)], np.array(chain, "<i4").tobytes()),
-            "long.chain_logits": ("F32", list(of_chain.shape), of_chain.astype("<f4").tobytes())})
+            "long.tokens": stored(np.array(tokens, "<i4")), "long.logits": stored(logits.astype("<f4")),
+            **{key: stored(values) for key, values in drafts.items()}})
         report[name] = {"seed": seed, "margin": reference.margin, "index_margin": reference.index_margin,
                         "nmse_of_transformers": at_once, "nmse_token_by_token": one_by_one,
-                        "effects": effects(config, made.exact, tokens, logits),
-                        "effects_on_drafts": effects_on_drafts(config, made.exact, tokens, drafts[:TOKENS - 1])}
+                        "effects": effects(config, made.exact, tokens, logits)}
+        if "dspark_block_size" in config:
+            report[name]["effects_on_drafts"] = effects_on_blocks(config, made.exact, tokens, drafts["long.block_logits"])
+        else:
+            wanted = window_reference.Reference(config, made.exact).drafts(tokens)
+            report[name]["effects_on_drafts"] = effects_on_drafts(config, made.exact, tokens, wanted)
         report["versions"] = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__,
                               "transformers": transformers.__version__}
         report_path.write_text(json.dumps(report, indent=2) + "\n")

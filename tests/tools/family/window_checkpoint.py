@@ -112,6 +112,21 @@ class Maker:
             self.norm(f"{at}{name}.weight", hidden)
         self.mixture(at + "hc_head", self.c["hc_mult"], 1)
 
+    def stages(self):
+        """DSpark's, in place of the module."""
+        c, hidden, rank = self.c, self.c["hidden_size"], self.c["dspark_markov_rank"]
+        count = len(c["compress_ratios"]) - c["num_hidden_layers"]
+        for stage in range(count):
+            self.layer(f"mtp.{stage}.", c["num_hidden_layers"] + stage)
+        self.fp8("mtp.0.main_proj", hidden, len(c["dspark_target_layer_ids"]) * hidden)
+        self.norm("mtp.0.main_norm.weight", hidden)
+        at = f"mtp.{count - 1}."
+        self.norm(at + "norm.weight", hidden)
+        self.mixture(at + "hc_head", c["hc_mult"], 1)
+        self.matrix(at + "markov_head.markov_w1.weight", c["vocab_size"], rank, "BF16", rank ** 0.5)
+        self.matrix(at + "markov_head.markov_w2.weight", c["vocab_size"], rank, "BF16")
+        self.matrix(at + "confidence_head.proj.weight", 1, hidden + rank, "BF16")
+
     def make(self):
         c, hidden = self.c, self.c["hidden_size"]
         self.put("embed.weight", self.random.normal(0, 1, (c["vocab_size"], hidden)), "BF16")
@@ -120,5 +135,8 @@ class Maker:
         self.mixture("hc_head", c["hc_mult"], 1)
         self.norm("norm.weight", hidden)
         self.matrix("head.weight", c["vocab_size"], hidden, "BF16")
-        self.module("mtp.0.")
+        if "dspark_block_size" in c:
+            self.stages()
+        else:
+            self.module("mtp.0.")
         return self

@@ -105,25 +105,21 @@ class Reference:
             chosen[t, order[:most]] = True
         return chosen
 
-    def attention(self, layer, x):
-        c, at = self.c, self.place(layer) + "attn."
-        ratio, heads, dim, rows = c["compress_ratios"][layer], c["num_attention_heads"], c["head_dim"], len(x)
-        positions = np.arange(rows)
+    def queries(self, at, x, positions, ratio):
+        """Queries [rows, heads, dim], and the latent that they come from."""
         latent = rms(x @ self.w[at + "wq_a.weight"].T, self.w[at + "q_norm.weight"], self.epsilon)
-        q = (latent @ self.w[at + "wq_b.weight"].T).reshape(rows, heads, dim)
+        q = (latent @ self.w[at + "wq_b.weight"].T).reshape(len(x), self.c["num_attention_heads"], self.c["head_dim"])
         if self.has("norm of queries"):
             q = rms(q, None, self.epsilon)
-        q = self.rotate(q, positions, ratio)
-        keys = self.rotate(rms(x @ self.w[at + "wkv.weight"].T, self.w[at + "kv_norm.weight"], self.epsilon), positions, ratio)
-        distance = positions[:, None] - positions
-        seen = (distance >= 0) & (distance < c["sliding_window"] - (0 if self.has("window") else 1))
-        if ratio > 0:
-            made = self.entries(at + "compressor.", x, dim, ratio)
-            keys = np.concatenate([keys, made])
-            visible = np.arange(len(made)) < ((positions + 1) // ratio)[:, None]
-            if ratio == 4:
-                visible &= self.chosen(at, x, latent, ratio)
-            seen = np.concatenate([seen, visible], 1)
+        return self.rotate(q, positions, ratio), latent
+
+    def keys(self, at, x, positions, ratio):
+        return self.rotate(rms(x @ self.w[at + "wkv.weight"].T, self.w[at + "kv_norm.weight"], self.epsilon), positions, ratio)
+
+    def attend(self, at, q, keys, seen, positions, ratio):
+        """The block's output, from queries and the keys that each row sees [rows, keys]."""
+        c, rows = self.c, len(q)
+        heads, dim = c["num_attention_heads"], c["head_dim"]
         scores = np.where(seen[:, None], np.einsum("thd,jd->thj", q, keys) * dim ** -0.5, -np.inf)
         if self.has("sinks"):
             sinks = np.broadcast_to(self.w[at + "attn_sink"][None, :, None], (rows, heads, 1))
@@ -137,6 +133,26 @@ class Reference:
         a = self.w[at + "wo_a.weight"].reshape(groups, rank, -1)
         out = np.einsum("tgj,grj->tgr", out.reshape(rows, groups, -1), a).reshape(rows, -1)
         return out @ self.w[at + "wo_b.weight"].T
+
+    def window(self):
+        return self.c["sliding_window"] - (0 if self.has("window") else 1)
+
+    def attention(self, layer, x):
+        c, at = self.c, self.place(layer) + "attn."
+        ratio, dim = c["compress_ratios"][layer], c["head_dim"]
+        positions = np.arange(len(x))
+        q, latent = self.queries(at, x, positions, ratio)
+        keys = self.keys(at, x, positions, ratio)
+        distance = positions[:, None] - positions
+        seen = (distance >= 0) & (distance < self.window())
+        if ratio > 0:
+            made = self.entries(at + "compressor.", x, dim, ratio)
+            keys = np.concatenate([keys, made])
+            visible = np.arange(len(made)) < ((positions + 1) // ratio)[:, None]
+            if ratio == 4:
+                visible &= self.chosen(at, x, latent, ratio)
+            seen = np.concatenate([seen, visible], 1)
+        return self.attend(at, q, keys, seen, positions, ratio)
 
     # Experts ----------------------------------------------------------------------------------------------------------
 
@@ -187,25 +203,34 @@ class Reference:
         return post[..., None] * y[:, None] + np.einsum("tjk,tjd->tkd", comb, h)
 
     def place(self, layer):
-        """The MTP module counts as a layer after the last."""
+        """Modules for drafts count as layers after the last."""
         layers = self.c["num_hidden_layers"]
         return f"layers.{layer}." if layer < layers else f"mtp.{layer - layers}."
 
-    def layer(self, layer, h, tokens):
+    def layer(self, layer, h, tokens, attention=None):
         w, at = self.w, self.place(layer)
-        h = self.block(at + "hc_attn", h, lambda x: self.attention(layer, rms(x, w[at + "attn_norm.weight"], self.epsilon)))
+        attention = attention or self.attention
+        h = self.block(at + "hc_attn", h, lambda x: attention(layer, rms(x, w[at + "attn_norm.weight"], self.epsilon)))
         return self.block(at + "hc_ffn", h, lambda x: self.experts(layer, rms(x, w[at + "ffn_norm.weight"], self.epsilon), tokens))
 
-    def logits(self, h, at=""):
+    def mixed(self, h, at=""):
+        """Before the last norm: [rows, hidden]."""
         m, base, scale = self.mixture(at + "hc_head" if self.has("mixture of the module") else "hc_head", h)
-        h = ((sigmoid(scale[0] * m + base) + self.c["hc_eps"])[..., None] * h).sum(1)
-        return rms(h, self.w[at + "norm.weight"], self.epsilon) @ self.w["head.weight"].T
+        return ((sigmoid(scale[0] * m + base) + self.c["hc_eps"])[..., None] * h).sum(1)
 
-    def streams(self, tokens):
-        """After the last layer: [rows, streams, hidden]."""
-        h = np.repeat(self.w["embed.weight"][tokens][:, None], self.c["hc_mult"], 1)
+    def logits(self, h, at=""):
+        return rms(self.mixed(h, at), self.w[at + "norm.weight"], self.epsilon) @ self.w["head.weight"].T
+
+    def embedded(self, tokens):
+        return np.repeat(self.w["embed.weight"][np.asarray(tokens)][:, None], self.c["hc_mult"], 1)
+
+    def streams(self, tokens, after=None):
+        """After the last layer: [rows, streams, hidden]. `after`: a dictionary that gets those after every layer."""
+        h = self.embedded(tokens)
         for layer in range(self.c["num_hidden_layers"]):
             h = self.layer(layer, h, tokens)
+            if after is not None:
+                after[layer] = h
         return h
 
     def run(self, tokens):
@@ -233,8 +258,44 @@ class Reference:
             z = np.concatenate([z, joined([token], self.layer(layer, z, None)[-1:])])
         return self.logits(self.layer(layer, z, None), at)
 
+    def blocks(self, tokens, positions):
+        """DSpark. For each position t: logits [block, vocab] of drafts after token t + 1, each as if those before it were the
+        tokens that follow, and the confidence of each [block], a logit."""
+        c, w, block = self.c, self.w, self.c["dspark_block_size"]
+        first = c["num_hidden_layers"]
+        stages = range(first, len(c["compress_ratios"]))
+        after, last = {}, self.place(stages[-1])
+        self.streams(np.asarray(tokens), after)
+        sources = [after[layer] if self.has("streams after layers") else after[layer - 1] for layer in c["dspark_target_layer_ids"]]
+        means = np.concatenate([h.mean(1) if self.has("mean of streams") else h[:, 0] for h in sources], 1)
+        main = means @ w[self.place(first) + "main_proj.weight"].T
+        if self.has("main_norm"):
+            main = rms(main, w[self.place(first) + "main_norm.weight"], self.epsilon)
+        past = {stage: self.keys(self.place(stage) + "attn.", main, np.arange(len(main)), 0) for stage in stages}
+        logits, confidence = [], []
+        for t in positions:
+            at = np.arange(t + 1, t + 1 + block)
+
+            def attention(stage, x):
+                name = self.place(stage) + "attn."
+                keys = np.concatenate([past[stage][max(0, t + 1 - self.window()):t + 1], self.keys(name, x, at, 0)])
+                seen = np.ones((block, len(keys)), bool)
+                if not self.has("whole block"):
+                    seen[:, -block:] = np.tril(np.ones((block, block), bool))
+                return self.attend(name, self.queries(name, x, at, 0)[0], keys, seen, at, 0)
+
+            h = self.embedded([tokens[t + 1]] + [c["dspark_noise_token_id"]] * (block - 1))
+            for stage in stages:
+                h = self.layer(stage, h, None, attention)
+            before = w[last + "markov_head.markov_w1.weight"][np.asarray(tokens[t + 1:t + 1 + block])]
+            bias = before @ w[last + "markov_head.markov_w2.weight"].T if self.has("Markov head") else 0
+            logits.append(self.logits(h, last) + bias)
+            confidence.append((np.concatenate([self.mixed(h, last), before], 1) @ w[last + "confidence_head.proj.weight"].T)[:, 0])
+        return np.array(logits), np.array(confidence)
+
 
 # What can be left out, or done wrong.
 PARTS = ["clamp", "clamp of shared", "sinks", "ape", "halves", "inverse rotation", "yarn", "compress_rope_theta", "norm of queries",
          "bias", "order of C", "2 of post", "round", "hc_eps", "window", "topk"]
 MODULE_PARTS = ["enorm", "hnorm of each", "mixture of the module"]
+STAGE_PARTS = ["streams after layers", "mean of streams", "main_norm", "whole block", "window", "Markov head", "mixture of the module"]
