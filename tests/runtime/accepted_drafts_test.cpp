@@ -1,5 +1,5 @@
-// Drafts whose fates are known: a module for drafts runs, but its tokens are replaced, the first ones by the answer's own,
-// the others by wrong ones. (The drafts of the tests' random weights are hardly ever accepted.)
+// Drafts whose fates are known: a module for drafts runs, but its tokens are replaced, the first ones by the answer's
+// own, the others by wrong ones. (The drafts of the tests' random weights are hardly ever accepted.)
 #include <doctest/doctest.h>
 
 #include <algorithm>
