@@ -102,14 +102,14 @@ class Queue {
   virtual void choose(const ChooseArgs& args) = 0;
   virtual void mla_attend(const MlaAttendArgs& args) = 0;
 
-  // DeepSeek-V4's attention and residual streams. Precondition: Device::has_compressed_attention.
+  // DeepSeek-V4's attention and residual streams. Precondition: Device::has_compressed_attention, or the device has the
+  // operation alone.
   virtual void window_attend(const WindowAttendArgs& /*args*/) { DSPACK_CHECK(false, "this device has no window"); }
   virtual void compress(const CompressArgs& /*args*/) { DSPACK_CHECK(false, "this device compresses nothing"); }
   virtual void read_streams(const ReadStreamsArgs& /*args*/) { DSPACK_CHECK(false, "this device mixes no streams"); }
   virtual void join_streams(const JoinStreamsArgs& /*args*/) { DSPACK_CHECK(false, "this device mixes no streams"); }
 
-  /// gate = silu(min(gate, limit)) * clamp(up, -limit, limit), elementwise. A limit: only with
-  /// Device::has_compressed_attention.
+  /// gate = silu(min(gate, limit)) * clamp(up, -limit, limit), elementwise.
   virtual void silu_multiply(const Rows& gate, const Rows& up, float limit = kNoLimit) = 0;
   /// y += x, elementwise.
   virtual void add(const Rows& y, const Rows& x) = 0;
@@ -240,8 +240,8 @@ class Device {
   [[nodiscard]] virtual std::unique_ptr<Queue> make_queue() = 0;
   /// Whether buffers are in host memory (Buffer::host).
   [[nodiscard]] virtual bool is_host() const = 0;
-  /// Whether its queues have the operations of DeepSeek-V4: window_attend, compress, read_streams, join_streams,
-  /// inverse rope, keys that stand for several positions, given experts, and limits of gated MLPs.
+  /// Whether its queues have all operations of DeepSeek-V4: window_attend, compress, read_streams, join_streams, keys
+  /// that stand for several positions, and limits of routed experts.
   [[nodiscard]] virtual bool has_compressed_attention() const { return false; }
   [[nodiscard]] virtual DeviceMemory memory() const = 0;
   /// A table of experts in this device's buffers. Errors: unsupported (experts of one layer differ in shape or storage

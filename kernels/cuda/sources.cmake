@@ -24,7 +24,8 @@ set(dspack_cuda_kernels
   tokens/elementwise.cu
   tokens/rounded_rows.cu
   tokens/route.cu
-  tokens/sample.cu)
+  tokens/sample.cu
+  tokens/streams.cu)
 # The memory that its operations take, which programs plan with; so these are compiled into them too.
 set(dspack_cuda_sizes
   attention/attend.cpp

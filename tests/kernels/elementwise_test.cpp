@@ -1,3 +1,4 @@
+#include "tests/kernels/definitions.h"
 #include "tests/kernels/lab.h"
 #include "tests/kernels/reference.h"
 #include "tests/support/numeric.h"
@@ -202,6 +203,39 @@ KERNEL_CASE("elementwise: the bits depend on neither threads nor instruction set
   for (unsigned threads = 1; threads <= kMaxThreads; ++threads) {
     Lab lab(Set::kName, threads);
     CHECK(first_difference(run_all(lab, x, other, kRows, kCols), wanted) == wanted.size());
+  }
+}
+
+KERNEL_CASE("silu_multiply: gates and what they are multiplied with are limited; NaN stays") {
+  SKIP_UNLESS_SET_RUNS();
+  Lab lab(Set::kName);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> gate = {3, 12, -50, 9.5F, nan, 1, 100};
+  const std::vector<float> up = {-20, 5, 20, 10.5F, 1, nan, -100};
+  const kernels::Slice to = lab.put(gate);
+  lab.queue().silu_multiply({to, 1, 7, 7}, {lab.put(up), 1, 7, 7}, 10);
+  const std::vector<float> got = lab.get(to, gate.size());
+  for (size_t i = 0; i < gate.size(); ++i) {
+    CAPTURE(i);
+    if (std::isnan(gate[i]) || std::isnan(up[i])) {
+      CHECK(std::isnan(got[i]));
+      continue;
+    }
+    const double limited = std::min<double>(gate[i], 10);
+    CHECK(got[i] == doctest::Approx(limited * sigmoid(limited) * std::clamp<double>(up[i], -10, 10)).epsilon(1e-5));
+  }
+}
+
+KERNEL_CASE("rms_norm: without a gain as with ones") {
+  SKIP_UNLESS_SET_RUNS();
+  Lab lab(Set::kName);
+  for (const uint32_t cols : {12U, 13U, 9000U}) {
+    CAPTURE(cols);
+    const std::vector<float> x = numbers(1, size_t{5} * cols);
+    const kernels::Slice with = lab.put(x), without = lab.put(x);
+    lab.queue().rms_norm({with, 5, cols, cols}, lab.put(std::vector<float>(cols, 1.0F)), 1e-6F, {with, 5, cols, cols});
+    lab.queue().rms_norm({without, 5, cols, cols}, {}, 1e-6F, {without, 5, cols, cols});
+    CHECK(lab.get(with, x.size()) == lab.get(without, x.size()));
   }
 }
 

@@ -1,3 +1,4 @@
+#include "tests/kernels/definitions.h"
 #include "tests/kernels/lab.h"
 #include "tests/kernels/reference.h"
 #include "tests/support/numeric.h"
@@ -85,6 +86,31 @@ TEST_CASE("rope: one row a call and all rows at once give the same bits") {
     apart.queue().rope({b.at(uint64_t{r} * kRow * 4), 1, kHeads, kDim, kDim, kRow, r, cos_sin});
   }
   CHECK(first_difference(together.get(a, x.size()), apart.get(b, x.size())) == x.size());
+}
+
+KERNEL_CASE("rope: turned back") {
+  SKIP_UNLESS_SET_RUNS();
+  Lab lab(Set::kName);
+  const std::vector<float> x = numbers(1, 5 * 12);
+  std::vector<float> cos_sin;
+  for (uint32_t i = 0; i < 9 * 4; ++i) {
+    cos_sin.push_back(std::cos(0.3F * static_cast<float>(i)));
+    cos_sin.push_back(std::sin(0.3F * static_cast<float>(i)));
+  }
+  const kernels::Slice turned = lab.put(x);
+  kernels::RopeArgs turn{.data = turned,
+                         .rows = 5,
+                         .heads = 1,
+                         .dim = 8,
+                         .head_stride = 12,
+                         .row_stride = 12,
+                         .first_position = 3,
+                         .cos_sin = lab.put(cos_sin)};
+  lab.queue().rope(turn);
+  CHECK(nmse(lab.get(turned, x.size()), wide(x)) > 0.1);
+  turn.inverse = true;
+  lab.queue().rope(turn);
+  CHECK(nmse(lab.get(turned, x.size()), wide(x)) <= 1e-13);
 }
 
 }  // namespace

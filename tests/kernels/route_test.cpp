@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tests/kernels/definitions.h"
 #include "tests/kernels/lab.h"
 #include "tests/kernels/reference.h"
 #include "tests/support/numeric.h"
@@ -197,6 +198,52 @@ TEST_CASE("route: a row's result does not depend on the others or on threads") {
     const Routed alone = run_route(lab, one, {first, first + args.experts}, bias);
     CHECK(std::equal(alone.ids.begin(), alone.ids.end(), all.ids.begin() + row * args.top_k));
     CHECK(std::equal(alone.weights.begin(), alone.weights.end(), all.weights.begin() + row * args.top_k));
+  }
+}
+
+KERNEL_CASE("route: experts that are given get the weights of their scores, by the root of softplus") {
+  SKIP_UNLESS_SET_RUNS();
+  constexpr uint32_t kRows = 3, kExperts = 12, kTopK = 4;
+  const std::vector<float> logits = numbers(1, size_t{kRows} * kExperts, 12);
+  const std::vector<float> bias = numbers(2, kExperts);
+  std::vector<uint32_t> given(size_t{kRows} * kTopK);
+  for (size_t i = 0; i < given.size(); ++i)
+    given[i] = static_cast<uint32_t>(i * 5 % kExperts);
+  for (const bool is_given : {true, false}) {
+    CAPTURE(is_given);
+    Lab lab(Set::kName);
+    const kernels::Slice ids = lab.put(given);
+    const kernels::Slice weights = lab.poisoned(given.size());
+    lab.queue().route({.logits = lab.put(logits),
+                       .bias = is_given ? kernels::Slice() : lab.put(bias),
+                       .ids = ids,
+                       .weights = weights,
+                       .rows = kRows,
+                       .experts = kExperts,
+                       .top_k = kTopK,
+                       .score = kernels::ScoreFunction::sqrt_softplus,
+                       .scale = 1.5F,
+                       .ids_are_given = is_given});
+    const std::vector<uint32_t> chosen = lab.get<uint32_t>(ids, given.size());
+    const std::vector<float> got = lab.get(weights, given.size());
+    Doubles wanted;
+    for (uint32_t row = 0; row < kRows; ++row) {
+      const auto score = [&](uint32_t expert) {
+        return std::sqrt(std::log1p(std::exp(static_cast<double>(logits[size_t{row} * kExperts + expert]))));
+      };
+      std::vector<uint32_t> best(kExperts);
+      std::iota(best.begin(), best.end(), 0U);
+      std::ranges::stable_sort(best, std::greater(), [&](uint32_t expert) { return score(expert) + bias[expert]; });
+      double sum = 0;
+      for (uint32_t slot = 0; slot < kTopK; ++slot) {
+        const size_t at = size_t{row} * kTopK + slot;
+        CHECK(chosen[at] == (is_given ? given[at] : best[slot]));
+        sum += score(chosen[at]);
+      }
+      for (uint32_t slot = 0; slot < kTopK; ++slot)
+        wanted.push_back(score(chosen[size_t{row} * kTopK + slot]) / sum * 1.5);
+    }
+    CHECK(nmse(got, wanted) <= 1e-13);
   }
 }
 

@@ -231,6 +231,10 @@ __device__ inline float exponential(float x) {
 __device__ inline double exponential(double x) {
   return exp(x);
 }
+/// The logarithm of 1 + x within 1 ulp.
+__device__ inline double log1p(double x) {
+  return ::log1p(x);
+}
 __device__ inline float square_root(float x) {
   return __fsqrt_rn(x);
 }

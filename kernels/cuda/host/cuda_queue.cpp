@@ -14,6 +14,7 @@
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/tokens/argmax.h"
 #include "kernels/cuda/tokens/sample.h"
+#include "kernels/cuda/tokens/streams.h"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -208,7 +209,6 @@ void CudaQueue::add_linear(const Weight& weight, const Rows& x, const Rows& y, c
 
 void CudaQueue::rms_norm(const Rows& x, Slice gain, float epsilon, const Rows& y) {
   check_rms_norm(x, gain, y);
-  DSPACK_CHECK(!gain.empty(), "this device normalises with a gain");
   if (is_empty(x)) return;
   run_rms_norm(
       stream_to(written_to(y)),
@@ -229,8 +229,34 @@ void CudaQueue::layer_norm(const Rows& x, Slice gain, Slice bias, float epsilon,
 
 void CudaQueue::silu_multiply(const Rows& gate, const Rows& up, float limit) {
   check_same_shape(gate, up);
-  DSPACK_CHECK(limit == kNoLimit, "this device limits no gated values");
-  if (!is_empty(gate)) run_silu_multiply(stream_to(written_to(gate)), pair(gate, up));
+  if (!is_empty(gate)) run_silu_multiply(stream_to(written_to(gate)), pair(gate, up), limit);
+}
+
+void CudaQueue::read_streams(const ReadStreamsArgs& args) {
+  check_read_streams(args);
+  if (is_empty(args.y)) return;
+  run_read_streams(stream(), {.streams = inputs_at(args.streams),
+                              .logits = floats(args.logits),
+                              .base = floats(args.base),
+                              .scale = floats(args.scale),
+                              .y = rows_at(args.y),
+                              .rows = args.y.rows,
+                              .cols = args.y.cols,
+                              .count = args.count,
+                              .rounds = args.rounds,
+                              .norm_epsilon = args.norm_epsilon,
+                              .epsilon = args.epsilon});
+}
+
+void CudaQueue::join_streams(const JoinStreamsArgs& args) {
+  check_join_streams(args);
+  if (is_empty(args.y)) return;
+  run_join_streams(stream_to(written_to(args.streams)), {.streams = rows_at(args.streams),
+                                                         .mix = floats(args.mix),
+                                                         .y = inputs_at(args.y),
+                                                         .rows = args.y.rows,
+                                                         .cols = args.y.cols,
+                                                         .count = args.count});
 }
 
 void CudaQueue::add(const Rows& y, const Rows& x) {

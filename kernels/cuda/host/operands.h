@@ -81,7 +81,8 @@ inline constexpr Addresses kAddresses;
           .row_stride = args.row_stride,
           .first_position = args.first_position,
           .cos_sin = floats(args.cos_sin),
-          .live = numbers(args.live.value)};
+          .live = numbers(args.live.value),
+          .inverse = args.inverse};
 }
 
 }  // namespace dspack::kernels::cuda

@@ -50,6 +50,8 @@ class CudaQueue final : public Queue {
   void rope(const RopeArgs& args) override;
   void choose(const ChooseArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
+  void read_streams(const ReadStreamsArgs& args) override;
+  void join_streams(const JoinStreamsArgs& args) override;
   void silu_multiply(const Rows& gate, const Rows& up, float limit) override;
   void add(const Rows& y, const Rows& x) override;
   void route(const RouterArgs& args) override;

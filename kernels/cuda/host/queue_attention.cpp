@@ -76,7 +76,6 @@ void CudaQueue::finish_latents(const LatentsArgs& args, const Weight* query_read
 
 void CudaQueue::rope(const RopeArgs& args) {
   check_rope(args);
-  DSPACK_CHECK(!args.inverse, "this device turns nothing back");
   if (args.rows == 0 || args.heads == 0 || args.dim == 0) return;
   const uint64_t values =
       (args.rows - 1) * uint64_t{args.row_stride} + (args.heads - 1) * uint64_t{args.head_stride} + args.dim;

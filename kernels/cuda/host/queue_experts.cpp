@@ -55,7 +55,6 @@ uint64_t parts_scratch_bytes(const CudaExpertTable& table, const Rows& x, uint32
 
 void CudaQueue::route(const RouterArgs& args) {
   check_route(args);
-  DSPACK_CHECK(!args.ids_are_given && args.score != ScoreFunction::sqrt_softplus, "this device routes otherwise");
   if (args.rows != 0) run_route(stream(), args.at(kAddresses));
 }
 
@@ -63,7 +62,6 @@ void CudaQueue::route_rows(const Weight& router, const Rows& x, const RouterArgs
   const Rows logits{.data = args.logits, .rows = args.rows, .cols = args.experts, .stride = args.experts};
   check_linear(router, x, logits);
   check_route(args);
-  DSPACK_CHECK(!args.ids_are_given && args.score != ScoreFunction::sqrt_softplus, "this device routes otherwise");
   const LinearTask task{.weight = matrix_of(router), .x = inputs_at(x), .y = rows_at(logits), .rows = x.rows};
   if (x.rows == 0 || x.rows > kMaxFusedRows || !takes_route(task)) return Queue::route_rows(router, x, args);
   const RouteEnd end{.task = args.at(kAddresses), .counter = expert_counters() + kRouteCounter};

@@ -72,12 +72,12 @@ __global__ void layer_norm_kernel(LayerNormTask task) {
   }
 }
 
-__global__ void silu_multiply_kernel(RowPairTask task) {
+__global__ void silu_multiply_kernel(RowPairTask task, float limit) {
   gpu::launch_dependents();
   gpu::griddepcontrol_wait();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     float& to = task.to.data[row * task.to.stride + col];
-    to = device::silu_times(to, task.from.data[row * task.from.stride + col]);
+    to = device::limited_silu_times(to, task.from.data[row * task.from.stride + col], limit);
   });
 }
 
@@ -208,9 +208,9 @@ void run_layer_norm(gpu::Stream& stream, const LayerNormTask& task) {
   gpu::launch_overlapping(stream, choose_layer_norm_launch(task.rows), layer_norm_kernel, task);
 }
 
-void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task) {
+void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task, float limit) {
   if (task.rows == 0 || task.cols == 0) return;
-  gpu::launch_overlapping(stream, choose_rows_launch(task.rows, task.cols), silu_multiply_kernel, task);
+  gpu::launch_overlapping(stream, choose_rows_launch(task.rows, task.cols), silu_multiply_kernel, task, limit);
 }
 bool has_code_for_device() {
   return gpu::has_code(add_kernel);

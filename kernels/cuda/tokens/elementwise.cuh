@@ -19,6 +19,11 @@ __device__ __forceinline__ float silu_times(float gate, float up) {
   return gpu::divide(gate, 1.0F + gpu::exponential(-gate)) * up;
 }
 
+__device__ __forceinline__ float limited_silu_times(float gate, float up, float limit) {
+  const float factor = up > limit ? limit : up;
+  return silu_times(gate > limit ? limit : gate, factor < -limit ? -limit : factor);
+}
+
 /// One value of WeightedSumTask: the sum over experts in the router's order. place_of(part): row of a part.
 template <class PlaceOf>
 __device__ __forceinline__ void sum_weighted(const WeightedSumTask& task, uint64_t row, uint64_t col,
@@ -68,6 +73,12 @@ __device__ __forceinline__ uint32_t first_column(unsigned threads, uint32_t cols
   return gpu::thread_index() < threads ? gpu::thread_index() * 4 : cols;
 }
 
+template <bool kFours>
+__device__ __forceinline__ float4 load_gain(const RmsNormTask& task, uint32_t column) {
+  if (task.gain == nullptr) return make_float4(1, 1, 1, 1);
+  return load_neighbours<kFours>(task.gain, column, task.cols);
+}
+
 /// A thread's part of the gain, which no launch computes: it may be read before the previous launch has ended.
 template <bool kFours>
 __device__ __forceinline__ NormGains load_gains(const RmsNormTask& task, unsigned threads) {
@@ -75,7 +86,7 @@ __device__ __forceinline__ NormGains load_gains(const RmsNormTask& task, unsigne
   const uint32_t first = first_column(threads, task.cols);
 #pragma unroll
   for (unsigned round = 0; round < kNormRounds; ++round)
-    gains.rounds[round] = load_neighbours<kFours>(task.gain, first + round * threads * 4, task.cols);
+    gains.rounds[round] = load_gain<kFours>(task, first + round * threads * 4);
   return gains;
 }
 
@@ -147,8 +158,7 @@ __device__ __forceinline__ void normalise_row(const RmsNormTask& task, uint64_t 
     if (first + round * turn < end) finish(first + round * turn, values[round], gains.rounds[round]);
   }
   for (uint32_t column = first + kNormRounds * turn; column < end; column += turn) {
-    finish(column, load_neighbours<kFours>(x, column, task.cols),
-           load_neighbours<kFours>(task.gain, column, task.cols));
+    finish(column, load_neighbours<kFours>(x, column, task.cols), load_gain<kFours>(task, column));
   }
 }
 
@@ -178,7 +188,12 @@ __device__ __forceinline__ RotatedPair load_pair(const RotateTask& task, uint64_
   const uint32_t k = index - head * pairs;
   float* x = task.data + row * task.row_stride + head * task.head_stride + uint64_t{k} * task.step;
   const float* turn = task.cos_sin + (first + row) * task.dim + uint64_t{k} * 2;
-  return {.at = x, .apart = task.apart, .real = x[0], .imaginary = x[task.apart], .cosine = turn[0], .sine = turn[1]};
+  return {.at = x,
+          .apart = task.apart,
+          .real = x[0],
+          .imaginary = x[task.apart],
+          .cosine = turn[0],
+          .sine = task.inverse ? -turn[1] : turn[1]};
 }
 __device__ __forceinline__ void rotate_pair(const RotateTask& task, uint64_t first, uint64_t row, uint64_t index) {
   load_pair(task, first, row, static_cast<uint32_t>(index)).turn();

@@ -19,7 +19,7 @@ namespace dspack::kernels::cuda {
 struct RmsNormTask {
   RowsAt<const float> x;
   RowsAt<float> y;
-  const float* gain = nullptr;
+  const float* gain = nullptr;  // null: 1
   float epsilon = 0;
   uint32_t rows = 0;
   uint32_t cols = 0;
@@ -39,9 +39,9 @@ struct RowPairTask {
   uint32_t rows = 0;
   uint32_t cols = 0;
 };
-/// to = silu(to) * from.
-void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task);
-/// Same, also rounded.
+/// to = silu(min(to, limit)) * clamp(from, -limit, limit); NaN stays.
+void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task, float limit);
+/// to = silu(to) * from, also rounded.
 void run_silu_multiply_rounded(gpu::Stream& stream, const RowPairTask& task, const RoundedRows& rounded);
 /// to += from.
 void run_add(gpu::Stream& stream, const RowPairTask& task);
@@ -88,6 +88,7 @@ struct RotateTask {
   uint32_t first_position = 0;
   const float* cos_sin = nullptr;
   const uint32_t* live = nullptr;  // null: 0
+  bool inverse = false;            // by the negative angle
 };
 void run_rotate(gpu::Stream& stream, const RotateTask& task);
 

@@ -124,6 +124,8 @@ __device__ inline Softmax find_softmax(const float* logits, uint32_t experts, do
 __device__ __forceinline__ float score_of(float logit, ScoreFunction score, const Softmax& softmax) {
   const auto wide = static_cast<double>(logit);
   if (score == ScoreFunction::sigmoid) return static_cast<float>(1.0 / (1.0 + gpu::exponential(-wide)));
+  if (score == ScoreFunction::sqrt_softplus)
+    return static_cast<float>(gpu::square_root(wide > 20 ? wide : gpu::log1p(gpu::exponential(wide))));
   return static_cast<float>(gpu::exponential(wide - softmax.largest) / softmax.sum);
 }
 
@@ -255,14 +257,20 @@ __device__ __forceinline__ void choose_one_by_one(const RouteTask& task, const R
   }
 }
 
-/// Routes one row. Call with every thread of the block.
-__device__ inline void route_row(const RouteTask& task, const RoutePlan& plan, uint64_t row) {
-  const RouteMemory memory = lay_out(task, plan);
-  float* logits = task.logits + row * task.experts;
-  uint32_t* ids = task.ids + row * task.top_k;
-  const Softmax softmax =
-      task.score == ScoreFunction::softmax ? find_softmax(logits, task.experts, memory.of_warps) : Softmax{};
-  if (task.score == ScoreFunction::softmax) gpu::block_barrier();  // logits have been read
+/// Computes a row's scores, and those of the experts that were chosen before. Call with every thread of the block.
+__device__ __forceinline__ void score_given(const RouteTask& task, const RouteMemory& memory, const Softmax& softmax,
+                                            float* logits, const uint32_t* ids) {
+  for (uint32_t expert = gpu::thread_index(); expert < task.experts; expert += gpu::block_threads())
+    logits[expert] = memory.scores[expert] = score_of(logits[expert], task.score, softmax);
+  gpu::block_barrier();  // the scores are stored
+  for (uint32_t slot = gpu::thread_index(); slot < task.top_k; slot += gpu::block_threads())
+    memory.chosen[slot] = memory.scores[ids[slot]];
+  gpu::block_barrier();  // the chosen scores are stored
+}
+
+/// Chooses a row's experts. Call with every thread of the block.
+__device__ __forceinline__ void choose_experts(const RouteTask& task, const RoutePlan& plan, const RouteMemory& memory,
+                                               const Softmax& softmax, float* logits, uint32_t* ids) {
   for (uint32_t chunk = gpu::warp_index(); chunk < plan.chunks; chunk += gpu::block_threads() / gpu::kWarpThreads)
     rank_chunk(task, plan, memory, softmax, logits, chunk);
   gpu::block_barrier();  // the candidates are stored
@@ -281,6 +289,21 @@ __device__ inline void route_row(const RouteTask& task, const RoutePlan& plan, u
   if (*memory.has_nan != 0) {
     if (gpu::thread_index() == 0) choose_one_by_one(task, plan, memory, ids);
     gpu::block_barrier();  // the new scores are stored
+  }
+}
+
+/// Routes one row. Call with every thread of the block.
+__device__ inline void route_row(const RouteTask& task, const RoutePlan& plan, uint64_t row) {
+  const RouteMemory memory = lay_out(task, plan);
+  float* logits = task.logits + row * task.experts;
+  uint32_t* ids = task.ids + row * task.top_k;
+  const Softmax softmax =
+      task.score == ScoreFunction::softmax ? find_softmax(logits, task.experts, memory.of_warps) : Softmax{};
+  if (task.score == ScoreFunction::softmax) gpu::block_barrier();  // logits have been read
+  if (task.ids_are_given) {
+    score_given(task, memory, softmax, logits, ids);
+  } else {
+    choose_experts(task, plan, memory, softmax, logits, ids);
   }
   for (uint32_t slot = gpu::thread_index(); slot < task.top_k; slot += gpu::block_threads()) {
     float sum = 0;

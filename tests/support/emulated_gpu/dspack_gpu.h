@@ -237,6 +237,9 @@ inline float exponential(float x) {
 inline double exponential(double x) {
   return std::exp(x);
 }
+inline double log1p(double x) {
+  return std::log1p(x);
+}
 inline float square_root(float x) {
   return std::sqrt(x);
 }
