@@ -46,6 +46,8 @@ struct ChooseAt {
 
   /// Exclusive bound of the rows' positions.
   [[nodiscard]] uint32_t position_limit() const { return live.empty() ? first_position + rows : live.limit; }
+  /// Exclusive bound of the keys that the rows may see.
+  [[nodiscard]] uint32_t key_limit() const { return position_limit() / every; }
   template <class Address>
   [[nodiscard]] ChooseAt<AddressOf> at(const Address& address) const {
     return {.queries = address(queries),

@@ -6,9 +6,11 @@ set(dspack_cuda_kernels
   attention/attend_expanded.cu
   attention/attend_split.cu
   attention/attend_tensor.cu
+  attention/compress.cu
   attention/expanded_keys.cu
   attention/latent_rows.cu
   attention/latents.cu
+  attention/window_attend.cu
   experts/expert_tiles.cu
   experts/experts.cu
   experts/experts_tensor.cu

@@ -77,9 +77,10 @@ Ratios read_layer_types(format::ConfigFields& fields, const ModelConfig& config)
 void check_rates(format::ConfigFields& fields) {
   const format::Json* rates = fields.object("compress_rates");
   if (rates == nullptr) return;
-  for (const auto& [type, rate] : rates->items()) {
-    const bool is_known = std::ranges::any_of(
-        kLayerKinds, [&](const LayerKind& kind) { return kind.every != 0 && kind.type == type && rate == kind.every; });
+  for (const auto& rate : rates->items()) {
+    const bool is_known = std::ranges::any_of(kLayerKinds, [&](const LayerKind& kind) {
+      return kind.every != 0 && kind.type == rate.key() && rate.value() == kind.every;
+    });
     if (!is_known) fields.fail(ErrorKind::unsupported, "compress_rates", "only rates of 4 and 128 can be run");
   }
 }

@@ -50,6 +50,8 @@ class CudaQueue final : public Queue {
   void rope(const RopeArgs& args) override;
   void choose(const ChooseArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
+  void window_attend(const WindowAttendArgs& args) override;
+  void compress(const CompressArgs& args) override;
   void read_streams(const ReadStreamsArgs& args) override;
   void join_streams(const JoinStreamsArgs& args) override;
   void silu_multiply(const Rows& gate, const Rows& up, float limit) override;

@@ -4,8 +4,10 @@
 #include "kernels/checks.h"
 #include "kernels/cuda/attention/attend.h"
 #include "kernels/cuda/attention/attend_expanded.h"
+#include "kernels/cuda/attention/compress.h"
 #include "kernels/cuda/attention/latent_rows.h"
 #include "kernels/cuda/attention/latents.h"
+#include "kernels/cuda/attention/window_attend.h"
 #include "kernels/cuda/host/operands.h"
 #include "kernels/cuda/host/queue.h"
 #include "kernels/cuda/linear/head_linear.h"
@@ -84,13 +86,57 @@ void CudaQueue::rope(const RopeArgs& args) {
 
 void CudaQueue::choose(const ChooseArgs& args) {
   check_choose(args);
-  DSPACK_CHECK(args.every == 1, "this device has a key for each position");
   if (args.rows == 0) return;
   ChooseTask task{args.at(kAddresses)};
   task.on_tensor_cores = precision_ != Precision::exact && fits_tensor_scores(args.keys.in, properties_);
-  task.scratch = workspace_.at_least(std::max(choose_scratch_bytes(args.rows, args.position_limit()), expected_bytes_));
+  task.scratch = workspace_.at_least(std::max(choose_scratch_bytes(args.rows, args.key_limit()), expected_bytes_));
   task.counters = choose_counters();
   run_choose(stream(), task);
+}
+
+void CudaQueue::window_attend(const WindowAttendArgs& args) {
+  check_window_attend(args);
+  if (args.rows == 0 || args.heads == 0) return;
+  const uint64_t values = uint64_t{args.rows} * args.heads * args.dim;
+  run_window_attend(stream_to(written_to(floats(args.out), values)), {.queries = floats(args.queries),
+                                                                      .ring = address_of(args.ring),
+                                                                      .ring_rows = args.ring_rows,
+                                                                      .window = args.window,
+                                                                      .entries = address_of(args.entries),
+                                                                      .every = args.every,
+                                                                      .chosen = numbers(args.choice.ids),
+                                                                      .counts = numbers(args.choice.counts),
+                                                                      .most = args.choice.most,
+                                                                      .sinks = floats(args.sinks),
+                                                                      .out = floats(args.out),
+                                                                      .rows = args.rows,
+                                                                      .heads = args.heads,
+                                                                      .dim = args.dim,
+                                                                      .first_position = args.first_position,
+                                                                      .scale = args.scale,
+                                                                      .dtype = args.cache_dtype});
+}
+
+void CudaQueue::compress(const CompressArgs& args) {
+  check_compress(args);
+  if (args.values.rows == 0) return;
+  run_compress(stream(), {.values = inputs_at(args.values),
+                          .gates = inputs_at(args.gates),
+                          .ape = floats(args.ape),
+                          .state = floats(args.state),
+                          .state_rows = args.state_rows,
+                          .entries = address_of(args.entries),
+                          .dtype = args.dtype,
+                          .gain = floats(args.gain),
+                          .epsilon = args.epsilon,
+                          .cos_sin = floats(args.cos_sin),
+                          .rope_dim = args.rope_dim,
+                          .dim = args.dim,
+                          .width = args.values.cols,
+                          .every = args.every,
+                          .overlaps = args.overlaps,
+                          .first_position = args.first_position,
+                          .rows = args.values.rows});
 }
 
 void CudaQueue::mla_attend(const MlaAttendArgs& args) {

@@ -44,8 +44,8 @@ gpu::LaunchShape choose_scores_launch(const ChooseTask& task, uint32_t rows) {
   const uint32_t heads = task.heads > kScoreHeads / 2 ? kScoreHeads : kScoreHeads / 2;
   const uint64_t floats = uint64_t{kScorePositions} * score_key_stride(task.keys.in) + 2 * heads * kScoreQueryStride;
   const uint64_t of_tensor = uint64_t{kScorePositions + kScoreHeads} * tensor_score_row_bytes(task.keys.in);
-  return {.grid_x = std::min(tiles_of(task.position_limit()), kMaxScoreBlocks),
-          .grid_y = static_cast<unsigned>(ceil_div(rows, score_rows_of_block(rows, task.position_limit()))),
+  return {.grid_x = std::min(tiles_of(task.key_limit()), kMaxScoreBlocks),
+          .grid_y = static_cast<unsigned>(ceil_div(rows, score_rows_of_block(rows, task.key_limit()))),
           .threads = kScoreThreads,
           .shared_bytes = static_cast<unsigned>(task.on_tensor_cores ? of_tensor : floats * sizeof(float))};
 }

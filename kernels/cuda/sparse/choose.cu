@@ -276,7 +276,7 @@ __device__ __forceinline__ void clear(ChooseCounters& counters) {
 __global__ void __launch_bounds__(kSelectWarps* gpu::kWarpThreads) select_kernel(device::ChooseRun run) {
   const uint32_t part = gpu::block_index().x;
   const uint32_t at = gpu::block_index().y;
-  const uint32_t positions = device::positions_seen(run, at);
+  const uint32_t positions = device::keys_seen(run, at);
   uint32_t* ids = run.ids + uint64_t{at} * run.most;
   if (part == 0 && gpu::thread_index() == 0) run.counts[at] = positions < run.most ? positions : run.most;
   if (positions <= run.most) {
@@ -334,7 +334,7 @@ void run_select(gpu::Stream& stream, const device::ChooseRun& run, uint32_t posi
 }
 
 void run_choose(gpu::Stream& stream, const ChooseTask& task) {
-  const ChooseRuns runs = choose_runs(task.rows, task.position_limit());
+  const ChooseRuns runs = choose_runs(task.rows, task.key_limit());
   for (uint32_t row = 0; row < task.rows; row += runs.rows_a_run) {
     const uint32_t rows = std::min(runs.rows_a_run, task.rows - row);
     const uint64_t heads = uint64_t{row} * task.heads;
@@ -354,14 +354,15 @@ void run_choose(gpu::Stream& stream, const ChooseTask& task) {
                                 .rows = rows,
                                 .heads = task.heads,
                                 .first_position = task.first_position + row,
+                                .every = task.every,
                                 .order_stride = runs.order_stride,
                                 .key_stride = score_key_stride(task.keys.in),
                                 .tensor_row_bytes = tensor_score_row_bytes(task.keys.in),
-                                .rows_of_block = score_rows_of_block(rows, task.position_limit())};
-    if (task.position_limit() > task.choice.most) {
+                                .rows_of_block = score_rows_of_block(rows, task.key_limit())};
+    if (task.key_limit() > task.choice.most) {
       (task.on_tensor_cores ? run_scores_tensor : run_scores_exact)(stream, task, run);
     }
-    run_select(stream, run, task.position_limit());
+    run_select(stream, run, task.key_limit());
   }
 }
 

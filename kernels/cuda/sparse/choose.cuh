@@ -25,16 +25,21 @@ struct ChooseRun {
   uint32_t rows;
   uint32_t heads;
   uint32_t first_position;
+  uint32_t every;  // positions that a key stands for
   uint32_t order_stride;
   uint32_t key_stride;        // in shared memory, in floats
   uint32_t tensor_row_bytes;  // in shared memory, in bytes of BF16
   uint32_t rows_of_block;     // rows per block of the scores
 };
 
-/// Number of positions that row `row` of the run sees.
-__device__ __forceinline__ uint32_t positions_seen(const ChooseRun& run, uint32_t row) {
+/// Number of positions up to that of row `row` of the run.
+__device__ __forceinline__ uint32_t positions_until(const ChooseRun& run, uint32_t row) {
   const uint32_t live = run.live == nullptr ? 0 : *run.live;
   return run.first_position + live + row + 1;
+}
+/// Number of keys that row `row` sees.
+__device__ __forceinline__ uint32_t keys_seen(const ChooseRun& run, uint32_t row) {
+  return positions_until(run, row) / run.every;
 }
 
 // Layout of both score kernels: a thread has four positions, and of every 64 heads (32 if there are no more) the eight
@@ -51,13 +56,13 @@ __device__ __forceinline__ void for_each_tile(const ChooseRun& run, Score score)
   const uint32_t begin_row = gpu::block_index().y * run.rows_of_block;
   const uint32_t behind = begin_row + run.rows_of_block;
   const uint32_t end_row = behind < run.rows ? behind : run.rows;
-  const uint32_t end = positions_seen(run, end_row - 1);
+  const uint32_t end = keys_seen(run, end_row - 1);
   if (end <= run.most) return;
   for (uint32_t first = gpu::block_index().x * kScorePositions; first < end;
        first += gpu::grid_blocks().x * kScorePositions) {
-    // Each row sees one position more than the previous row.
-    const uint32_t needed = (first > run.most ? first : run.most) + 1;
-    const uint32_t seen = positions_seen(run, begin_row);
+    // Each row is one position further than the previous row.
+    const uint32_t needed = ((first > run.most ? first : run.most) + 1) * run.every;
+    const uint32_t seen = positions_until(run, begin_row);
     score(first, end, needed > seen ? begin_row + (needed - seen) : begin_row, end_row);
   }
 }
@@ -94,7 +99,7 @@ __device__ __forceinline__ void add_heads(const ChooseRun& run, uint32_t row, ui
 __device__ __forceinline__ void store_orders(const ChooseRun& run, uint32_t row,
                                              const uint32_t (&positions)[kKeysOfThread],
                                              float (&scores)[kKeysOfThread]) {
-  const uint32_t seen = positions_seen(run, row);
+  const uint32_t seen = keys_seen(run, row);
 #pragma unroll
   for (unsigned j = 0; j < kKeysOfThread; ++j) {
 #pragma unroll
