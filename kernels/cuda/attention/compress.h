@@ -25,7 +25,7 @@ struct CompressTask {
   const float* cos_sin = nullptr;
   uint32_t rope_dim = 0;
   uint32_t dim = 0;
-  uint32_t width = 0;  // of values and gates
+  uint32_t width = 0;  // columns of values and gates
   uint32_t every = 0;
   bool overlaps = false;
   uint32_t first_position = 0;

@@ -20,7 +20,7 @@ struct ReadStreamsTask {
   const float* scale = nullptr;
   RowsAt<float> y;
   uint32_t rows = 0;
-  uint32_t cols = 0;  // of y
+  uint32_t cols = 0;  // columns of y
   uint32_t count = 0;
   uint32_t rounds = 0;
   float norm_epsilon = 0;
