@@ -1,7 +1,6 @@
 #include "runtime/cli/input_history.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "format/base/foreign_text.h"
 #include "format/cli/environment.h"
@@ -55,8 +54,9 @@ std::string history_text(const std::vector<std::string>& entries) {
     if (bytes > InputHistory::kMaxBytes) break;
     lines.push_back(std::move(line));
   }
+  std::ranges::reverse(lines);
   std::string text;
-  for (const std::string& line : std::views::reverse(lines))
+  for (const std::string& line : lines)
     text += line;
   return text;
 }
