@@ -128,13 +128,27 @@ struct JoinStreamsArgs {
 enum class ScoreFunction { sigmoid, softmax, sqrt_softplus };
 enum class GroupScore { top2_sum, max };
 
+/// Experts by token id instead of by score, and the tokens of a router's rows (DeepSeek-V4 inference/model.py, class
+/// Gate, tid2eid).
+template <template <class> class To>
+struct ExpertsByTokenAt {
+  To<const uint32_t> experts = {};  // [vocabulary, top_k]
+  To<const uint32_t> tokens = {};   // [rows], each below `vocabulary`
+  uint32_t vocabulary = 0;
+  [[nodiscard]] bool empty() const { return is_nowhere(experts); }
+  template <class Address>
+  [[nodiscard]] ExpertsByTokenAt<AddressOf> at(const Address& address) const {
+    return {.experts = address(experts), .tokens = address(tokens), .vocabulary = vocabulary};
+  }
+};
+
 /// Group-limited top-k routing (DeepSeek-V3 inference/model.py, class Gate). The bias affects only the selection;
 /// experts of groups that are not kept are excluded (minus infinity). Among equal scores the lower index wins.
 template <template <class> class To>
 struct RouterAt {
   To<float> logits = {};      // [rows, experts], overwritten with the scores
   To<const float> bias = {};  // [experts]; empty: none
-  To<uint32_t> ids = {};      // out: [rows, top_k], best first
+  To<uint32_t> ids = {};      // out: [rows, top_k], best first, or in the order of the table
   To<float> weights = {};     // out: [rows, top_k], in the order of ids
   uint32_t rows = 0;
   uint32_t experts = 0;
@@ -143,9 +157,9 @@ struct RouterAt {
   uint32_t groups_kept = 1;
   ScoreFunction score = ScoreFunction::sigmoid;
   GroupScore group_score = GroupScore::top2_sum;
-  bool normalise = true;       // divide the chosen scores by (their sum + 1e-20)
-  float scale = 1;             // routed_scaling_factor
-  bool ids_are_given = false;  // `ids` is an input; only weights are computed
+  bool normalise = true;  // divide the chosen scores by (their sum + 1e-20)
+  float scale = 1;        // routed_scaling_factor
+  ExpertsByTokenAt<To> by_token = {};
 
   template <class Address>
   [[nodiscard]] RouterAt<AddressOf> at(const Address& address) const {
@@ -162,7 +176,7 @@ struct RouterAt {
             .group_score = group_score,
             .normalise = normalise,
             .scale = scale,
-            .ids_are_given = ids_are_given};
+            .by_token = by_token.at(address)};
   }
 };
 using RouterArgs = RouterAt<SliceOf>;

@@ -144,8 +144,22 @@ struct WindowAttendArgs {
   uint32_t heads = 0;
   uint32_t dim = 0;
   uint32_t first_position = 0;
+  LivePosition live = {};  // added to first_position
   float scale = 0;
   Dtype cache_dtype = Dtype::f32;  // f32, bf16 or f16
+
+  /// Exclusive bound of the rows' positions.
+  [[nodiscard]] uint32_t position_limit() const { return live.empty() ? first_position + rows : live.limit; }
+};
+
+/// Stores rows as Queue::store_rows does, in a ring: that of position p at row p % ring_rows.
+struct StoreInRingArgs {
+  Rows rows;               // at most ring_rows
+  Slice ring;              // [ring_rows, rows.cols] of `dtype`
+  uint32_t ring_rows = 0;  // positions
+  Dtype dtype = Dtype::f32;
+  uint32_t first_position = 0;
+  LivePosition live = {};  // added to first_position
 };
 
 /// Compresses the positions of a sequence to entries (DeepSeek-V4 inference/model.py, class Compressor). Let u be a row
@@ -169,6 +183,7 @@ struct CompressArgs {
   uint32_t every = 0;
   bool overlaps = false;
   uint32_t first_position = 0;  // position of row 0; the positions before it are in `state`
+  LivePosition live = {};       // added to first_position
 };
 
 /// Multiplies head by head with a part of the rows of one stored matrix: head h uses the rows

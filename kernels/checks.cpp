@@ -197,7 +197,7 @@ void check_window_attend(const WindowAttendArgs& args) {
   if (args.rows == 0 || args.heads == 0) return;
   DSPACK_CHECK(args.dim > 0 && args.dim < kLargestDimension, "dimension out of range");
   DSPACK_CHECK(product(args.rows, args.heads) < kLargestDimension, "too many rows in one call");
-  const uint64_t positions = sum(args.first_position, args.rows);
+  const uint64_t positions = positions_of(args.live, args.first_position, args.rows);
   DSPACK_CHECK(positions < kLargestDimension, "position out of range");
   DSPACK_CHECK(args.window > 0 && sum(args.window, args.rows) - 1 <= args.ring_rows, "the ring is smaller");
   const uint64_t values = product(product(args.rows, args.heads), args.dim);
@@ -222,7 +222,7 @@ void check_compress(const CompressArgs& args) {
   check_floats(args.ape, product(product(args.every, width), kFloatBytes));
   check_floats(args.state, product(product(args.state_rows, 2 * width), kFloatBytes));
   check_floats(args.gain, product(args.dim, kFloatBytes));
-  const uint64_t positions = sum(args.first_position, args.values.rows);
+  const uint64_t positions = positions_of(args.live, args.first_position, args.values.rows);
   check_floats(args.cos_sin, product(product(positions, args.rope_dim), kFloatBytes));
   check_stored(args.entries, args.dtype, product(positions / args.every, args.dim));
 }
@@ -269,6 +269,13 @@ void check_stored_rows(const Rows& rows, Slice stored, Dtype dtype, const LivePo
   check_stored(stored, dtype, product(positions_of(live, 0, rows.rows), rows.cols));
 }
 
+void check_store_in_ring(const StoreInRingArgs& args) {
+  check_rows(args.rows);
+  (void)positions_of(args.live, args.first_position, args.rows.rows);
+  DSPACK_CHECK(args.rows.rows <= args.ring_rows, "more rows than the ring has");
+  check_stored(args.ring, args.dtype, product(args.ring_rows, args.rows.cols));
+}
+
 void check_stored_latents(const Rows& rows, Slice stored, LatentShape shape, const LivePosition& live) {
   check_rows(rows);
   DSPACK_CHECK(rows.cols == sum(shape.latent_dim, shape.rope_dim), "rows of another latent");
@@ -299,6 +306,9 @@ void check_route(const RouterArgs& args) {
   check_floats(args.ids, product(product(rows, args.top_k), sizeof(uint32_t)));
   check_floats(args.weights, product(product(rows, args.top_k), kFloatBytes));
   if (!args.bias.empty()) check_floats(args.bias, product(args.experts, kFloatBytes));
+  if (args.by_token.empty()) return;
+  check_floats(args.by_token.experts, product(product(args.by_token.vocabulary, args.top_k), sizeof(uint32_t)));
+  check_floats(args.by_token.tokens, product(rows, sizeof(uint32_t)));
 }
 
 void check_indexed_rows(const Rows& to, const Rows& from, std::span<const uint32_t> rows, IndexUse use) {

@@ -24,6 +24,7 @@ void check_rope(const RopeArgs& args);
 void check_choose(const ChooseArgs& args);
 void check_mla_attend(const MlaAttendArgs& args);
 void check_window_attend(const WindowAttendArgs& args);
+void check_store_in_ring(const StoreInRingArgs& args);
 void check_compress(const CompressArgs& args);
 void check_read_streams(const ReadStreamsArgs& args);
 void check_join_streams(const JoinStreamsArgs& args);

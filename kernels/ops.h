@@ -102,8 +102,8 @@ class Queue {
   virtual void choose(const ChooseArgs& args) = 0;
   virtual void mla_attend(const MlaAttendArgs& args) = 0;
 
-  // DeepSeek-V4's attention and residual streams. Precondition: Device::has_compressed_attention, or the device has the
-  // operation alone.
+  // DeepSeek-V4's attention and residual streams. Precondition: keys of at most Device::max_window_dim values.
+  virtual void store_in_ring(const StoreInRingArgs& /*args*/) { DSPACK_CHECK(false, "this device has no window"); }
   virtual void window_attend(const WindowAttendArgs& /*args*/) { DSPACK_CHECK(false, "this device has no window"); }
   virtual void compress(const CompressArgs& /*args*/) { DSPACK_CHECK(false, "this device compresses nothing"); }
   virtual void read_streams(const ReadStreamsArgs& /*args*/) { DSPACK_CHECK(false, "this device mixes no streams"); }
@@ -240,9 +240,8 @@ class Device {
   [[nodiscard]] virtual std::unique_ptr<Queue> make_queue() = 0;
   /// Whether buffers are in host memory (Buffer::host).
   [[nodiscard]] virtual bool is_host() const = 0;
-  /// Whether its queues have all operations of DeepSeek-V4: window_attend, compress, read_streams, join_streams, keys
-  /// that stand for several positions, and limits of routed experts.
-  [[nodiscard]] virtual bool has_compressed_attention() const { return false; }
+  /// Most values of a key of window_attend; 0: its queues lack that operation, and others of DeepSeek-V4.
+  [[nodiscard]] virtual uint32_t max_window_dim() const { return 0; }
   [[nodiscard]] virtual DeviceMemory memory() const = 0;
   /// A table of experts in this device's buffers. Errors: unsupported (experts of one layer differ in shape or storage
   /// form), budget.

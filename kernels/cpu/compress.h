@@ -7,6 +7,7 @@
 
 namespace dspack::kernels {
 
+/// Precondition: args.live has been added.
 void compress_positions(Workers& workers, const CompressArgs& args);
 
 }  // namespace dspack::kernels

@@ -67,7 +67,7 @@ class CpuDevice final : public Device {
   [[nodiscard]] Result<std::unique_ptr<Buffer>> allocate_host(uint64_t bytes) override { return allocate(bytes); }
   [[nodiscard]] std::unique_ptr<Queue> make_queue() override { return make_cpu_queue(ops_, workers_, precision_); }
   [[nodiscard]] bool is_host() const override { return true; }
-  [[nodiscard]] bool has_compressed_attention() const override { return true; }
+  [[nodiscard]] uint32_t max_window_dim() const override { return std::numeric_limits<uint32_t>::max(); }
   [[nodiscard]] DeviceMemory memory() const override { return {}; }
   [[nodiscard]] Result<std::unique_ptr<ExpertTable>> make_expert_table(
       std::span<const ExpertMatrices> experts) override {

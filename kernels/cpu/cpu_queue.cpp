@@ -40,6 +40,18 @@ AttendFunction attend_function(const CpuOps& ops, Dtype dtype) {
   return ops.attend_f32;
 }
 
+/// For `at` of the arguments of operations (kernels/arguments.h).
+struct HostAddresses {
+  struct Anything {
+    std::byte* address;
+    template <class T>
+    operator T*() const {  // NOLINT(google-explicit-constructor): the field's type is the one to have
+      return reinterpret_cast<T*>(address);
+    }
+  };
+  Anything operator()(Slice place) const { return {place.empty() ? nullptr : host(place)}; }
+};
+
 PairTask pair(const Rows& to, const Rows& from) {
   return {.to = floats(to.data),
           .to_stride = to.stride,
@@ -94,6 +106,7 @@ class CpuQueue final : public Queue {
   void rope(const RopeArgs& args) override;
   void choose(const ChooseArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
+  void store_in_ring(const StoreInRingArgs& args) override;
   void window_attend(const WindowAttendArgs& args) override;
   void compress(const CompressArgs& args) override;
   void read_streams(const ReadStreamsArgs& args) override;
@@ -272,15 +285,31 @@ void CpuQueue::mla_attend(const MlaAttendArgs& args) {
                  });
 }
 
+void CpuQueue::store_in_ring(const StoreInRingArgs& args) {
+  check_store_in_ring(args);
+  const Rows& rows = args.rows;
+  if (rows.rows == 0 || rows.cols == 0) return;
+  const uint32_t first = position_now(args.live, args.first_position, rows.rows) % args.ring_rows;
+  const auto store = [&](uint32_t at, uint32_t row, uint32_t count) {
+    store_values(host(args.ring) + bytes_of(args.dtype, uint64_t{at} * rows.cols), args.dtype,
+                 floats(rows.data) + uint64_t{row} * rows.stride, {.cols = rows.cols, .stride = rows.stride},
+                 {0, count});
+  };
+  const uint32_t until_end = std::min(rows.rows, args.ring_rows - first);
+  store(first, 0, until_end);
+  store(0, until_end, rows.rows - until_end);
+}
+
 void CpuQueue::window_attend(const WindowAttendArgs& args) {
   check_window_attend(args);
   if (args.rows == 0 || args.heads == 0) return;
+  const uint32_t first_position = position_now(args.live, args.first_position, args.rows);
   AttendTask task{.query_latent = floats(args.queries),
                   .cache = host(args.ring),
                   .out = floats(args.out),
                   .heads = args.heads,
                   .latent_dim = args.dim,
-                  .first_position = args.first_position,
+                  .first_position = first_position,
                   .scale = args.scale,
                   .window = args.window,
                   .ring_rows = args.ring_rows,
@@ -289,7 +318,7 @@ void CpuQueue::window_attend(const WindowAttendArgs& args) {
   if (!args.entries.empty()) {
     task.entries = host(args.entries);
     task.every = args.every;
-    uint64_t entries = (uint64_t{args.first_position} + args.rows) / args.every;
+    uint64_t entries = (uint64_t{first_position} + args.rows) / args.every;
     if (!args.choice.empty()) {
       task.chosen = reinterpret_cast<const uint32_t*>(host(args.choice.ids));
       task.counts = reinterpret_cast<const uint32_t*>(host(args.choice.counts));
@@ -311,7 +340,10 @@ void CpuQueue::window_attend(const WindowAttendArgs& args) {
 
 void CpuQueue::compress(const CompressArgs& args) {
   check_compress(args);
-  if (args.values.rows > 0) compress_positions(workers_, args);
+  if (args.values.rows == 0) return;
+  CompressArgs now = args;
+  now.first_position = position_now(args.live, args.first_position, args.values.rows);
+  compress_positions(workers_, now);
 }
 
 void CpuQueue::read_streams(const ReadStreamsArgs& args) {
@@ -378,13 +410,10 @@ void CpuQueue::add(const Rows& y, const Rows& x) {
 void CpuQueue::route(const RouterArgs& args) {
   check_route(args);
   if (args.rows == 0) return;
-  const std::span<const float> bias(floats(args.bias), args.bias.empty() ? 0 : args.experts);
-  auto* ids = reinterpret_cast<uint32_t*>(host(args.ids));
+  const RouteTask task = args.at(HostAddresses());
   workers_.split(args.rows, uint64_t{args.experts} * (args.top_k + 16ULL), [&](uint32_t begin, uint32_t end) {
-    for (uint64_t row = begin; row < end; ++row) {
-      route_row(args, {floats(args.logits) + row * args.experts, args.experts}, bias,
-                {ids + row * args.top_k, args.top_k}, {floats(args.weights) + row * args.top_k, args.top_k});
-    }
+    for (uint32_t row = begin; row < end; ++row)
+      route_row(task, row);
   });
 }
 

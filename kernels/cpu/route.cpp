@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "format/base/check.h"
@@ -58,28 +59,28 @@ float score_of_group(std::span<const float> group, GroupScore how) {
 }
 
 /// One flag per expert: true if its group is not among the best.
-std::vector<bool> excluded_experts(const RouterArgs& args, std::span<const float> choice) {
+std::vector<bool> excluded_experts(const RouteTask& task, std::span<const float> choice) {
   std::vector<bool> excluded(choice.size(), false);
-  if (args.groups_kept == args.groups) return excluded;
-  const size_t group_size = choice.size() / args.groups;
-  std::vector<float> group_scores(args.groups);
-  for (size_t g = 0; g < args.groups; ++g) {
-    group_scores[g] = score_of_group(choice.subspan(g * group_size, group_size), args.group_score);
+  if (task.groups_kept == task.groups) return excluded;
+  const size_t group_size = choice.size() / task.groups;
+  std::vector<float> group_scores(task.groups);
+  for (size_t g = 0; g < task.groups; ++g) {
+    group_scores[g] = score_of_group(choice.subspan(g * group_size, group_size), task.group_score);
   }
-  std::vector<bool> kept(args.groups, false);
-  for (uint32_t n = 0; n < args.groups_kept; ++n)
+  std::vector<bool> kept(task.groups, false);
+  for (uint32_t n = 0; n < task.groups_kept; ++n)
     kept[best_index(group_scores, kept)] = true;
   for (size_t expert = 0; expert < choice.size(); ++expert)
     excluded[expert] = !kept[expert / group_size];
   return excluded;
 }
 
-void choose_experts(const RouterArgs& args, std::span<const float> scores, std::span<const float> bias,
+void choose_experts(const RouteTask& task, std::span<const float> scores, std::span<const float> bias,
                     std::span<uint32_t> ids) {
   std::vector<float> choice(scores.begin(), scores.end());
   for (size_t expert = 0; expert < bias.size(); ++expert)
     choice[expert] += bias[expert];
-  std::vector<bool> taken = excluded_experts(args, choice);
+  std::vector<bool> taken = excluded_experts(task, choice);
   for (uint32_t& id : ids) {
     id = best_index(choice, taken);
     taken[id] = true;
@@ -88,14 +89,22 @@ void choose_experts(const RouterArgs& args, std::span<const float> scores, std::
 
 }  // namespace
 
-void route_row(const RouterArgs& args, std::span<float> scores, std::span<const float> bias, std::span<uint32_t> ids,
-               std::span<float> weights) {
-  switch (args.score) {
+void route_row(const RouteTask& task, uint32_t row) {
+  const std::span<float> scores(task.logits + uint64_t{row} * task.experts, task.experts);
+  const std::span<float> weights(task.weights + uint64_t{row} * task.top_k, task.top_k);
+  const std::span<uint32_t> ids(task.ids + uint64_t{row} * task.top_k, task.top_k);
+  switch (task.score) {
     case ScoreFunction::sigmoid: apply_sigmoid(scores); break;
     case ScoreFunction::softmax: apply_softmax(scores); break;
     case ScoreFunction::sqrt_softplus: apply_sqrt_softplus(scores); break;
   }
-  if (!args.ids_are_given) choose_experts(args, scores, bias, ids);
+  if (task.by_token.empty()) {
+    choose_experts(task, scores, {task.bias, task.bias == nullptr ? 0 : task.experts}, ids);
+  } else {
+    const uint32_t token = task.by_token.tokens[row];
+    DSPACK_CHECK(token < task.by_token.vocabulary, "a token outside the vocabulary");
+    std::copy_n(task.by_token.experts + uint64_t{token} * task.top_k, task.top_k, ids.begin());
+  }
   float sum = 0;
   for (size_t slot = 0; slot < ids.size(); ++slot) {
     DSPACK_CHECK(ids[slot] < scores.size(), "an expert that there is not");
@@ -103,7 +112,7 @@ void route_row(const RouterArgs& args, std::span<float> scores, std::span<const 
     sum += weights[slot];
   }
   for (float& weight : weights)
-    weight = (args.normalise ? weight / (sum + 1e-20F) : weight) * args.scale;
+    weight = (task.normalise ? weight / (sum + 1e-20F) : weight) * task.scale;
 }
 
 }  // namespace dspack::kernels

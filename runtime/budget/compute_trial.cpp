@@ -138,7 +138,6 @@ class Trial {
                         .rows = pass_.rows,
                         .position = position_at({.buffer = scratch.get(), .offset_bytes = position})};
     NoExperts executor;
-    const std::vector<uint32_t> tokens(pass_.rows, 0);  // a layer may select its experts by token
     return seconds_a_turn(
         context_.queue, pass_.timing,
         [&](size_t number) {
@@ -147,7 +146,6 @@ class Trial {
               *copies[number % copies.size()],
               {.stream = rows_in(*scratch, stream, pass_.rows, Residual::width(config_)),
                .parts = std::span(&part, 1),
-               .tokens = tokens,
                .layer = 0,
                .tables = position_tables(config_, {.buffer = scratch.get(), .offset_bytes = table}, options_.context)});
         },

@@ -42,14 +42,14 @@ struct MemoryNeeds {
   uint64_t process_bytes = 0;     // resident before anything of the plan is allocated
   /// Other allocations: tokenizer, logits, transfer buffers; a server also has its prefix cache and its requests.
   uint64_t reserve_bytes = 0;
-  uint64_t decompression_bytes = 0;        // held by threads that read compressed files
-  uint64_t head_bytes = 0;                 // output head, final norm; on a device the choice of tokens
-  uint64_t mtp_bytes = 0;                  // the whole MTP module
-  uint64_t kv_bytes = 0;                   // KV cache
-  uint64_t resident_expert_bytes = 0;      // all experts, on a device that holds them; valid only if `may_be_resident`
-  bool may_be_resident = true;             // false: some are missing, which is an error only when a router picks them
-  uint64_t staging_bytes = 0;              // experts on their way to that device
-  uint64_t host_scratch_bytes = 0;         // the CPU's, if it computes experts for a device that holds some
+  uint64_t decompression_bytes = 0;    // held by threads that read compressed files
+  uint64_t head_bytes = 0;             // output head, final norm; on a device the choice of tokens, experts by token
+  uint64_t mtp_bytes = 0;              // the whole MTP module
+  uint64_t kv_bytes = 0;               // KV cache
+  uint64_t resident_expert_bytes = 0;  // all experts, on a device that holds them; valid only if `may_be_resident`
+  bool may_be_resident = true;         // false: some are missing, which is an error only when a router picks them
+  uint64_t staging_bytes = 0;          // experts on their way to that device
+  uint64_t host_scratch_bytes = 0;     // the CPU's, if it computes experts for a device that holds some
   std::vector<SlotLayout> device_layouts;  // slots in a device's memory
   PassRows longest;                        // the most that pay off in the model at once
   std::vector<SlotLayout> layouts;         // slots of experts; empty: a dense model

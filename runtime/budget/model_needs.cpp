@@ -91,6 +91,10 @@ Result<MemoryNeeds> find_needs(const LoadContext& context, const ModelConfig& co
     if (config.is_moe(layer)) needs.experts_per_token += uint64_t{count} * config.top_k;
   }
   TRY_ASSIGN(needs.head_bytes, Model::head_bytes(context, config));
+  for (const auto& [layer, count] : uses) {
+    const bool has_copy = config.is_by_token(layer) && !context.device.is_host();
+    if (has_copy) needs.head_bytes += ExpertsByToken::device_bytes(config);
+  }
   if (options.with_mtp) {
     TRY_ASSIGN(needs.mtp_bytes, DraftModule::bytes_for(context, config, options.model.context,
                                                        options.model.attention(), options.sequences));

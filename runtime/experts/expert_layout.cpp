@@ -104,6 +104,7 @@ ExpertLayout layout_of(const SlotPlan& plan) {
     host_end = plane.at + plane.bytes;
   }
   layout.expert_bytes = round_up(end, kAlignment);
+  layout.limit = plan.limit;
   return layout;
 }
 
@@ -143,8 +144,10 @@ std::vector<SlotLayout> device_slot_layouts(const std::map<LayerId, ExpertLayout
 }
 
 ExpertWeights weights_at(const ExpertLayout& layout, kernels::Slice begin) {
-  return {
-      .gate = layout.matrices[0].at(begin), .up = layout.matrices[1].at(begin), .down = layout.matrices[2].at(begin)};
+  return {.gate = layout.matrices[0].at(begin),
+          .up = layout.matrices[1].at(begin),
+          .down = layout.matrices[2].at(begin),
+          .limit = layout.limit};
 }
 
 std::vector<ExpertPiece> pieces_of(const ExpertLayout& layout, const ExpertWeights& host, const ExpertWeights& device,

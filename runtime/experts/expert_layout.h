@@ -19,6 +19,7 @@ namespace dspack::runtime {
 struct ExpertLayout {
   std::array<SlotPlan::Matrix, 3> matrices;  // gate, up, down; offsets from the expert's first byte
   uint64_t expert_bytes = 0;
+  float limit = kernels::kNoLimit;  // kernels::ExpertMatrices
 
   [[nodiscard]] bool operator==(const ExpertLayout&) const = default;
 };

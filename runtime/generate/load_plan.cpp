@@ -125,8 +125,12 @@ LayerStreaming layer_streaming(const MemoryPlan& plan) {
 /// Window attention has its own rows, for which some devices and types have no kernels.
 Result<void> check_window(const kernels::Device& device, const ModelConfig& config, const MemoryOptions& memory) {
   if (!config.window) return {};
-  if (!device.has_compressed_attention())
-    return Error{ErrorKind::unsupported, "DeepSeek-V4's attention is computed on the CPU alone so far (--device cpu)"};
+  if (config.query_dim() > device.max_window_dim()) {
+    return Error{ErrorKind::unsupported,
+                 fmt::format("DeepSeek-V4's attention with keys of {} values: this device computes it with up to {} "
+                             "(--device cpu)",
+                             config.query_dim(), device.max_window_dim())};
+  }
   for (const auto& [asked, option] :
        {std::pair{memory.kv_dtype, "--kv-dtype"}, {memory.index_dtype, "--index-dtype"}}) {
     if (asked == Dtype::f8_e4m3)

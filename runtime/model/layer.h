@@ -53,10 +53,10 @@ class LayerRunner {
     std::function<void(const kernels::Rows& stream, const kernels::Rows& shared)> meanwhile = {};
   };
   struct Input {
-    kernels::Rows stream;                   // [rows, Residual::width]; changed in place
-    std::span<const PassPart> parts;        // the sequences that the rows belong to
-    std::span<const uint32_t> tokens = {};  // the rows' tokens, if the layer finds experts by token
-    uint32_t layer = 0;                     // index in the pass, as in the caches
+    kernels::Rows stream;             // [rows, Residual::width]; changed in place
+    std::span<const PassPart> parts;  // the sequences that the rows belong to
+    kernels::Slice tokens = {};       // u32 [rows], if the layer finds experts by token
+    uint32_t layer = 0;               // index in the pass, as in the caches
     PositionTables tables;
     ChoiceUse choice = ChoiceUse::as_needed;
   };

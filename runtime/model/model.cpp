@@ -75,6 +75,7 @@ Model::Places Model::lay_out(const ModelConfig& config, const ModelOptions& opti
   places.residual = plan.add(uint64_t{options.max_rows} * Residual::width(config));
   places.logits = plan.add(uint64_t{kLogitRows} * config.vocab);
   places.position = plan.add(1);
+  if (config.layers_by_token > 0) places.tokens = plan.add(options.max_rows);
   if (options.drafts_in_blocks) {
     places.stream_means = plan.add(uint64_t{options.max_rows} * MtpState::width(config));
     places.stream_shares = plan.add(uint64_t{options.max_rows} * config.streams->count);
@@ -236,6 +237,8 @@ Result<HiddenStates> Model::forward(std::span<const SequenceTokens> batch, Scrat
     TRY(embedding_->lookup(queue_, scratch.tokens_, embedded, stop));
     TraceScope(options.trace, "model.embed_tokens").output(embedded);
     runner_.residual().begin(queue_, stream);
+    if (config_.layers_by_token > 0)
+      queue_.upload(tokens_in(scratch), std::as_bytes(std::span<const uint32_t>(scratch.tokens_)));
   }
   if (stop.stop_requested()) return interrupted();  // a recorded step does not check
   DSPACK_CHECK(options.end == nullptr || rows <= kMaxRecordedRows, "too many rows for what ends the pass");
@@ -302,7 +305,7 @@ Result<void> Model::run_layers(const Pass& pass, const std::stop_token& stop) co
     TRY(runner_.run(context, *weights,
                     {.stream = pass.stream,
                      .parts = pass.parts,
-                     .tokens = pass.scratch.tokens_,
+                     .tokens = tokens_in(pass.scratch),
                      .layer = index,
                      .tables = tables(),
                      // A trace sees the indexer's modules for every row; attention has the same bits.
@@ -344,6 +347,11 @@ kernels::Rows Model::rows_at(const Scratch& scratch, uint64_t offset, uint32_t r
 
 kernels::Slice Model::position_in(const Scratch& scratch) const {
   return {.buffer = scratch.buffer_.get(), .offset_bytes = at_.position};
+}
+
+kernels::Slice Model::tokens_in(const Scratch& scratch) const {
+  return config_.layers_by_token == 0 ? kernels::Slice()
+                                      : kernels::Slice{.buffer = scratch.buffer_.get(), .offset_bytes = at_.tokens};
 }
 
 kernels::Rows Model::residual_rows(const Scratch& scratch, uint32_t rows) const {

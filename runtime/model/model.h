@@ -219,6 +219,8 @@ class Model {
   [[nodiscard]] bool can_record() const;
   [[nodiscard]] kernels::Rows rows_at(const Scratch& scratch, uint64_t offset, uint32_t rows, uint32_t cols) const;
   [[nodiscard]] kernels::Slice position_in(const Scratch& scratch) const;
+  /// Empty if no layer finds experts by token.
+  [[nodiscard]] kernels::Slice tokens_in(const Scratch& scratch) const;
   /// Gives the executor a forecast of the experts that the next MoE layer after place `index` of the pass will need.
   /// `weights`: those of the layer at `index`.
   void foresee(uint32_t index, const LayerWeights& weights, Scratch& scratch, const kernels::Rows& stream,
@@ -236,6 +238,7 @@ class Model {
   ScratchPlan plan_;  // layout of every Scratch
   struct Places {
     uint64_t residual = 0, logits = 0, position = 0;
+    uint64_t tokens = 0;                           // only if layers find experts by token
     uint64_t stream_means = 0, stream_shares = 0;  // only with ModelOptions::drafts_in_blocks
   };
   static Places lay_out(const ModelConfig& config, const ModelOptions& options, ScratchPlan& plan);

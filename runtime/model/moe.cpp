@@ -72,7 +72,7 @@ void Moe::route(const Context& context, const MoeWeights& weights, const kernels
     const uint32_t count = std::min(wave_rows_, x.rows - first);
     const uint64_t chosen = uint64_t{first} * config_.top_k * sizeof(float);
     router_.route(context.queue, weights.router, rows_of(x, first, count),
-                  context.tokens.empty() ? context.tokens : context.tokens.subspan(first, count),
+                  context.tokens.empty() ? context.tokens : context.tokens.at(first * sizeof(uint32_t)),
                   {.logits = place(logits_at_), .ids = place(ids_at_ + chosen), .weights = place(weights_at_ + chosen)},
                   context.trace);
   }

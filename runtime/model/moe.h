@@ -66,7 +66,7 @@ class Moe {
     const std::stop_token& stop;
     TraceScope trace = {};  // the block's scope, "model.layers.3.mlp"
     StageClock* stages = nullptr;
-    std::span<const uint32_t> tokens = {};  // the rows' tokens, if experts may be found by token
+    kernels::Slice tokens = {};  // u32 [rows], if experts may be found by token
     /// Called while experts are being loaded, after the shared expert; receives its output, or no rows.
     std::function<void(const kernels::Rows& shared)> meanwhile = {};
   };

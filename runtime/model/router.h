@@ -16,8 +16,23 @@
 
 namespace dspack::runtime {
 
-/// The experts of each token: [vocab, top_k].
-using ExpertsByToken = std::vector<uint32_t>;
+/// A table [vocab, top_k] of the experts of each token.
+class ExpertsByToken {
+ public:
+  /// Uploads the table. Errors: budget.
+  [[nodiscard]] static Result<std::shared_ptr<const ExpertsByToken>> make(const LoadContext& context,
+                                                                          std::vector<uint32_t> experts);
+  /// Memory of the device.
+  [[nodiscard]] static uint64_t device_bytes(const ModelConfig& config) {
+    return uint64_t{config.vocab} * config.top_k * sizeof(uint32_t);
+  }
+  [[nodiscard]] kernels::Slice on_device() const { return {.buffer = memory_.get(), .offset_bytes = 0}; }
+  [[nodiscard]] std::span<const uint32_t> on_host() const;
+
+ private:
+  std::unique_ptr<kernels::Buffer> memory_;
+  std::vector<uint32_t> copy_;  // where the host cannot address that memory
+};
 
 struct RouterWeights {
   Linear scores;                                   // [experts, hidden]
@@ -41,9 +56,9 @@ class Router {
   explicit Router(const ModelConfig& config) : config_(config) {}
 
   /// Enqueues the routing of the rows of x: writes ids and weights, best first, or in the order of the table. `tokens`:
-  /// the rows' tokens; needed only if the layer has a table.
-  void route(kernels::Queue& queue, const RouterWeights& weights, const kernels::Rows& x,
-             std::span<const uint32_t> tokens, const Places& places, const TraceScope& trace = {}) const;
+  /// u32 [rows]; needed only if the layer has a table.
+  void route(kernels::Queue& queue, const RouterWeights& weights, const kernels::Rows& x, kernels::Slice tokens,
+             const Places& places, const TraceScope& trace = {}) const;
   /// The experts that these tokens go to: [tokens, top_k]. Precondition: the layer has a table.
   [[nodiscard]] std::vector<uint32_t> known(const RouterWeights& weights, std::span<const uint32_t> tokens) const;
 

@@ -16,6 +16,12 @@ constexpr std::string_view kAllState = "rows to entries";
 constexpr std::string_view kIndexEntries = "index entries";
 constexpr std::string_view kIndexState = "rows to index entries";
 
+/// The position of row `rows`.
+PassPosition after(PassPosition position, uint32_t rows) {
+  position.first += rows;
+  return position;
+}
+
 }  // namespace
 
 Compressor::Compressor(const ModelConfig& config, const Shape& shape, uint32_t wave_rows, ScratchPlan& plan)
@@ -75,7 +81,8 @@ void Compressor::run(kernels::Queue& queue, const AttentionBlock::Input& input) 
                     .dim = shape_.dim,
                     .every = shape_.every,
                     .overlaps = shape_.overlaps,
-                    .first_position = part.position.first});
+                    .first_position = part.position.first,
+                    .live = part.position.live});
   });
 }
 
@@ -174,7 +181,6 @@ void WindowAttention::rotate(kernels::Queue& queue, const Input& input, const ke
                              kernels::RopePairs pairs, bool inverse) const {
   const uint32_t dim = rows.cols / heads;
   for_each_part(input.parts, input.first_row, input.x.rows, [&](const PassPart& part, uint32_t at) {
-    DSPACK_CHECK(part.position.live.empty(), "this attention is not recorded");
     kernels::RopeArgs args =
         rope_args(input, part, rows_of(rows, at, part.rows),
                   {.heads = heads, .first = dim - config_.rope_dim, .dim = config_.rope_dim, .pairs = pairs});
@@ -215,9 +221,11 @@ void WindowAttention::project(kernels::Queue& queue, const Input& input, const T
   rotate(queue, input, queries, config_.indexer->heads, config_.indexer->pairs, false);
 }
 
-// False: the rows have no more entries than they may choose, and attend to all of them.
+// False: the rows have no more entries than they may choose, and attend to all of them. A recorded pass has no position
+// by which to tell, and a choice of all gives the same bits.
 bool WindowAttention::needs_choice(const PassPart& part) const {
-  return indexer_ && (uint64_t{part.position.first} + part.rows) / every_ > config_.indexer->most;
+  return indexer_ &&
+         (!part.position.live.empty() || (uint64_t{part.position.first} + part.rows) / every_ > config_.indexer->most);
 }
 
 kernels::Choice WindowAttention::choice(const Input& input, uint32_t first) const {
@@ -245,18 +253,18 @@ void WindowAttention::choose(kernels::Queue& queue, const Input& input, const Pa
                 .rows = part.rows,
                 .heads = index.heads,
                 .first_position = part.position.first,
+                .live = part.position.live,
                 .every = every_});
 }
 
-// The rows may wrap around the ring's end, at most once.
 void WindowAttention::store(kernels::Queue& queue, const kernels::Rows& keys, const CacheRows& ring,
-                            uint32_t position) const {
-  const uint32_t first = position % ring.rows;
-  const uint32_t until_end = std::min(keys.rows, ring.rows - first);
-  queue.store_rows(ring.at_row(first), options_.cache_dtype, rows_of(keys, 0, until_end));
-  if (until_end < keys.rows) {
-    queue.store_rows(ring.at_row(0), options_.cache_dtype, rows_of(keys, until_end, keys.rows - until_end));
-  }
+                            const PassPosition& position) const {
+  queue.store_in_ring({.rows = keys,
+                       .ring = ring.data,
+                       .ring_rows = ring.rows,
+                       .dtype = options_.cache_dtype,
+                       .first_position = position.first,
+                       .live = position.live});
 }
 
 void WindowAttention::attend(kernels::Queue& queue, const Input& input, const PassPart& part, uint32_t at) const {
@@ -264,7 +272,7 @@ void WindowAttention::attend(kernels::Queue& queue, const Input& input, const Pa
   const uint32_t most = ring.rows - config_.window->positions + 1;
   const kernels::Rows outputs = dense_rows(input.scratch.at(heads_at_), input.x.rows, config_.heads * head_dim());
   const bool is_chosen = needs_choice(part);
-  const auto attend_rows = [&](uint32_t row, uint32_t rows, uint32_t position, uint32_t window) {
+  const auto attend_rows = [&](uint32_t row, uint32_t rows, const PassPosition& position, uint32_t window) {
     const kernels::Slice entries = compressor_ ? compressor_->entries(*part.cache, input.layer).data : kernels::Slice();
     kernels::WindowAttendArgs args{.queries = rows_of(query_rows(input), row, rows).data,
                                    .ring = ring.data,
@@ -277,7 +285,8 @@ void WindowAttention::attend(kernels::Queue& queue, const Input& input, const Pa
                                    .rows = rows,
                                    .heads = config_.heads,
                                    .dim = head_dim(),
-                                   .first_position = position,
+                                   .first_position = position.first,
+                                   .live = position.live,
                                    .scale = 1.0F / std::sqrt(static_cast<float>(head_dim())),
                                    .cache_dtype = options_.cache_dtype};
     if (is_chosen) args.choice = choice(input, row);
@@ -286,16 +295,16 @@ void WindowAttention::attend(kernels::Queue& queue, const Input& input, const Pa
   const uint32_t window = config_.window->positions;
   if (part.is_block) {
     DSPACK_CHECK(every_ == 0 && part.rows < most, "a block of drafts in a layer with entries, or without room");
-    store(queue, rows_of(key_rows(input), at, part.rows), ring, part.position.first);
+    store(queue, rows_of(key_rows(input), at, part.rows), ring, part.position);
     // As if each row stood at the last position, with a window that begins where that of the position before does.
     for (uint32_t row = 0; row < part.rows; ++row)
-      attend_rows(at + row, 1, part.position.first + part.rows - 1, window + part.rows);
+      attend_rows(at + row, 1, after(part.position, part.rows - 1), window + part.rows);
     return;
   }
   for (uint32_t done = 0; done < part.rows; done += most) {
     const uint32_t rows = std::min(most, part.rows - done);
-    store(queue, rows_of(key_rows(input), at + done, rows), ring, part.position.first + done);
-    attend_rows(at + done, rows, part.position.first + done, window);
+    store(queue, rows_of(key_rows(input), at + done, rows), ring, after(part.position, done));
+    attend_rows(at + done, rows, after(part.position, done), window);
   }
 }
 
@@ -307,7 +316,7 @@ void WindowAttention::remember(kernels::Queue& queue, const Input& input) const 
   kv_.apply(queue, input.x, keys);
   queue.rms_norm(keys, kv_norm_, config_.norm_epsilon, keys);
   rotate(queue, input, keys, 1, kernels::RopePairs::neighbours, false);
-  store(queue, keys, part.cache->rows(input.layer, kWindow), part.position.first);
+  store(queue, keys, part.cache->rows(input.layer, kWindow), part.position);
 }
 
 void WindowAttention::run(kernels::Queue& queue, const Input& input, const kernels::Rows& y,

@@ -86,7 +86,8 @@ class WindowAttention final : public AttentionBlock {
   /// Attends batch by batch over the rows of one part: a batch has the rows that the ring can hold besides the window.
   /// A part that is a block is one batch, and each of its rows a call.
   void attend(kernels::Queue& queue, const Input& input, const PassPart& part, uint32_t at) const;
-  void store(kernels::Queue& queue, const kernels::Rows& keys, const CacheRows& ring, uint32_t position) const;
+  void store(kernels::Queue& queue, const kernels::Rows& keys, const CacheRows& ring,
+             const PassPosition& position) const;
   [[nodiscard]] kernels::Rows query_rows(const Input& input) const;
   [[nodiscard]] kernels::Rows key_rows(const Input& input) const;
   [[nodiscard]] uint32_t head_dim() const { return config_.query_dim(); }

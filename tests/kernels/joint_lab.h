@@ -59,7 +59,7 @@ struct PutMlp {
     const auto put = [&](uint32_t out, uint32_t in) {
       return random_weight({dtype, out, in, block, block}, random).put(lab);
     };
-    args = {.weights = {.gate = put(inner, x.cols), .up = put(inner, x.cols), .down = put(x.cols, inner)},
+    args = {.weights = {.gate = put(inner, x.cols), .up = put(inner, x.cols), .down = put(x.cols, inner), .limit = 1},
             .x = x,
             .inner = place(lab, x.rows, inner).rows,
             .scratch = place(lab, x.rows, inner).rows,
@@ -72,7 +72,7 @@ struct PutMlp {
     Place y = place(lab, args.x.rows, args.x.cols);
     lab.queue().linear(args.weights.gate, args.x, gate.rows);
     lab.queue().linear(args.weights.up, args.x, up.rows);
-    lab.queue().silu_multiply(gate.rows, up.rows);
+    lab.queue().silu_multiply(gate.rows, up.rows, args.weights.limit);
     lab.queue().linear(args.weights.down, gate.rows, y.rows);
     return y;
   }

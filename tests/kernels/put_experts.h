@@ -27,7 +27,7 @@ struct PutExperts {
     };
     for (uint32_t i = 0; i < c.experts; ++i)
       matrices.push_back(
-          {.gate = put(c.inner, c.hidden), .up = put(c.inner, c.hidden), .down = put(c.hidden, c.inner)});
+          {.gate = put(c.inner, c.hidden), .up = put(c.inner, c.hidden), .down = put(c.hidden, c.inner), .limit = 1});
     auto made = lab.device().make_expert_table(matrices);
     REQUIRE(made);
     table = std::move(*made);

@@ -201,18 +201,23 @@ TEST_CASE("route: a row's result does not depend on the others or on threads") {
   }
 }
 
-KERNEL_CASE("route: experts that are given get the weights of their scores, by the root of softplus") {
+KERNEL_CASE("route: experts by token get the weights of their scores, by the root of softplus") {
   SKIP_UNLESS_SET_RUNS();
   constexpr uint32_t kRows = 3, kExperts = 12, kTopK = 4;
   const std::vector<float> logits = numbers(1, size_t{kRows} * kExperts, 12);
   const std::vector<float> bias = numbers(2, kExperts);
-  std::vector<uint32_t> given(size_t{kRows} * kTopK);
-  for (size_t i = 0; i < given.size(); ++i)
-    given[i] = static_cast<uint32_t>(i * 5 % kExperts);
+  const std::vector<uint32_t> tokens = {5, 0, 3};
+  std::vector<uint32_t> table(6 * kTopK), given;
+  for (size_t i = 0; i < table.size(); ++i)
+    table[i] = static_cast<uint32_t>(i * 5 % kExperts);
+  for (const uint32_t token : tokens)
+    given.insert(given.end(), table.begin() + token * kTopK, table.begin() + (token + 1) * kTopK);
   for (const bool is_given : {true, false}) {
     CAPTURE(is_given);
     Lab lab(Set::kName);
-    const kernels::Slice ids = lab.put(given);
+    const kernels::Slice ids = lab.poisoned(given.size());
+    kernels::ExpertsByTokenAt<kernels::SliceOf> by_token;
+    if (is_given) by_token = {.experts = lab.put(table), .tokens = lab.put(tokens), .vocabulary = 6};
     const kernels::Slice weights = lab.poisoned(given.size());
     lab.queue().route({.logits = lab.put(logits),
                        .bias = is_given ? kernels::Slice() : lab.put(bias),
@@ -223,7 +228,7 @@ KERNEL_CASE("route: experts that are given get the weights of their scores, by t
                        .top_k = kTopK,
                        .score = kernels::ScoreFunction::sqrt_softplus,
                        .scale = 1.5F,
-                       .ids_are_given = is_given});
+                       .by_token = by_token});
     const std::vector<uint32_t> chosen = lab.get<uint32_t>(ids, given.size());
     const std::vector<float> got = lab.get(weights, given.size());
     Doubles wanted;

@@ -74,8 +74,14 @@ Doubles entries_of(const Compression& c, const CompressionInput& in) {
   return all;
 }
 
-/// In calls of `rows` positions at a time, with a state as small as it may be.
-std::vector<float> compress(Lab& lab, const Compression& c, const CompressionInput& in, uint32_t rows) {
+/// A position of which a part is known when the operation runs.
+kernels::LivePosition live_position(Lab& lab, uint32_t behind, uint32_t limit) {
+  if (behind == 0) return {};
+  return {.value = lab.put(std::vector<uint32_t>{behind}), .limit = limit};
+}
+
+/// In calls of `rows` positions at a time, with a state as small as it may be; `is_live`: a part of the position is.
+std::vector<float> compress(Lab& lab, const Compression& c, const CompressionInput& in, uint32_t rows, bool is_live) {
   const uint32_t state_rows = c.every * (c.overlaps ? 2 : 1) - 1;
   const Slice state = lab.poisoned(size_t{state_rows} * 2 * c.width());
   const Slice entries = lab.poisoned(size_t{c.positions / c.every} * c.dim);
@@ -99,7 +105,8 @@ std::vector<float> compress(Lab& lab, const Compression& c, const CompressionInp
                           .dim = c.dim,
                           .every = c.every,
                           .overlaps = c.overlaps,
-                          .first_position = first});
+                          .first_position = first - (is_live ? first / 2 : 0),
+                          .live = live_position(lab, is_live ? first / 2 : 0, c.positions)});
   }
   return lab.get(entries, size_t{c.positions / c.every} * c.dim);
 }
@@ -111,10 +118,11 @@ KERNEL_CASE("compress: entries are those of double precision, in calls of any le
     CAPTURE(c.every);
     const CompressionInput in = input_of(c);
     Lab lab(Set::kName);
-    const std::vector<float> whole = compress(lab, c, in, c.positions);
+    const std::vector<float> whole = compress(lab, c, in, c.positions, false);
     CHECK(nmse(whole, entries_of(c, in)) <= 1e-13);
     for (const uint32_t rows : {1U, 3U, 7U, 130U})
-      CHECK(compress(lab, c, in, rows) == whole);
+      for (const bool is_live : {false, true})
+        CHECK(compress(lab, c, in, rows, is_live) == whole);
     check_same_on_all_sets("entries of " + std::to_string(c.every) + " " + std::to_string(c.dim), whole);
   }
 }
@@ -153,7 +161,7 @@ KERNEL_CASE("window_attend: a window in a ring, entries behind it, sinks of both
     Lab lab(Set::kName);
     const Slice out = lab.poisoned(queries.size());
     const float scale = 1 / std::sqrt(static_cast<float>(c.dim));
-    const auto attend = [&](Slice stored, Slice stored_entries, Dtype dtype) {
+    const auto attend = [&](Slice stored, Slice stored_entries, Dtype dtype, uint32_t live = 0) {
       kernels::Choice choice;
       if (c.chosen) choice = {.ids = lab.put(ids), .counts = lab.put(counts), .most = most};
       lab.queue().window_attend({.queries = lab.put(queries),
@@ -168,12 +176,14 @@ KERNEL_CASE("window_attend: a window in a ring, entries behind it, sinks of both
                                  .rows = c.rows,
                                  .heads = c.heads,
                                  .dim = c.dim,
-                                 .first_position = c.first_position,
+                                 .first_position = c.first_position - live,
+                                 .live = live_position(lab, live, positions),
                                  .scale = scale,
                                  .cache_dtype = dtype});
       return lab.get(out, queries.size());
     };
     const std::vector<float> got = attend(lab.put(ring), lab.put(made), Dtype::f32);
+    if (c.first_position > 0) CHECK(attend(lab.put(ring), lab.put(made), Dtype::f32, c.first_position / 2) == got);
     Doubles wanted;
     for (uint32_t row = 0; row < c.rows; ++row) {
       const uint32_t p = c.first_position + row;
@@ -215,6 +225,39 @@ KERNEL_CASE("window_attend: a window in a ring, entries behind it, sinks of both
     const std::vector<uint16_t> small_ring = rounded(ring), small_entries = rounded(made);
     CHECK(attend(lab.put(small_ring), lab.put(small_entries), Dtype::bf16) ==
           attend(lab.put(widened(small_ring)), lab.put(widened(small_entries)), Dtype::f32));
+  }
+}
+
+KERNEL_CASE("store_in_ring: rows around the ring's end, in each type, at live positions too") {
+  SKIP_UNLESS_SET_RUNS();
+  constexpr uint32_t kRing = 7, kCols = 12, kStride = 15;
+  Lab lab(Set::kName);
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
+    CAPTURE(to_string(dtype));
+    for (const uint32_t rows : {1U, 3U, kRing}) {
+      for (const uint32_t first : {0U, 5U, 13U, 20U}) {
+        CAPTURE(rows);
+        CAPTURE(first);
+        const Rows from{lab.put(numbers(first + 1, size_t{rows} * kStride)), rows, kCols, kStride};
+        // Row by row by store_rows.
+        const size_t words = size_t{kRing} * bytes_of(dtype, kCols) / sizeof(float);
+        const Slice wanted = lab.poisoned(words);
+        for (uint32_t row = 0; row < rows; ++row) {
+          const Rows one{from.data.at(size_t{row} * kStride * sizeof(float)), 1, kCols, kStride};
+          lab.queue().store_rows(wanted.at((first + row) % kRing * bytes_of(dtype, kCols)), dtype, one, {});
+        }
+        for (const uint32_t live : {0U, first / 2, first}) {
+          const Slice ring = lab.poisoned(words);
+          lab.queue().store_in_ring({.rows = from,
+                                     .ring = ring,
+                                     .ring_rows = kRing,
+                                     .dtype = dtype,
+                                     .first_position = first - live,
+                                     .live = live_position(lab, live, 40)});
+          CHECK(lab.get<uint32_t>(ring, words) == lab.get<uint32_t>(wanted, words));
+        }
+      }
+    }
   }
 }
 

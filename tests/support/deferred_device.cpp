@@ -232,6 +232,56 @@ class DeferredQueue final : public Queue {
     below.choice = inner(args.choice);
     enqueue(inner, [below](Queue& queue) { queue.mla_attend(below); });
   }
+  void store_in_ring(const kernels::StoreInRingArgs& args) override {
+    Translation inner(device_);
+    kernels::StoreInRingArgs below = args;
+    below.rows = inner(args.rows);
+    below.ring = inner(args.ring);
+    below.live = inner(args.live);
+    enqueue(inner, [below](Queue& queue) { queue.store_in_ring(below); });
+  }
+  void window_attend(const kernels::WindowAttendArgs& args) override {
+    Translation inner(device_);
+    kernels::WindowAttendArgs below = args;
+    below.queries = inner(args.queries);
+    below.ring = inner(args.ring);
+    below.entries = inner(args.entries);
+    below.choice = inner(args.choice);
+    below.sinks = inner(args.sinks);
+    below.out = inner(args.out);
+    below.live = inner(args.live);
+    enqueue(inner, [below](Queue& queue) { queue.window_attend(below); });
+  }
+  void compress(const kernels::CompressArgs& args) override {
+    Translation inner(device_);
+    kernels::CompressArgs below = args;
+    below.values = inner(args.values);
+    below.gates = inner(args.gates);
+    for (Slice kernels::CompressArgs::*place :
+         {&kernels::CompressArgs::ape, &kernels::CompressArgs::state, &kernels::CompressArgs::entries,
+          &kernels::CompressArgs::gain, &kernels::CompressArgs::cos_sin})
+      below.*place = inner(args.*place);
+    below.live = inner(args.live);
+    enqueue(inner, [below](Queue& queue) { queue.compress(below); });
+  }
+  void read_streams(const kernels::ReadStreamsArgs& args) override {
+    Translation inner(device_);
+    kernels::ReadStreamsArgs below = args;
+    below.streams = inner(args.streams);
+    below.logits = inner(args.logits);
+    below.base = inner(args.base);
+    below.scale = inner(args.scale);
+    below.y = inner(args.y);
+    enqueue(inner, [below](Queue& queue) { queue.read_streams(below); });
+  }
+  void join_streams(const kernels::JoinStreamsArgs& args) override {
+    Translation inner(device_);
+    kernels::JoinStreamsArgs below = args;
+    below.streams = inner(args.streams);
+    below.mix = inner(args.mix);
+    below.y = inner(args.y);
+    enqueue(inner, [below](Queue& queue) { queue.join_streams(below); });
+  }
   void silu_multiply(const Rows& gate, const Rows& up, float limit) override {
     Translation inner(device_);
     enqueue(inner, [gate = inner(gate), up = inner(up), limit](Queue& queue) { queue.silu_multiply(gate, up, limit); });
@@ -247,6 +297,8 @@ class DeferredQueue final : public Queue {
     below.bias = inner(args.bias);
     below.ids = inner(args.ids);
     below.weights = inner(args.weights);
+    below.by_token.experts = inner(args.by_token.experts);
+    below.by_token.tokens = inner(args.by_token.tokens);
     enqueue(inner, [below](Queue& queue) { queue.route(below); });
   }
   void run_experts(const kernels::ExpertsArgs& args) override {
@@ -456,7 +508,8 @@ Result<std::unique_ptr<ExpertTable>> DeferredDevice::make_expert_table(std::span
   Translation inner(*this);
   std::vector<ExpertMatrices> below;
   for (const ExpertMatrices& expert : experts)
-    below.push_back({.gate = inner(expert.gate), .up = inner(expert.up), .down = inner(expert.down)});
+    below.push_back(
+        {.gate = inner(expert.gate), .up = inner(expert.up), .down = inner(expert.down), .limit = expert.limit});
   auto table = std::make_unique<DeferredTable>();
   TRY_ASSIGN(table->inner, inner_->make_expert_table(below));
   table->uses = std::move(inner.uses);

@@ -55,6 +55,7 @@ class DeferredDevice final : public kernels::Device {
   [[nodiscard]] Result<std::unique_ptr<kernels::Buffer>> allocate_host(uint64_t bytes) override;
   [[nodiscard]] std::unique_ptr<kernels::Queue> make_queue() override;
   [[nodiscard]] bool is_host() const override { return false; }
+  [[nodiscard]] uint32_t max_window_dim() const override { return inner_->max_window_dim(); }
   [[nodiscard]] kernels::DeviceMemory memory() const override { return {}; }
   [[nodiscard]] Result<std::unique_ptr<kernels::ExpertTable>> make_expert_table(
       std::span<const kernels::ExpertMatrices> experts) override;

@@ -12,6 +12,12 @@ namespace {
 
 constexpr unsigned kMaxThreads = 512;
 
+/// The task at its present position.
+__device__ __forceinline__ CompressTask now(CompressTask task) {
+  if (task.live != nullptr) task.first_position += *task.live;
+  return task;
+}
+
 /// The row of the state that keeps a position: its values, then its gates with ape.
 __device__ __forceinline__ float* kept_row(const CompressTask& task, uint32_t position) {
   return task.state + uint64_t{position % task.state_rows} * 2 * task.width;
@@ -70,13 +76,15 @@ __device__ __forceinline__ double sum_of_block(double value, double* of_warps) {
   return sum;
 }
 
-__global__ void __launch_bounds__(kMaxThreads) compress_kernel(CompressTask task, uint32_t first_entry) {
+__global__ void __launch_bounds__(kMaxThreads) compress_kernel(CompressTask given) {
   gpu::launch_dependents();
   gpu::griddepcontrol_wait();
+  const CompressTask task = now(given);
+  const uint32_t entry = task.first_position / task.every + gpu::block_index().x;
+  if (entry >= (task.first_position + task.rows) / task.every) return;
   const unsigned thread = gpu::thread_index(), threads = gpu::block_threads();
   auto* of_warps = gpu::shared_memory<double>();
   auto* values = reinterpret_cast<float*>(of_warps + kMaxThreads / gpu::kWarpThreads);  // [dim]
-  const uint32_t entry = first_entry + gpu::block_index().x;
   double squares = 0;
   for (uint32_t channel = thread; channel < task.dim; channel += threads) {
     const float value = weighted(task, entry, channel);
@@ -104,9 +112,10 @@ __global__ void __launch_bounds__(kMaxThreads) compress_kernel(CompressTask task
 }
 
 /// Keeps the rows from `first_row` on.
-__global__ void keep_rows_kernel(CompressTask task, uint32_t first_row) {
+__global__ void keep_rows_kernel(CompressTask given, uint32_t first_row) {
   gpu::launch_dependents();
   gpu::griddepcontrol_wait();
+  const CompressTask task = now(given);
   const uint64_t col = uint64_t{gpu::block_index().x} * gpu::block_threads() + gpu::thread_index();
   if (col >= task.width) return;
   for (uint64_t row = first_row + gpu::block_index().y; row < task.rows; row += gpu::grid_blocks().y) {
@@ -120,13 +129,16 @@ __global__ void keep_rows_kernel(CompressTask task, uint32_t first_row) {
 }  // namespace
 
 void run_compress(gpu::Stream& stream, const CompressTask& task) {
-  const uint32_t entries = task.end_entry() - task.first_entry();
+  // At a live position the rows may complete any number of entries up to this.
+  const uint32_t entries = task.live != nullptr
+                               ? static_cast<uint32_t>(ceil_div(task.rows, task.every))
+                               : (task.first_position + task.rows) / task.every - task.first_position / task.every;
   if (entries > 0) {
     const uint64_t threads = std::min<uint64_t>(kMaxThreads, round_up(task.dim, gpu::kWarpThreads));
     const uint64_t shared = kMaxThreads / gpu::kWarpThreads * sizeof(double) + task.dim * sizeof(float);
     const gpu::LaunchShape shape{
         .grid_x = entries, .threads = static_cast<unsigned>(threads), .shared_bytes = static_cast<unsigned>(shared)};
-    gpu::launch_overlapping(stream, shape, compress_kernel, task, task.first_entry());
+    gpu::launch_overlapping(stream, shape, compress_kernel, task);
   }
   const uint32_t kept = std::min(task.rows, task.state_rows);
   gpu::launch_overlapping(stream, choose_rows_launch(kept, task.width), keep_rows_kernel, task, task.rows - kept);

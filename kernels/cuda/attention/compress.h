@@ -29,11 +29,8 @@ struct CompressTask {
   uint32_t every = 0;
   bool overlaps = false;
   uint32_t first_position = 0;
+  const uint32_t* live = nullptr;  // added to first_position; null: 0
   uint32_t rows = 0;
-
-  /// The first entry that the rows complete, and the one after the last.
-  [[nodiscard]] uint32_t first_entry() const { return first_position / every; }
-  [[nodiscard]] uint32_t end_entry() const { return (first_position + rows) / every; }
 };
 void run_compress(gpu::Stream& stream, const CompressTask& task);
 

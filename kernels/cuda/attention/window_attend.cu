@@ -30,7 +30,8 @@ struct Seen {
 
   __device__ __forceinline__ Seen(const WindowAttendTask& task, uint64_t row)
       : ring(task.ring), entries(task.entries), chosen(nullptr), ring_rows(task.ring_rows) {
-    const uint32_t end = task.first_position + static_cast<uint32_t>(row) + 1;
+    const uint32_t live = task.live == nullptr ? 0 : *task.live;
+    const uint32_t end = task.first_position + live + static_cast<uint32_t>(row) + 1;
     positions = end < task.window ? end : task.window;
     first_slot = (end - positions) % ring_rows;
     count = positions;

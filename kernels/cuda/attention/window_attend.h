@@ -36,6 +36,7 @@ struct WindowAttendTask {
   uint32_t heads = 0;
   uint32_t dim = 0;  // at most kMaxWindowDim
   uint32_t first_position = 0;
+  const uint32_t* live = nullptr;  // added to first_position; null: 0
   float scale = 0;
   Dtype dtype = Dtype::f32;
 };

@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_outputs(const device::ExpertProduct& task,
       for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix)
         sums[matrix] = gpu::sum_of_warp(totals[matrix][row][token]);
       if (gpu::lane_index() == 0 && token < tile.count && first_row + row < task.form.out)
-        task.y.data[assignments[token] * task.y.stride + first_row + row] = Product::finish(sums);
+        task.y.data[assignments[token] * task.y.stride + first_row + row] = Product::finish(sums, task.limit);
     }
   }
 }

@@ -22,6 +22,7 @@ struct ExpertProduct {
   RoundedRows rounded;  // x, unless products are exact
   uint32_t slots;
   RowsAt<float> y;
+  float limit;  // ExpertMatrices
 };
 
 /// The groups of matrix rows that a block takes: first, first + step, ..
@@ -56,14 +57,16 @@ __device__ __forceinline__ void take(const void* const (&planes)[kPlanes], Matri
     matrix.planes[plane] = planes[plane];
 }
 
-/// silu(gate) * up.
+/// Gated values: silu(gate) * up, each limited.
 struct GateUp {
   static constexpr unsigned kMatrices = 2;
   static __device__ __forceinline__ void find(const ExpertEntry& entry, Matrix (&matrices)[2]) {
     take(entry.gate, matrices[0]);
     take(entry.up, matrices[1]);
   }
-  static __device__ __forceinline__ float finish(const float (&sums)[2]) { return silu_times(sums[0], sums[1]); }
+  static __device__ __forceinline__ float finish(const float (&sums)[2], float limit) {
+    return silu_times(sums[0], sums[1], limit);
+  }
 };
 
 struct Down {
@@ -71,7 +74,7 @@ struct Down {
   static __device__ __forceinline__ void find(const ExpertEntry& entry, Matrix (&matrices)[1]) {
     take(entry.down, matrices[0]);
   }
-  static __device__ __forceinline__ float finish(const float (&sums)[1]) { return sums[0]; }
+  static __device__ __forceinline__ float finish(const float (&sums)[1], float /*limit*/) { return sums[0]; }
 };
 
 /// One step of a shared expert, for all tokens: shared_expert.cuh.
@@ -84,6 +87,7 @@ struct SharedProduct {
   /// Part of each token's input in shared memory at once: groups of 32 chunks, or for tensor cores columns.
   uint32_t staged;
   RoundedRows rounded;  // x, unless products are exact
+  float limit;          // ExpertMatrices
 };
 
 /// The steps after the tiles are made.
@@ -119,14 +123,16 @@ inline ExpertSteps begin_expert_steps(gpu::Stream& stream, const ExpertsTask& ta
                                      ? task.rounded_x
                                      : lay_out_rounded(scratch.rounded_x, task.tokens, hidden, rounding),
                       .slots = task.top_k,
-                      .y = {.data = scratch.inner, .stride = inner}},
+                      .y = {.data = scratch.inner, .stride = inner},
+                      .limit = task.form.limit},
           .down = {.table = task.table,
                    .tiles = tiles,
                    .form = {task.form.down},
                    .x = {.data = scratch.inner, .stride = inner},
                    .rounded = lay_out_rounded(scratch.rounded_inner, assignments, inner, rounding),
                    .slots = 1,
-                   .y = task.cut.tiles > 0 ? task.parts : RowsAt<float>{.data = scratch.parts, .stride = hidden}},
+                   .y = task.cut.tiles > 0 ? task.parts : RowsAt<float>{.data = scratch.parts, .stride = hidden},
+                   .limit = kNoLimit},
           .sum = {.y = task.y,
                   .parts = {.data = scratch.parts, .stride = hidden},
                   .weights = task.weights,

@@ -33,6 +33,7 @@ struct ExpertEntry {
 struct ExpertForm {
   MatrixForm gate_up;
   MatrixForm down;
+  float limit = kNoLimit;  // ExpertMatrices
 };
 
 /// Assignments of some experts, divided into tiles by the host (cut_expert_groups), or assignments of held experts
@@ -51,6 +52,7 @@ struct SharedExpert {
   Matrix down;                     // [hidden, inner]
   RowsAt<float> inner;             // [tokens, inner], overwritten
   RowsAt<float> y;                 // [tokens, hidden], overwritten
+  float limit = kNoLimit;          // ExpertMatrices
   RoundedRows rounded_inner = {};  // for run_experts_tensor: memory for [tokens, inner]
 };
 

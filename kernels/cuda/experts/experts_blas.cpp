@@ -245,6 +245,7 @@ bool LinearBlas::run(gpu::Stream& stream, const ExpertsBlasTask& task) {
     round.source = nullptr;
     round.x = {.data = products.gated().data, .stride = products.inner()};
     round.up = {.data = products.up().data, .stride = products.inner()};
+    round.limit = task.experts.form.limit;
     round.in = products.inner();
     round_inputs(stream, task.path, round, products.rounded_inner());
     for (const ExpertSegment& segment : piece.segments) {

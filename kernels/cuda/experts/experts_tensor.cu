@@ -75,7 +75,7 @@ struct TensorTile {
             const unsigned from = eight * Product::kMatrices + matrix;  // as RowsOfTiles numbers them
             sums[matrix] = totals[from / 2][tokens][from % 2 * 2 + i];
           }
-          if (row < task.form.out) y[row] = Product::finish(sums);
+          if (row < task.form.out) y[row] = Product::finish(sums, task.limit);
         }
       }
     }

@@ -63,6 +63,7 @@ struct FusedSteps {
   fused.shared_gate_up.matrices[1] = shared.up;
   fused.shared_gate_up.x = task.x;
   fused.shared_gate_up.y = shared.inner;
+  fused.shared_gate_up.limit = shared.limit;
   fused.shared_down = product(steps.down.shared);
   fused.shared_down.matrices[0] = shared.down;
   fused.shared_down.x = {.data = shared.inner.data, .stride = shared.inner.stride};

@@ -43,7 +43,7 @@ __device__ __forceinline__ void finish_shared_rows(const SharedProduct& task, ui
                    matrix];
     }
     if (first_row + row < task.matrices[0].out && token < task.tokens)
-      task.y.data[token * task.y.stride + first_row + row] = Product::finish(sums);
+      task.y.data[token * task.y.stride + first_row + row] = Product::finish(sums, task.limit);
   }
   gpu::block_barrier();  // all totals are read before the next rows' are written
 }

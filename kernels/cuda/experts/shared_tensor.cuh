@@ -117,7 +117,7 @@ struct SharedTensorTile {
 #pragma unroll
       for (unsigned matrix = 0; matrix < Product::kMatrices; ++matrix)
         values[matrix] = total[0][0][matrix * 2 + i];
-      task.y.data[token * task.y.stride + row] = Product::finish(values);
+      task.y.data[token * task.y.stride + row] = Product::finish(values, task.limit);
     }
   }
 };

@@ -78,6 +78,10 @@ Result<std::unique_ptr<ExpertTable>> CudaExpertTable::make(std::span<const Exper
   const auto gate = common_form(experts, &ExpertMatrices::gate);
   const auto up = common_form(experts, &ExpertMatrices::up);
   const auto down = common_form(experts, &ExpertMatrices::down);
+  const float limit = experts.front().limit;
+  const bool are_limited_alike =
+      std::ranges::all_of(experts, [&](const ExpertMatrices& expert) { return expert.limit == limit; });
+  DSPACK_CHECK(are_limited_alike, "experts of one layer have different limits");
   if (!gate || !up || !down || *gate != *up) {
     return Error{ErrorKind::unsupported,
                  "the experts of a layer differ in shape or in how they are stored; the GPU runs layers of equal ones"};
@@ -97,7 +101,7 @@ Result<std::unique_ptr<ExpertTable>> CudaExpertTable::make(std::span<const Exper
   stream->copy_to_device(memory->address(), entries.data(), entries.size() * sizeof(ExpertEntry));
   stream->synchronize();
   return std::unique_ptr<ExpertTable>(
-      new CudaExpertTable(std::move(memory), {.gate_up = *gate, .down = *down}, std::move(entries)));
+      new CudaExpertTable(std::move(memory), {.gate_up = *gate, .down = *down, .limit = limit}, std::move(entries)));
 }
 
 }  // namespace dspack::kernels::cuda

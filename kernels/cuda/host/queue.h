@@ -50,6 +50,7 @@ class CudaQueue final : public Queue {
   void rope(const RopeArgs& args) override;
   void choose(const ChooseArgs& args) override;
   void mla_attend(const MlaAttendArgs& args) override;
+  void store_in_ring(const StoreInRingArgs& args) override;
   void window_attend(const WindowAttendArgs& args) override;
   void compress(const CompressArgs& args) override;
   void read_streams(const ReadStreamsArgs& args) override;

@@ -94,6 +94,15 @@ void CudaQueue::choose(const ChooseArgs& args) {
   run_choose(stream(), task);
 }
 
+void CudaQueue::store_in_ring(const StoreInRingArgs& args) {
+  check_store_in_ring(args);
+  if (is_empty(args.rows)) return;
+  StoreRowsTask task = store_rows_task(args.ring, args.dtype, args.rows, args.live);
+  task.first_row = args.first_position;
+  task.ring_rows = args.ring_rows;
+  run_store_rows(stream_to(written_behind(args.ring)), task);
+}
+
 void CudaQueue::window_attend(const WindowAttendArgs& args) {
   check_window_attend(args);
   if (args.rows == 0 || args.heads == 0) return;
@@ -113,6 +122,7 @@ void CudaQueue::window_attend(const WindowAttendArgs& args) {
                                                                       .heads = args.heads,
                                                                       .dim = args.dim,
                                                                       .first_position = args.first_position,
+                                                                      .live = numbers(args.live.value),
                                                                       .scale = args.scale,
                                                                       .dtype = args.cache_dtype});
 }
@@ -136,6 +146,7 @@ void CudaQueue::compress(const CompressArgs& args) {
                           .every = args.every,
                           .overlaps = args.overlaps,
                           .first_position = args.first_position,
+                          .live = numbers(args.live.value),
                           .rows = args.values.rows});
 }
 

@@ -175,7 +175,6 @@ void CudaQueue::gate_mlp(const MlpArgs& args) {
   const bool rounds = args.x.rows != 0 && args.x.rows <= kMaxFusedRows && weights.gate.out != 0 &&
                       multiplies_on_tensor_cores(matrix_of(weights.down));
   if (!rounds) return gated_linear(weights.gate, weights.up, args.x, args.inner, args.scratch, weights.limit);
-  DSPACK_CHECK(weights.limit == kNoLimit, "this device limits no gated values");
   linear_each(
       std::array{Product{.weight = weights.gate, .y = args.inner}, Product{.weight = weights.up, .y = args.scratch}},
       args.x);
@@ -183,7 +182,7 @@ void CudaQueue::gate_mlp(const MlpArgs& args) {
   gpu::Stream& stream = stream_to(written_to(args.inner));
   const RoundRowsTask rows{.x = inputs_at(args.inner), .rows = args.inner.rows, .in = args.inner.cols, .to = {}};
   run_silu_multiply_rounded(stream, pair(args.inner, args.scratch),
-                            place_for_rounded(rows, input_rounding(weights.down.coding, precision_)));
+                            place_for_rounded(rows, input_rounding(weights.down.coding, precision_)), weights.limit);
 }
 
 void CudaQueue::run_mlp(const MlpArgs& args) {
@@ -211,7 +210,8 @@ void CudaQueue::add_moe(const MoeArgs& args) {
                       .up = matrix_of(mlp.weights.up),
                       .down = matrix_of(mlp.weights.down),
                       .inner = rows_at(mlp.inner),
-                      .y = rows_at(mlp.y)};
+                      .y = rows_at(mlp.y),
+                      .limit = mlp.weights.limit};
   task.shared = &shared;
   if (precision_ == Precision::exact && takes_shared_expert(task)) return run_own_experts(task);
   if (precision_ != Precision::exact && takes_shared_expert_tensor(task)) {

@@ -18,8 +18,8 @@ __device__ __forceinline__ float4 input_of(const RoundInputsTask& task, uint64_t
   float4 x = *reinterpret_cast<const float4*>(task.x.data + from * task.x.stride + column);
   if (task.up.data == nullptr) return x;
   const float4 up = *reinterpret_cast<const float4*>(task.up.data + from * task.up.stride + column);
-  return make_float4(device::silu_times(x.x, up.x), device::silu_times(x.y, up.y), device::silu_times(x.z, up.z),
-                     device::silu_times(x.w, up.w));
+  return make_float4(device::silu_times(x.x, up.x, task.limit), device::silu_times(x.y, up.y, task.limit),
+                     device::silu_times(x.z, up.z, task.limit), device::silu_times(x.w, up.w, task.limit));
 }
 
 /// A thread rounds eight values: 32 bytes in, 16 out.

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "format/base/size.h"
+#include "kernels/arguments.h"
 #include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/precision.h"
@@ -219,7 +220,7 @@ inline constexpr uint32_t kSegmentUnit = 16;
 
 inline constexpr uint32_t kNoSource = UINT32_MAX;
 
-/// Rounds input rows for cuBLASLt, contiguously: rows of x, or of silu(x) * up.
+/// Rounds input rows for cuBLASLt, contiguously: rows of x, or of the gated values of x and up.
 struct RoundInputsTask {
   RowsAt<const float> x;  // [rows, in], or the rows that `source` selects
   uint32_t rows = 0;
@@ -228,6 +229,7 @@ struct RoundInputsTask {
   float* scales = nullptr;           // E4M3: factor of each block's codes. One segment after the other,
                                      // [ceil(in / 128), rows of the segment]
   RowsAt<const float> up = {};       // null: x alone
+  float limit = kNoLimit;            // with `up`: ExpertMatrices
   const uint32_t* source = nullptr;  // [rows]: row of x and up for each row; kNoSource: zeros. Null: identity
   /// One entry per kSegmentUnit rows; null: all rows belong to one product.
   const BlasSegment* segments = nullptr;

@@ -77,7 +77,7 @@ __global__ void silu_multiply_kernel(RowPairTask task, float limit) {
   gpu::griddepcontrol_wait();
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) {
     float& to = task.to.data[row * task.to.stride + col];
-    to = device::limited_silu_times(to, task.from.data[row * task.from.stride + col], limit);
+    to = device::silu_times(to, task.from.data[row * task.from.stride + col], limit);
   });
 }
 
@@ -113,7 +113,7 @@ __global__ void rotate_kernel(RotateTask task) {
 __global__ void store_rows_kernel(StoreRowsTask task) {
   gpu::launch_dependents();
   gpu::griddepcontrol_wait();
-  const uint64_t first = task.live == nullptr ? 0 : *task.live;
+  const uint64_t first = uint64_t{task.first_row} + (task.live == nullptr ? 0 : *task.live);
   for_each_value(task.rows, task.cols, [&](uint64_t row, uint64_t col) { device::store_value(task, first, row, col); });
 }
 

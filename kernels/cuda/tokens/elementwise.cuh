@@ -13,15 +13,12 @@ __device__ __forceinline__ float rounded_product(float a, float b) {
   return gpu::fma_rn(a, b, -0.0F);
 }
 
-/// The activation of every feed-forward network of the family: silu(gate) * up, rounded after each operation. For gates
-/// below -88 exp overflows to infinity and the result is zero.
-__device__ __forceinline__ float silu_times(float gate, float up) {
-  return gpu::divide(gate, 1.0F + gpu::exponential(-gate)) * up;
-}
-
-__device__ __forceinline__ float limited_silu_times(float gate, float up, float limit) {
-  const float factor = up > limit ? limit : up;
-  return silu_times(gate > limit ? limit : gate, factor < -limit ? -limit : factor);
+/// The activation of every feed-forward network of the family: silu(min(gate, limit)) * clamp(up, -limit, limit),
+/// rounded after each operation; NaN stays NaN. For gates below -88 exp overflows to infinity and the result is zero.
+__device__ __forceinline__ float silu_times(float gate, float up, float limit) {
+  gate = gate > limit ? limit : gate;
+  const float factor = up > limit ? limit : up < -limit ? -limit : up;
+  return gpu::divide(gate, 1.0F + gpu::exponential(-gate)) * factor;
 }
 
 /// One value of WeightedSumTask: the sum over experts in the router's order. place_of(part): row of a part.
@@ -243,7 +240,8 @@ __device__ __forceinline__ void store_four_as(const StoreRowsTask& task, uint64_
 }
 /// Stores one value of StoreRowsTask. `first`: row offset of row 0.
 __device__ __forceinline__ void store_value(const StoreRowsTask& task, uint64_t first, uint64_t row, uint64_t col) {
-  store_as(task, (first + row) * task.cols + col, task.from.data[row * task.from.stride + col]);
+  const uint64_t to = task.ring_rows == 0 ? first + row : (first + row) % task.ring_rows;
+  store_as(task, to * task.cols + col, task.from.data[row * task.from.stride + col]);
 }
 
 }  // namespace dspack::kernels::cuda::device

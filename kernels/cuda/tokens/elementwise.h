@@ -42,7 +42,7 @@ struct RowPairTask {
 /// to = silu(min(to, limit)) * clamp(from, -limit, limit); NaN stays.
 void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task, float limit);
 /// to = silu(to) * from, also rounded.
-void run_silu_multiply_rounded(gpu::Stream& stream, const RowPairTask& task, const RoundedRows& rounded);
+void run_silu_multiply_rounded(gpu::Stream& stream, const RowPairTask& task, const RoundedRows& rounded, float limit);
 /// to += from.
 void run_add(gpu::Stream& stream, const RowPairTask& task);
 
@@ -92,7 +92,8 @@ struct RotateTask {
 };
 void run_rotate(gpu::Stream& stream, const RotateTask& task);
 
-/// Stores rows contiguously as f32, bf16 or f16; the first goes *live rows after `to`.
+/// Stores rows contiguously as f32, bf16 or f16; the first goes first_row + *live rows after `to`, in a ring modulo its
+/// rows.
 struct StoreRowsTask {
   void* to = nullptr;
   Dtype dtype = Dtype::f32;
@@ -100,6 +101,8 @@ struct StoreRowsTask {
   uint32_t rows = 0;
   uint32_t cols = 0;
   const uint32_t* live = nullptr;  // null: 0
+  uint32_t first_row = 0;
+  uint32_t ring_rows = 0;  // 0: no ring
 };
 void run_store_rows(gpu::Stream& stream, const StoreRowsTask& task);
 

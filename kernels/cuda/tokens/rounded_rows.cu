@@ -20,9 +20,9 @@ __global__ void round_rows_kernel(RoundRowsTask task) {
     device::round_row_block<kFp8>(task.x.data + row * task.x.stride, task.in, block, task.to, row);
 }
 
-/// Computes and rounds a warp's 128 values of silu(to) * from.
+/// Computes and rounds a warp's 128 values of silu_times(to, from).
 template <bool kFp8>
-__global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded) {
+__global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded, float limit) {
   gpu::launch_dependents();
   gpu::griddepcontrol_wait();
   const uint32_t warps = gpu::block_threads() / gpu::kWarpThreads;
@@ -42,7 +42,7 @@ __global__ void silu_rounded_kernel(RowPairTask task, RoundedRows rounded) {
     }
 #pragma unroll
     for (unsigned i = 0; i < 4; ++i) {
-      values[i] = device::silu_times(values[i], factors[i]);
+      values[i] = device::silu_times(values[i], factors[i], limit);
       if (first + i < task.cols) to[i] = values[i];
     }
     device::store_rounded<kFp8>(values, block, rounded, row);
@@ -66,12 +66,12 @@ void run_round_rows(gpu::Stream& stream, const RoundRowsTask& task) {
   gpu::launch_overlapping(stream, shape, round_rows_kernel<true>, task);
 }
 
-void run_silu_multiply_rounded(gpu::Stream& stream, const RowPairTask& task, const RoundedRows& rounded) {
+void run_silu_multiply_rounded(gpu::Stream& stream, const RowPairTask& task, const RoundedRows& rounded, float limit) {
   if (task.rows == 0 || task.cols == 0) return;
   const gpu::LaunchShape shape = choose_round_rows_launch(task.rows, task.cols);
   if (rounded.scales == nullptr)
-    return gpu::launch_overlapping(stream, shape, silu_rounded_kernel<false>, task, rounded);
-  gpu::launch_overlapping(stream, shape, silu_rounded_kernel<true>, task, rounded);
+    return gpu::launch_overlapping(stream, shape, silu_rounded_kernel<false>, task, rounded, limit);
+  gpu::launch_overlapping(stream, shape, silu_rounded_kernel<true>, task, rounded, limit);
 }
 
 }  // namespace dspack::kernels::cuda

@@ -257,14 +257,15 @@ __device__ __forceinline__ void choose_one_by_one(const RouteTask& task, const R
   }
 }
 
-/// Computes a row's scores, and those of the experts that were chosen before. Call with every thread of the block.
-__device__ __forceinline__ void score_given(const RouteTask& task, const RouteMemory& memory, const Softmax& softmax,
-                                            float* logits, const uint32_t* ids) {
+/// Computes a row's scores, and takes its token's experts. Call with every thread of the block.
+__device__ __forceinline__ void take_by_token(const RouteTask& task, const RouteMemory& memory, const Softmax& softmax,
+                                              float* logits, uint64_t row) {
+  const uint32_t* experts = task.by_token.experts + uint64_t{task.by_token.tokens[row]} * task.top_k;
   for (uint32_t expert = gpu::thread_index(); expert < task.experts; expert += gpu::block_threads())
     logits[expert] = memory.scores[expert] = score_of(logits[expert], task.score, softmax);
   gpu::block_barrier();  // the scores are stored
   for (uint32_t slot = gpu::thread_index(); slot < task.top_k; slot += gpu::block_threads())
-    memory.chosen[slot] = memory.scores[ids[slot]];
+    memory.chosen[slot] = memory.scores[task.ids[row * task.top_k + slot] = experts[slot]];
   gpu::block_barrier();  // the chosen scores are stored
 }
 
@@ -296,14 +297,13 @@ __device__ __forceinline__ void choose_experts(const RouteTask& task, const Rout
 __device__ inline void route_row(const RouteTask& task, const RoutePlan& plan, uint64_t row) {
   const RouteMemory memory = lay_out(task, plan);
   float* logits = task.logits + row * task.experts;
-  uint32_t* ids = task.ids + row * task.top_k;
   const Softmax softmax =
       task.score == ScoreFunction::softmax ? find_softmax(logits, task.experts, memory.of_warps) : Softmax{};
   if (task.score == ScoreFunction::softmax) gpu::block_barrier();  // logits have been read
-  if (task.ids_are_given) {
-    score_given(task, memory, softmax, logits, ids);
+  if (task.by_token.experts != nullptr) {
+    take_by_token(task, memory, softmax, logits, row);
   } else {
-    choose_experts(task, plan, memory, softmax, logits, ids);
+    choose_experts(task, plan, memory, softmax, logits, task.ids + row * task.top_k);
   }
   for (uint32_t slot = gpu::thread_index(); slot < task.top_k; slot += gpu::block_threads()) {
     float sum = 0;

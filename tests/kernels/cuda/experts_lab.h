@@ -22,6 +22,7 @@ struct ExpertsCase {
   uint32_t top_k = 1;
   bool misplaced = false;  // weights begin between multiples of 16 bytes
   std::optional<PackedCodes> packed = std::nullopt;
+  float limit = 1;  // of gated values: many are greater
 };
 
 inline std::ostream& operator<<(std::ostream& out, const ExpertsCase& c) {
@@ -91,7 +92,7 @@ inline kernels::cuda::ExpertsTask put_experts(GpuLab& lab, const ExpertsCase& c,
   };
   kernels::cuda::ExpertsTask task;
   task.table = lab.put(table);
-  task.form = {.gate_up = form(c.inner, c.hidden), .down = form(c.hidden, c.inner)};
+  task.form = {.gate_up = form(c.inner, c.hidden), .down = form(c.hidden, c.inner), .limit = c.limit};
   task.experts = c.experts;
   task.top_k = c.top_k;
   return task;
@@ -153,15 +154,16 @@ Bounded multiply(const Matrix& matrix, const Bounded& x, Steps steps) {
   return y;
 }
 
-/// act(gate) * up; the derivative of silu is at most 1.1 in magnitude, its own roundings are bounded in
-/// elementwise_test.cpp.
-inline Bounded activate(const Bounded& gate, const Bounded& up) {
+/// silu(gate) * up, both limited, which increases no error; the derivative of silu is at most 1.1 in magnitude, its own
+/// roundings are bounded in elementwise_test.cpp.
+inline Bounded activate(const Bounded& gate, const Bounded& up, double limit) {
   Bounded y;
   for (size_t i = 0; i < gate.values.size(); ++i) {
-    const double left = silu(gate.values[i]);
+    const double left = silu(std::min(gate.values[i], limit));
+    const double right = std::clamp(up.values[i], -limit, limit);
     const double left_error = 1.1 * gate.bounds[i];
-    const double value = left * up.values[i];
-    const double error = left_error * std::abs(up.values[i]) + (std::abs(left) + left_error) * up.bounds[i];
+    const double value = left * right;
+    const double error = left_error * std::abs(right) + (std::abs(left) + left_error) * up.bounds[i];
     y.values.push_back(value);
     y.bounds.push_back(error + 6 * kRoundoff * (std::abs(value) + error) + 1e-36);
   }
@@ -181,7 +183,7 @@ Bounded expected(const ExpertsCase& c, const std::vector<RandomExpert>& experts,
     for (uint32_t slot = 0; slot < c.top_k; ++slot) {
       const RandomExpert& expert = experts[one.ids[slot]];
       const Bounded inner =
-          round(activate(multiply(expert.gate.matrix, x, steps), multiply(expert.up.matrix, x, steps)));
+          round(activate(multiply(expert.gate.matrix, x, steps), multiply(expert.up.matrix, x, steps), c.limit));
       const Bounded part = multiply(expert.down.matrix, inner, steps);
       for (uint32_t i = 0; i < c.hidden; ++i) {
         sums[i].add(one.weights[slot] * part.values[i]);

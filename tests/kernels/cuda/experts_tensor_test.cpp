@@ -70,7 +70,7 @@ void check(const ExpertsCase& c, uint32_t tokens, Precision precision, Random& r
     for (uint32_t assignment = token * c.top_k; assignment < (token + 1) * c.top_k; ++assignment) {
       const RandomExpert& expert = experts[routing.ids[assignment]];
       const Bounded row =
-          activate(multiply(expert.gate.matrix, x, tensor_steps), multiply(expert.up.matrix, x, tensor_steps));
+          activate(multiply(expert.gate.matrix, x, tensor_steps), multiply(expert.up.matrix, x, tensor_steps), c.limit);
       inner.values.insert(inner.values.end(), row.values.begin(), row.values.end());
       inner.bounds.insert(inner.bounds.end(), row.bounds.begin(), row.bounds.end());
       // From what down was given: its own bound is not drowned by that of rounding.

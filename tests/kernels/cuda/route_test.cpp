@@ -45,11 +45,13 @@ Routed on_gpu(const RouterArgs& args, const std::vector<float>& logits, const st
 Routed on_cpu(const RouterArgs& args, const std::vector<float>& logits, const std::vector<float>& bias) {
   const size_t chosen = size_t{args.rows} * args.top_k;
   Routed routed{logits, std::vector<uint32_t>(chosen), std::vector<float>(chosen)};
-  for (size_t row = 0; row < args.rows; ++row) {
-    kernels::route_row(args, std::span(routed.scores).subspan(row * args.experts, args.experts), bias,
-                       std::span(routed.ids).subspan(row * args.top_k, args.top_k),
-                       std::span(routed.weights).subspan(row * args.top_k, args.top_k));
-  }
+  kernels::RouteTask task = args.at([](kernels::Slice) { return nullptr; });
+  task.logits = routed.scores.data();
+  task.bias = bias.empty() ? nullptr : bias.data();
+  task.ids = routed.ids.data();
+  task.weights = routed.weights.data();
+  for (uint32_t row = 0; row < args.rows; ++row)
+    kernels::route_row(task, row);
   return routed;
 }
 
