@@ -139,10 +139,11 @@ Result<void> check_window(const kernels::Device& device, const ModelConfig& conf
   return {};
 }
 
-/// Type of the latent cache if none is requested.
-Dtype usual_cache(kernels::Precision precision) {
-  if (precision == kernels::Precision::fp8) return Dtype::f8_e4m3;
-  return precision == kernels::Precision::split ? Dtype::bf16 : Dtype::f32;
+/// Type of the cache if none is requested.
+Dtype usual_cache(const ModelConfig& config, kernels::Precision precision) {
+  const bool has_fp8 = !config.window;
+  if (precision == kernels::Precision::fp8 && has_fp8) return Dtype::f8_e4m3;
+  return precision == kernels::Precision::split || precision == kernels::Precision::fp8 ? Dtype::bf16 : Dtype::f32;
 }
 
 Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, const ModelConfig& config,
@@ -156,7 +157,7 @@ Result<LoadPlan> plan_for(ChosenDevice& chosen, const LoadContext& context, cons
     for (uint32_t layer = 0; layer < config.layers; ++layer)
       model.layer_map.emplace_back(layer);
   }
-  model.kv_dtype = options.memory.kv_dtype.value_or(usual_cache(chosen.precision()));
+  model.kv_dtype = options.memory.kv_dtype.value_or(usual_cache(config, chosen.precision()));
   model.index_dtype = options.memory.index_dtype.value_or(model.kv_dtype);
   TRY_ASSIGN(model.context, context_length(config, model, options.context));
   const PassRows longest = longest_pass(context.device, model.context);

@@ -139,6 +139,15 @@ std::vector<CachePlane> WindowAttention::cache_planes() const {
   return planes;
 }
 
+kernels::WorkspaceShape WindowAttention::workspace(uint32_t positions) const {
+  if (!config_.indexer) return {};
+  return {.rows = options_.wave_rows,
+          .positions = positions / ModelConfig::kChosenEntryPositions,
+          .index_heads = config_.indexer->heads,
+          .index_dim = config_.indexer->dim,
+          .chosen = config_.indexer->most};
+}
+
 Result<void> WindowAttention::add_weights(WeightGroup& group, const std::string& block_name) {
   const std::string prefix = block_name + ".";
   const WindowConfig& window = *config_.window;

@@ -60,7 +60,7 @@ class WindowAttention final : public AttentionBlock {
 
   [[nodiscard]] std::vector<CachePlane> cache_planes() const override;
   [[nodiscard]] uint64_t scratch_bytes() const override { return scratch_bytes_; }
-  [[nodiscard]] kernels::WorkspaceShape workspace(uint32_t /*positions*/) const override { return {}; }
+  [[nodiscard]] kernels::WorkspaceShape workspace(uint32_t positions) const override;
   [[nodiscard]] Result<void> add_weights(WeightGroup& group, const std::string& block_name) override;
   [[nodiscard]] std::vector<std::string> modules() const override;
   [[nodiscard]] std::vector<kernels::Weight> readers() const override;

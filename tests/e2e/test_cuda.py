@@ -261,6 +261,26 @@ class Numbers(OnGpu):
                 for mtp in ("off", 1):
                     self.assertEqual(self.assert_ok(self.dsrun(folder, *asked, "--mtp", mtp, *CHOICE)).stdout, said)
 
+    def test_v4_has_the_cpus_logits_and_says_what_it_says(self):
+        """Beyond its windows, in each precision, with all experts there and with some; drafts in blocks, in recorded steps."""
+        for name in ("v4",) if EMULATED else ("v4", "v4-pro"):
+            folder = self.data("family") / name
+            tokens = [(7 * i * i + 3 * i) % 60 for i in range(30 if EMULATED else 200)]
+            expected = self.logits(folder, tokens, *EXACTLY)
+            whole = self.logits(folder, tokens, *CHOICE)
+            self.assert_close(whole, expected, 1e-10)
+            some = self.logits(folder, tokens, *CHOICE, "--vram-experts", 5, "--dev", "chunk=7", "--dev", "miss=move")
+            self.assert_close(some, expected, 1e-10)
+            # Random weights do not forgive rounding, least of all to three bits: an input of E4M3 is off by 2^-4.
+            for precision, nmse in (("bf16", 1e-3), ("fp8", 0.2)):
+                rounded = self.logits(folder, tokens, *CHOICE, "--precision", precision)
+                self.assertNotEqual(rounded, whole)
+                self.assert_close(rounded, expected, nmse)
+        asked = (self.data("family") / "v4-dspark", "--tokens", "1,17,59,5,42,7", "-n", 8, "--ctx", 64)
+        said = self.assert_ok(self.dsrun(*asked, *EXACTLY)).stdout
+        for mtp in ("off", 3):
+            self.assertEqual(self.assert_ok(self.dsrun(*asked, "--mtp", mtp, *CHOICE)).stdout, said)
+
     def test_weights_of_four_bits(self):
         """Many rows at a time, and one."""
         for form in ("int4", "nvfp4-over", "mxfp4-v4", "gptq") if EMULATED else FOUR_BIT:

@@ -9,7 +9,7 @@ import socket
 import time
 from pathlib import Path
 
-from common import EndToEnd, main, seeded_random
+from common import EndToEnd, is_sanitized, main, seeded_random
 
 QUESTIONS = ["What is the capital of France?", "My name is Anna.", "Once upon a time", "What is 2+2?", "hello"]
 
@@ -40,7 +40,9 @@ class Serving(EndToEnd):
 
     def ask(self, path, body=None, method=None, headers=None):
         """Status, headers and text of an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        # A server under the thread sanitizer takes minutes for what some answers wait for.
+        patience = 600 if is_sanitized("DSPACK_DSRUN") else 120
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience)
         try:
             data = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
             connection.request(method or ("GET" if body is None else "POST"), path, data,

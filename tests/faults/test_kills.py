@@ -184,9 +184,11 @@ class AtRandomMoments(faults.FaultCase):
         print("killed %d times in %d rounds: %s" % (sum(self.phases.values()), rounds, dict(self.phases)), flush=True)
 
     def test_over_http(self):
-        seconds = packing_seconds() + max(file.stat().st_size for file in self.data().glob("*.safetensors")) / RATE
-        self.kill_and_go_on("kill -9 at random moments; HTTP, --jobs 1 or 4", self.serve(self.data(), rate=RATE).url,
-                            KILLS_OVER_HTTP, seconds)
+        url = self.serve(self.data(), rate=RATE).url
+        began = time.monotonic()
+        self.assert_ok(self.repack(url, self.scratch / "measured"))
+        self.kill_and_go_on("kill -9 at random moments; HTTP, --jobs 1 or 4", url, KILLS_OVER_HTTP,
+                            time.monotonic() - began)
         self.assertGreater(self.phases["first shards"] + self.phases["later shards"], 0, "no kill hit the streaming")
 
     def test_from_a_folder(self):
