@@ -24,6 +24,7 @@ class SupposedGpu final : public Device {
   /// Nothing is enqueued on it.
   [[nodiscard]] std::unique_ptr<Queue> make_queue() override { return host_->make_queue(); }
   [[nodiscard]] bool is_host() const override { return false; }
+  [[nodiscard]] uint32_t max_window_dim() const override { return cuda::device_max_window_dim(); }
   [[nodiscard]] DeviceMemory memory() const override {
     return {.total_bytes = memory_bytes_, .free_bytes = memory_bytes_};
   }

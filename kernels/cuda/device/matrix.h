@@ -13,7 +13,7 @@ using Matrix = WeightAt<const void*>;
 
 /// The common form of one matrix of every expert in a layer.
 struct MatrixForm : WeightForm {
-  bool starts_aligned = false;  // every expert's codes begin at a multiple of 16 bytes
+  bool starts_aligned = false;  // every expert's codes begin at a multiple of 16 bytes, scales of packed codes of 8
 
   [[nodiscard]] bool operator==(const MatrixForm&) const = default;
 };
@@ -36,7 +36,10 @@ struct MatrixForm : WeightForm {
 
 /// The form of one matrix; without scales its blocks are 0.
 [[nodiscard]] inline MatrixForm form_of(const Matrix& matrix) {
-  MatrixForm form{matrix, reinterpret_cast<uint64_t>(matrix.planes[kCodes]) % 16 == 0};
+  const auto begins_at = [&](size_t plane, uint64_t unit) {
+    return reinterpret_cast<uint64_t>(matrix.planes[plane]) % unit == 0;
+  };
+  MatrixForm form{matrix, begins_at(kCodes, 16) && (!is_packed(matrix.coding) || begins_at(kScales, 8))};
   if (!has_scales(matrix)) form.block_out = form.block_in = 0;
   return form;
 }

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "kernels/cuda/attention/attend.h"
-#include "kernels/cuda/attention/window_attend.h"
 #include "kernels/cuda/host/cuda_memory.h"
 #include "kernels/cuda/host/cuda_queue.h"
 #include "kernels/cuda/host/queue_memory.h"
@@ -74,7 +73,7 @@ class CudaDevice final : public Device {
     return cuda::make_cuda_queue(properties_, precision_, blas_.use);
   }
   [[nodiscard]] bool is_host() const override { return false; }
-  [[nodiscard]] uint32_t max_window_dim() const override { return cuda::kMaxWindowDim; }
+  [[nodiscard]] uint32_t max_window_dim() const override { return cuda::device_max_window_dim(); }
   [[nodiscard]] DeviceMemory memory() const override {
     const uint64_t free = gpu::free_bytes(properties_.index);
     if (budget_->limit_bytes == 0) return {.total_bytes = properties_.total_bytes, .free_bytes = free};

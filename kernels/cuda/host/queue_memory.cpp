@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attention/attend.h"
 #include "kernels/cuda/attention/attend_expanded.h"
+#include "kernels/cuda/attention/window_attend.h"
 
 namespace dspack::kernels::cuda {
 namespace {
@@ -51,6 +52,10 @@ uint64_t queue_workspace_bytes(const WorkspaceShape& largest, Precision precisio
 uint64_t device_workspace_bytes(const WorkspaceShape& largest, Precision precision, bool has_cublaslt) {
   const Precision of_others = besides_attention(precision);
   return queue_workspace_bytes(largest, of_others) + linear_blas_workspace_bytes(of_others, has_cublaslt);
+}
+
+uint32_t device_max_window_dim() {
+  return kMaxWindowDim;
 }
 
 uint64_t device_experts_bytes(const ExpertsShape& shape, Precision precision) {

@@ -1,5 +1,5 @@
-// GPU memory that the CUDA device takes for its operations, beside the caller's buffers. Pure: programs use it without
-// CUDA, to plan for a GPU that is not there.
+// GPU memory that the CUDA device takes for its operations, beside the caller's buffers, and limits of these. Pure:
+// programs use it without CUDA, to plan for a GPU that is not there.
 // Threads: pure functions. Errors: none.
 #pragma once
 
@@ -40,6 +40,8 @@ inline constexpr uint64_t kMaxRoundedBytes = 8 << 20;
 
 /// Device::workspace_bytes of a CUDA device. `precision`: as CudaOptions has it.
 [[nodiscard]] uint64_t device_workspace_bytes(const WorkspaceShape& largest, Precision precision, bool has_cublaslt);
+/// Device::max_window_dim of a CUDA device.
+[[nodiscard]] uint32_t device_max_window_dim();
 /// Device::experts_scratch_bytes of a CUDA device.
 [[nodiscard]] uint64_t device_experts_bytes(const ExpertsShape& shape, Precision precision);
 

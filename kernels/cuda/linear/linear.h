@@ -64,7 +64,8 @@ struct RouteEnd {
 void linear_exact_route(gpu::Stream& stream, const LinearTask& task, const RouteEnd& end, unsigned multiprocessors);
 
 /// Whether the tensor cores can multiply a weight without rounding it: four-bit codes, E4M3 or BF16, in rows that allow
-/// 16-byte reads; for the last two no scale block may end within a chunk of columns. Otherwise use linear_exact.
+/// 16-byte reads; for the last two no scale block may end within a chunk of columns. E2M1: in rows of whole chunks,
+/// with scales of eight bits for 16 or 32 columns. Otherwise use linear_exact.
 [[nodiscard]] bool fits_tensor_cores(const MatrixForm& weight);
 
 /// Pure. The only choice that affects values, warps_a_row, depends on the weight alone.

@@ -238,6 +238,11 @@ unsigned warps_for(Coding coding, uint32_t out, uint32_t chunks) {
 
 bool fits_tensor_cores(const MatrixForm& weight) {
   if (!is_common(weight.coding)) return false;
+  if (weight.coding == Coding::e2m1) {  // scales are folded (linear/packed_tiles.cuh)
+    const bool is_folded = (weight.scale == ScaleCoding::f8_e8m0 || weight.scale == ScaleCoding::f8_e4m3) &&
+                           (weight.block_in == kPackedRun || weight.block_in == device::kRunColumns);
+    if (!is_folded || weight.block_out != 1 || weight.in % chunk_columns(weight.coding) != 0) return false;
+  }
   const bool whole_blocks = weight.block_out == 0 || is_packed(weight.coding) || weight.block_in >= weight.in ||
                             weight.block_in % chunk_columns(weight.coding) == 0;
   return has_aligned_rows(weight) && whole_blocks;

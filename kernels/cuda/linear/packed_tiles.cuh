@@ -1,6 +1,9 @@
 // Four-bit codes for the tensor cores. A product takes one scale per row, but 16 columns as the lanes read them are
-// from four runs of 32 with different scales; so the lanes of a row exchange words until each product's columns are
-// within one run.
+// from four runs of 32 with different scales.
+//
+// E2M1 has two significant bits, and its scales at most four (E8M0, E4M3): code times scale is exact in BF16, so scales
+// are folded into the weights, and lanes multiply what they have read. Other codes have scales with more bits: the
+// lanes of a row exchange words until each product's columns are within one run.
 //
 //   lane q of a row's four lanes reads            after the exchange it holds
 //   columns  32 q .. 32 q + 31, four words        columns 32 r + 8 q .. + 7 of each run r of 32, one word
@@ -9,6 +12,7 @@
 #include <dspack_gpu.h>
 
 #include "kernels/cuda/device/decode.cuh"
+#include "kernels/cuda/device/scales.cuh"
 
 namespace dspack::kernels::cuda::device {
 
@@ -49,14 +53,6 @@ template <>
 struct TwoCodes<StoredU4> {
   static __device__ __forceinline__ uint32_t decode(uint32_t codes, uint32_t offset) {
     return gpu::subtract_bf16s(0x43004300U | codes, offset);
-  }
-};
-template <>
-struct TwoCodes<StoredE2m1> {
-  // As BF16 s 000000ee m000000 it is 2^-126 times its value, subnormal or not.
-  static __device__ __forceinline__ uint32_t decode(uint32_t codes, uint32_t /*offset*/) {
-    const uint32_t magnitude = (codes & 0x00070007U) << 6U;
-    return gpu::multiply_bf16s((codes & 0x00080008U) << 12U | magnitude, 0x7e807e80U);
   }
 };
 
@@ -101,6 +97,57 @@ __device__ __forceinline__ RunScales take_run_scales(const Matrix& matrix, const
       taken.offset[half] = offset_of_zero(static_cast<uint32_t>(scales.zero_at(matrix, block)));
   }
   return taken;
+}
+
+template <class Stored>
+inline constexpr bool kFoldsScales = Stored::kCoding == Coding::e2m1;
+
+/// The scales of a row's 128 columns, as stored: a byte for each 16 or 32.
+using FoldedBytes = uint2;
+
+/// `first`: index of the row's first scale. `column`: a multiple of 128; beyond the row: zeros.
+__device__ __forceinline__ FoldedBytes load_folded(const Matrix& matrix, uint64_t first, uint32_t column) {
+  if (column >= matrix.in) return make_uint2(0, 0);
+  const auto* scales = static_cast<const uint8_t*>(matrix.planes[kScales]) + first;
+  if (matrix.block_in == kPackedRun) return *reinterpret_cast<const uint2*>(scales + column / kPackedRun);
+  return make_uint2(*reinterpret_cast<const uint32_t*>(scales + column / kRunColumns), 0);
+}
+
+/// All weights are a quarter of their value, so that 6 times the largest scale, 2^127, is finite in BF16; the smallest,
+/// half of 2^-127, is then a subnormal number of it.
+inline constexpr float kFoldedShare = 0.25F;
+
+/// A scale in both halves of a word.
+__device__ __forceinline__ uint32_t folded_factor(const Matrix& matrix, uint32_t code) {
+  const float scale =
+      matrix.scale == ScaleCoding::f8_e8m0 ? decode_e8m0(code) : gpu::halves_to_floats(gpu::f8_to_halves(code).x).x;
+  return gpu::floats_to_bf16s(scale * kFoldedShare, scale * kFoldedShare);
+}
+/// The factors of this lane's first and last 16 columns of a chunk.
+__device__ __forceinline__ uint2 folded_factors(const Matrix& matrix, const FoldedBytes& bytes) {
+  const unsigned quad = gpu::lane_index() % 4;
+  if (matrix.block_in != kPackedRun) {
+    const uint32_t factor = folded_factor(matrix, bytes.x >> 8 * quad & 0xffU);
+    return make_uint2(factor, factor);
+  }
+  const uint32_t two = (quad < 2 ? bytes.x : bytes.y) >> 16 * (quad % 2);
+  return make_uint2(folded_factor(matrix, two & 0xffU), folded_factor(matrix, two >> 8U & 0xffU));
+}
+/// The factor of sums of folded weights.
+__device__ __forceinline__ float factor_of_folded(const Matrix& matrix) {
+  if (matrix.global == GlobalScale::none) return 1.0F / kFoldedShare;
+  const float global = *static_cast<const float*>(matrix.planes[kGlobal]);
+  return matrix.global == GlobalScale::times ? global / kFoldedShare : gpu::divide(1.0F / kFoldedShare, global);
+}
+
+/// Codes i and i + 4 of a word's eight, times a factor.
+template <unsigned kIndex>
+__device__ __forceinline__ uint32_t decode_folded(uint32_t word, uint32_t factor) {
+  // As BF16 s 000000ee m000000 it is 2^-126 times its value, subnormal or not.
+  constexpr unsigned kAt = 4 * kIndex;
+  const uint32_t magnitude = (kAt < 6 ? word << (6 - kAt) % 32 : word >> (kAt - 6) % 32) & 0x01c001c0U;
+  const uint32_t sign = word << (12 - kAt) & 0x80008000U;
+  return gpu::multiply_bf16s(gpu::multiply_bf16s(sign | magnitude, 0x7e807e80U), factor);
 }
 
 }  // namespace dspack::kernels::cuda::device

@@ -1,14 +1,14 @@
 // Matrix rows times staged inputs on the tensor cores: a warp's work on 16 or 32 rows while their weights stream by.
-// Rounded inputs are in shared memory (StagedInputs). Weights for up to 8 input rows, where memory is the limit, pass
-// through a ring there (tile_stream.cuh); for more rows they are loaded straight into the registers of the lanes that
-// multiply them. FP32 sums of a chunk are multiplied by the scales of its block.
+// Rounded inputs are in shared memory (staged_inputs.cuh). Weights for up to 8 input rows, where memory is the limit,
+// pass through a ring there (tile_stream.cuh); for more rows they are loaded straight into the registers of the lanes
+// that multiply them. FP32 sums of a chunk are multiplied by the scales of its block.
 #pragma once
 
 #include "kernels/cuda/device/decode.cuh"
 #include "kernels/cuda/device/dot.cuh"
 #include "kernels/cuda/linear/packed_tiles.cuh"
+#include "kernels/cuda/linear/staged_inputs.cuh"
 #include "kernels/cuda/linear/tile_stream.cuh"
-#include "kernels/cuda/tokens/rounding.cuh"
 
 namespace dspack::kernels::cuda::device {
 
@@ -83,65 +83,6 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const TileWeigh
   }
 }
 
-inline constexpr unsigned kTileTokens = 8;   // input rows
-inline constexpr unsigned kRowPadding = 16;  // bytes, so that eight input rows begin at different banks
-
-/// Input rows with memory in a block of kTokenTiles * kTileTokens, of which `count` exist. A single tile has memory
-/// only for existing rows; of several tiles, more than half of whose rows exist, all rows have memory.
-template <unsigned kTokenTiles>
-__device__ __forceinline__ uint32_t staged_rows(uint32_t count) {
-  return kTokenTiles == 1 ? count : kTokenTiles * kTileTokens;
-}
-
-/// A part of the columns of some rounded input rows: the rows, then their scales (fp8). The contents of rows without an
-/// input do not matter: they affect no other row's sums, and their own are not stored.
-struct StagedInputs {
-  unsigned char* shared;
-  uint32_t columns;  // a multiple of kRoundedBlock
-  uint32_t rows;     // rows that have memory
-
-  __device__ __forceinline__ uint32_t row_bytes() const { return columns * 2 + kRowPadding; }
-  __device__ __forceinline__ uint32_t blocks() const { return columns / kRoundedBlock; }
-  __device__ __forceinline__ unsigned char* at(uint32_t row, uint32_t column) const {
-    return shared + row * row_bytes() + column * 2;
-  }
-  __device__ __forceinline__ float& scale(uint32_t row, uint32_t block) const {
-    return reinterpret_cast<float*>(shared + rows * row_bytes())[row * blocks() + block];
-  }
-
-  /// Stages the columns from `first` on of `count` rows. Call with every thread of the block; the rows are staged after
-  /// the next block barrier. kHasMany: at least as many rows as a block has warps. row_at: the rounded row of an input
-  /// row.
-  template <bool kFp8, bool kHasMany, class RowAt>
-  __device__ __forceinline__ void stage(const RoundedRows& from, uint32_t first, uint32_t count,
-                                        const RowAt& row_at) const {
-    constexpr uint32_t kPieceValues = 8;  // values in 16 bytes
-    const uint32_t there = from.columns - first < columns ? from.columns - first : columns;
-    const auto copy_row = [&](uint32_t row, uint32_t thread, uint32_t threads) {
-      const uint16_t* values = from.values + uint64_t{row_at(row)} * from.columns + first;
-      for (uint32_t value = thread * kPieceValues; value < there; value += threads * kPieceValues)
-        gpu::cp_async(at(row, value), values + value, true);
-    };
-    if constexpr (kHasMany) {  // one warp per row: a row of few columns would leave most of a block idle
-      for (uint32_t row = gpu::warp_index(); row < count; row += gpu::block_threads() / gpu::kWarpThreads)
-        copy_row(row, gpu::lane_index(), gpu::kWarpThreads);
-    } else {
-      for (uint32_t row = 0; row < count; ++row)
-        copy_row(row, gpu::thread_index(), gpu::block_threads());
-    }
-    gpu::cp_async_commit_group();
-    if constexpr (kFp8) {
-      for (uint32_t row = gpu::warp_index(); row < count; row += gpu::block_threads() / gpu::kWarpThreads) {
-        const float* scales =
-            from.scales + uint64_t{row_at(row)} * (from.columns / kRoundedBlock) + first / kRoundedBlock;
-        for (uint32_t block = gpu::lane_index(); block < there / kRoundedBlock; block += gpu::kWarpThreads)
-          scale(row, block) = scales[block];
-      }
-    }
-    gpu::cp_async_wait_group<0>();
-  }
-};
-
 /// Columns of a matrix that are multiplied together: some of a row's steps (tile_stream.cuh).
 struct ColumnRange {
   uint32_t staged_first;  // first staged column
@@ -159,6 +100,7 @@ struct TensorRows {
   // The lane's rows: the upper and the lower row of each row tile.
   const uint8_t* data[kRowTiles][2];
   ScalesOf<Stored> scales[kRowTiles][2];
+  float of_folded[kMatrices];  // factor_of_folded, if scales are folded
 
   /// The staged row of a token. Tokens beyond the last of a single tile repeat it; they are computed but not stored.
   static __device__ __forceinline__ uint32_t staged_row(const StagedInputs& inputs, uint32_t token) {
@@ -167,6 +109,9 @@ struct TensorRows {
 
   /// Finds the tiles' rows from `first` on. Rows beyond the last repeat it; they are computed but not stored.
   __device__ __forceinline__ void find(const Matrix (&matrices)[kMatrices], uint32_t first) {
+#pragma unroll
+    for (unsigned matrix = 0; matrix < kMatrices; ++matrix)
+      of_folded[matrix] = kFoldsScales<Stored> ? factor_of_folded(matrices[matrix]) : 1.0F;
 #pragma unroll
     for (unsigned tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
@@ -188,6 +133,16 @@ struct TensorRows {
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half)
         scale[tile][half] = scales[tile][half].at(matrices[Of::matrix(tile, half)], block);
+    }
+  }
+
+  __device__ __forceinline__ void take_folded(const Matrix (&matrices)[kMatrices], uint32_t column,
+                                              FoldedBytes (&stored)[kRowTiles][2]) const {
+#pragma unroll
+    for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (unsigned half = 0; half < 2; ++half)
+        stored[tile][half] = load_folded(matrices[Of::matrix(tile, half)], scales[tile][half].first, column);
     }
   }
 
@@ -220,6 +175,59 @@ struct TensorRows {
         for (unsigned i = 0; i < 4; ++i) {
           float& total = totals[tile][tokens][i];
           total = gpu::fma_rn(sums[i], scale[tile][i / 2] * input_scale[i % 2], total);
+        }
+      }
+    }
+  }
+
+  /// totals += a chunk of E2M1 codes times the staged `column`, with the scales folded into the weights.
+  __device__ __forceinline__ void add_folded_chunk(const Matrix (&matrices)[kMatrices],
+                                                   const uint4 (&bytes)[kRowTiles][2],
+                                                   const FoldedBytes (&stored)[kRowTiles][2],
+                                                   const StagedInputs& inputs, uint32_t column, Sums& totals) const {
+    static_assert(!kFp8, "inputs are rounded to E4M3 for weights of E4M3 alone");
+    constexpr uint32_t kLow = 0x5410, kHigh = 0x7632;
+    const unsigned group = gpu::lane_index() / 4;
+    const unsigned quad = gpu::lane_index() % 4;
+    uint2 factors[kRowTiles][2];
+#pragma unroll
+    for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (unsigned half = 0; half < 2; ++half)
+        factors[tile][half] = folded_factors(matrices[Of::matrix(tile, half)], stored[tile][half]);
+    }
+#pragma unroll
+    for (unsigned eight = 0; eight < 4; ++eight) {  // columns of the lane's 32
+      uint32_t weights[kRowTiles][2][4];            // for each product, as in gpu::mma_m16n8k16
+#pragma unroll
+      for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+          const uint32_t word = word_of(bytes[tile][half], eight);
+          const uint32_t factor = eight < 2 ? factors[tile][half].x : factors[tile][half].y;
+          weights[tile][0][half] = decode_folded<0>(word, factor);
+          weights[tile][0][2 + half] = decode_folded<1>(word, factor);
+          weights[tile][1][half] = decode_folded<2>(word, factor);
+          weights[tile][1][2 + half] = decode_folded<3>(word, factor);
+        }
+      }
+#pragma unroll
+      for (unsigned tokens = 0; tokens < kTokenTiles; ++tokens) {
+        const uint4 x = *reinterpret_cast<const uint4*>(
+            inputs.at(staged_row(inputs, tokens * kTileTokens + group), column + quad * Stored::kPer16 + eight * 8));
+        const uint32_t b[2][2] = {{gpu::prmt(x.x, x.z, kLow), gpu::prmt(x.x, x.z, kHigh)},
+                                  {gpu::prmt(x.y, x.w, kLow), gpu::prmt(x.y, x.w, kHigh)}};
+#pragma unroll
+        for (unsigned tile = 0; tile < kRowTiles; ++tile) {
+          float sums[4] = {};
+#pragma unroll
+          for (unsigned product = 0; product < 2; ++product)
+            gpu::mma_m16n8k16(sums, weights[tile][product], b[product]);
+#pragma unroll
+          for (unsigned i = 0; i < 4; ++i) {
+            float& total = totals[tile][tokens][i];
+            total = gpu::fma_rn(sums[i], of_folded[Of::matrix(tile, i / 2)], total);
+          }
         }
       }
     }
@@ -304,13 +312,21 @@ struct TensorRows {
     }
   }
 
-  /// Four-bit codes have more scales, which are loaded when used.
-  static constexpr bool kAsksAhead = kMayHaveScales<Stored> && !kIsPacked<Stored>;
+  /// Other four-bit codes than E2M1 have scales of many types, which are loaded when used.
+  static constexpr bool kAsksAhead = kMayHaveScales<Stored> && (!kIsPacked<Stored> || kFoldsScales<Stored>);
+  /// The scales of a row in one chunk.
+  using ChunkScales = std::conditional_t<kFoldsScales<Stored>, FoldedBytes, float>;
+  static __device__ __forceinline__ float from_lane(float value, unsigned lane) {
+    return gpu::shuffle(value, lane);
+  }
+  static __device__ __forceinline__ FoldedBytes from_lane(const FoldedBytes& bytes, unsigned lane) {
+    return make_uint2(gpu::shuffle(bytes.x, lane), gpu::shuffle(bytes.y, lane));
+  }
   /// Scales of the chunks of four steps: each of the four lanes of a row has loaded one step's. Those of the next four
   /// steps are in flight, since an uncached scale takes longer to arrive than a step to be multiplied.
   struct StepScales {
     struct Values {
-      float of[2][kRowTiles][2];  // by chunk, row tile, upper and lower row
+      ChunkScales of[2][kRowTiles][2];  // by chunk, row tile, upper and lower row
     };
     Values now;
     Values next;
@@ -327,20 +343,25 @@ struct TensorRows {
   }
   /// Requests the scales of four steps, from the one at `column` on.
   __device__ __forceinline__ void ask_scales(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
-                                             uint32_t column, uint32_t turn, float (&values)[2][kRowTiles][2]) const {
+                                             uint32_t column, uint32_t turn,
+                                             ChunkScales (&values)[2][kRowTiles][2]) const {
     if constexpr (kAsksAhead) {
 #pragma unroll
       for (unsigned chunk = 0; chunk < 2; ++chunk) {
         const uint32_t first = column + gpu::lane_index() % 4 * turn + chunk * kChunk;
-        const uint32_t last = matrices[0].in - 1;  // after it: any scale, times zeros
-        take_scales(matrices, block_of((first < last ? first : last) / Stored::kPer16), values[chunk]);
+        if constexpr (kFoldsScales<Stored>) {
+          take_folded(matrices, first, values[chunk]);
+        } else {
+          const uint32_t last = matrices[0].in - 1;  // after it: any scale, times zeros
+          take_scales(matrices, block_of((first < last ? first : last) / Stored::kPer16), values[chunk]);
+        }
       }
     }
   }
   /// Returns the scales of the next step, which is at `column`.
   __device__ __forceinline__ void next_scales(const Matrix (&matrices)[kMatrices], const BlockOfRun<Stored>& block_of,
                                               uint32_t column, uint32_t turn, StepScales& ahead,
-                                              float (&values)[2][kRowTiles][2]) const {
+                                              ChunkScales (&values)[2][kRowTiles][2]) const {
     if constexpr (!kMayHaveScales<Stored>) {  // all scales are 1, nothing to exchange
 #pragma unroll
       for (unsigned chunk = 0; chunk < 2; ++chunk)
@@ -353,7 +374,7 @@ struct TensorRows {
         for (unsigned tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
           for (unsigned half = 0; half < 2; ++half)
-            values[chunk][tile][half] = gpu::shuffle(ahead.now.of[chunk][tile][half], holder);
+            values[chunk][tile][half] = from_lane(ahead.now.of[chunk][tile][half], holder);
         }
       }
       if (++ahead.step < 4) return;
@@ -375,13 +396,15 @@ struct TensorRows {
         if (first >= range.end) break;
         uint4 bytes[2][kRowTiles][2];
         stream.take(bytes);
-        float scale[2][kRowTiles][2];
+        ChunkScales scale[2][kRowTiles][2];
         next_scales(matrices, block_of, first, range.turn, ahead, scale);
 #pragma unroll
         for (unsigned chunk = 0; chunk < 2; ++chunk) {
           const uint32_t column = first + chunk * kChunk;
           const uint32_t staged = column - range.staged_first;
-          if constexpr (kIsPacked<Stored>) {
+          if constexpr (kFoldsScales<Stored>) {
+            if (column < range.end) add_folded_chunk(matrices, bytes[chunk], scale[chunk], inputs, staged, totals[i]);
+          } else if constexpr (kIsPacked<Stored>) {
             if (column < range.end)
               add_packed_chunk(matrices, bytes[chunk], block_of, column, inputs, staged, totals[i]);
           } else {
@@ -426,7 +449,11 @@ struct TensorRows {
         const uint32_t column = at + ahead / 2 * range.turn + ahead % 2 * kChunk;
         if (column >= range.end) continue;
         const uint32_t staged = column - range.staged_first;
-        if constexpr (kIsPacked<Stored>) {
+        if constexpr (kFoldsScales<Stored>) {
+          FoldedBytes stored[kRowTiles][2];
+          take_folded(matrices, column, stored);
+          add_folded_chunk(matrices, bytes[ahead], stored, inputs, staged, totals);
+        } else if constexpr (kIsPacked<Stored>) {
           add_packed_chunk(matrices, bytes[ahead], block_of, column, inputs, staged, totals);
         } else {
           float scale[kRowTiles][2];

@@ -79,7 +79,7 @@ TEST_CASE("cuda: experts on tensor cores in one launch have the bits of separate
     check({Dtype::f8_e4m3, 9, 144, 80, 16, 64, 3}, tokens, Precision::fp8, random);
     check({Dtype::bf16, 3, 72, 40, 0, 0, 4}, tokens, Precision::bf16, random);
     check({Dtype::u8, 4, 160, 96, 1, 32, 2, false, kPackedCodes[0]}, tokens, Precision::bf16, random);
-    check({Dtype::u8, 4, 96, 64, 1, 16, 3, false, kPackedCodes[5]}, tokens, Precision::fp8, random);
+    check({Dtype::u8, 4, 256, 128, 1, 16, 3, false, kPackedCodes[5]}, tokens, Precision::fp8, random);
   }
 }
 

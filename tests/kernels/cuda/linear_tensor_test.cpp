@@ -108,6 +108,7 @@ TEST_CASE("cuda: codes of four bits on the tensor cores, with every way to store
   Random random;
   CAPTURE(random.seed());
   for (const PackedCodes& packed : kPackedCodes) {
+    if (packed.coding == kernels::Coding::e2m1) continue;  // below
     for (const auto& [out, in, block_out, block_in, rows] :
          std::initializer_list<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>>{{1, 32, 1, 32, 1},
                                                                                              {33, 160, 1, 16, 9},
@@ -119,6 +120,53 @@ TEST_CASE("cuda: codes of four bits on the tensor cores, with every way to store
     check({{Dtype::u8, 70, 512, 1, 64, packed}, 33}, Precision::fp8, random);  // inputs as in bf16
   }
   check({{Dtype::u8, 20, 96, 0, 0, PackedCodes{}}, 5}, Precision::bf16, random);
+}
+
+TEST_CASE("cuda: E2M1 on the tensor cores, whose scales are folded into the weights") {
+  Random random;
+  CAPTURE(random.seed());
+  for (const PackedCodes& packed : kPackedCodes) {
+    if (packed.coding != kernels::Coding::e2m1 || packed.scale == kernels::ScaleCoding::f32) continue;
+    for (const uint32_t group : {16U, 32U}) {
+      for (const auto& [out, in, rows] : std::initializer_list<std::tuple<uint32_t, uint32_t, uint32_t>>{
+               {1, 128, 1}, {33, 256, 9}, {130, 640, 3}, {19, 1152, 17}, {40, 3200, 1}, {21, 512, 40}, {17, 384, 70}})
+        check({{Dtype::u8, out, in, 1, group, packed}, rows}, Precision::bf16, random);
+    }
+  }
+  // Scales that BF16 does not hold, or for other numbers of columns, or rows of parts of chunks.
+  const auto fits = [](uint32_t in, uint32_t group, kernels::ScaleCoding scale) {
+    return cuda::fits_tensor_cores({{kernels::Coding::e2m1, 8, in, 1, group, scale}, true});
+  };
+  CHECK(fits(256, 32, kernels::ScaleCoding::f8_e8m0));
+  CHECK(fits(256, 16, kernels::ScaleCoding::f8_e4m3));
+  CHECK_FALSE(fits(256, 32, kernels::ScaleCoding::f32));
+  CHECK_FALSE(fits(256, 64, kernels::ScaleCoding::f8_e8m0));
+  CHECK_FALSE(fits(288, 32, kernels::ScaleCoding::f8_e8m0));
+}
+
+TEST_CASE("cuda: E2M1 on the tensor cores is exact for every scale of eight bits") {
+  constexpr uint32_t kIn = 128;
+  for (const kernels::ScaleCoding coding : {kernels::ScaleCoding::f8_e8m0, kernels::ScaleCoding::f8_e4m3}) {
+    for (uint32_t code = 0; code < 256; ++code) {
+      CAPTURE(code);
+      const bool is_e8m0 = coding == kernels::ScaleCoding::f8_e8m0;
+      const double scale = is_e8m0 ? std::exp2(static_cast<int>(code) - 127) : decode_e4m3(static_cast<uint8_t>(code));
+      if (is_e8m0 ? code == 255 : std::isnan(scale)) continue;
+      RandomWeight weight{.bytes = {},
+                          .scales = {},
+                          .matrix = {16, kIn, {}},
+                          .shape = {Dtype::u8, 16, kIn, 1, 32, PackedCodes{kernels::Coding::e2m1, coding}},
+                          .packed_scales = std::vector<uint8_t>(16 * kIn / 32, static_cast<uint8_t>(code)),
+                          .zeros = {}};
+      for (uint32_t row = 0; row < 16; ++row)  // each row has one code
+        weight.bytes.insert(weight.bytes.end(), kIn / 2, static_cast<uint8_t>(row * 17));
+      std::vector<float> x(kIn, 0.0F);
+      x[code % kIn] = 1;
+      const auto got = run(weight, x, 1, Precision::bf16, code);
+      for (uint32_t row = 0; row < 16; ++row)
+        CHECK(got[row] == static_cast<float>(decode_nibble(kernels::Coding::e2m1, row) * scale));
+    }
+  }
 }
 
 TEST_CASE("cuda: DeepSeek-V3's shapes on the tensor cores, few columns") {
@@ -189,7 +237,7 @@ TEST_CASE("cuda: what the tensor cores do not multiply exactly is left to the ot
   CHECK(fits(matrix, Coding::f8_e4m3));
   CHECK(fits(matrix, Coding::bf16));
   CHECK(fits(matrix, Coding::i4));
-  CHECK(fits(matrix, Coding::e2m1));
+  CHECK_FALSE(fits(matrix, Coding::e2m1));  // it has no scales
   CHECK(fits(matrix, Coding::u4));
   CHECK_FALSE(fits(matrix, Coding::f16));
   CHECK_FALSE(fits(matrix, Coding::f32));
