@@ -294,7 +294,7 @@ inline constexpr uint32_t kNoToken = UINT32_MAX;
 
 /// The largest calls that a queue should expect.
 struct WorkspaceShape {
-  uint32_t rows = 0;  // most rows of one call of mla_attend
+  uint32_t rows = 0;  // most rows of one call of mla_attend or window_attend
   uint32_t heads = 0;
   uint32_t latent_dim = 0;
   uint32_t rope_dim = 0;
@@ -302,6 +302,7 @@ struct WorkspaceShape {
   // For attend_expanded; 0: it is not called.
   uint32_t nope_dim = 0;
   uint32_t value_dim = 0;
+  uint32_t window_dim = 0;  // values of a key of window_attend, which has these heads; 0: it is not called
   // For `choose`; 0: it is not called.
   uint32_t index_heads = 0;
   uint32_t index_dim = 0;

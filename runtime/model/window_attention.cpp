@@ -140,12 +140,16 @@ std::vector<CachePlane> WindowAttention::cache_planes() const {
 }
 
 kernels::WorkspaceShape WindowAttention::workspace(uint32_t positions) const {
-  if (!config_.indexer) return {};
-  return {.rows = options_.wave_rows,
-          .positions = positions / ModelConfig::kChosenEntryPositions,
-          .index_heads = config_.indexer->heads,
-          .index_dim = config_.indexer->dim,
-          .chosen = config_.indexer->most};
+  kernels::WorkspaceShape shape{.rows = options_.wave_rows,
+                                .heads = config_.heads,
+                                .positions = positions / ModelConfig::kChosenEntryPositions,
+                                .window_dim = head_dim()};
+  if (config_.indexer) {
+    shape.index_heads = config_.indexer->heads;
+    shape.index_dim = config_.indexer->dim;
+    shape.chosen = config_.indexer->most;
+  }
+  return shape;
 }
 
 Result<void> WindowAttention::add_weights(WeightGroup& group, const std::string& block_name) {

@@ -5,7 +5,7 @@
     tests/bench/check_sass.py --compile kernels/cuda/linear/linear.cu -- nvcc ...   what this compiler makes of some sources
     tests/bench/check_sass.py --table FILE...                                the figures, as rows of a table
 
-For each kernel below, of FP8 and BF16 weights:
+For each kernel below, of FP8 and BF16 weights (experts: of FP4, too):
   * no innermost loop that multiplies accesses spilled registers;
   * registers, and shared memory for the largest of V3's shapes, let as many of its blocks run on a multiprocessor as
     the kernel is made for;
@@ -79,6 +79,12 @@ PROMISES = [
     Promise("attend_tensor", r"^tensor_kernel<\(AttendChoice\)[34]", 128, 93 * KIB, 2, is_deep=False),
     Promise("attend_split", r"^split_kernel<\(AttendChoice\)5", 256, 197 * KIB, 1, is_deep=False, is_elsewhere=True),
     Promise("attend_split", r"^split_kernel<\(AttendChoice\)6", 128, 135 * KIB, 1, is_deep=False, is_elsewhere=True),
+    Promise("experts_tensor", "^fused_tensor_kernel<Stored4<NibbleE2m1>", 128, 97 * KIB, 3),
+    Promise("experts", "^fused_kernel<.*ExactTiles<Stored4<NibbleE2m1>, true, 1u>", 256, 44 * KIB, 4),
+    Promise("window_attend", "^window_attend_kernel<", 256, 0, 1, is_deep=False),
+    Promise("window_attend", "^add_parts_kernel", 512, 0, 2, is_deep=False),
+    Promise("compress", "^compress_kernel", 512, 3 * KIB, 2, is_deep=False),
+    Promise("streams", "^read_streams_kernel", 1024, 9 * KIB, 1, is_deep=False),
 ]
 
 

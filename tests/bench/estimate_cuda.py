@@ -2,7 +2,7 @@
 """What a layer of a model should take on a GPU, kernel by kernel, beside the time that its bytes need: computed from
 shapes and from figures of the machine code. Nothing is measured; the last column is for what is.
 
-    tests/bench/estimate_cuda.py [--model v3|v2-lite] [--card h200 h100 4090 5090]
+    tests/bench/estimate_cuda.py [--model v3|v2-lite|v4-flash] [--card h200 h100 4090 5090]
 
 A kernel that reads weights, one token, precision exact:
 
@@ -84,6 +84,8 @@ NOW = {
     ("linear", 2): {90: (60, 2.81), 89: (60, 2.78), 120: (64, 3.44)},
     ("experts", 1): {90: (64, 4.50), 89: (64, 4.50), 120: (64, 5.56)},
     ("experts", 2): {90: (64, 2.91), 89: (64, 2.91), 120: (64, 3.91)},
+    ("experts", 0.5): {90: (64, 23.45), 89: (64, 23.12), 120: (64, 39.20)},
+    ("linear", 4): {90: (56, 1.97), 89: (60, 2.00), 120: (55, 2.41)},
     ("plain", 1): {90: (62, 4.94), 89: (62, 4.94), 120: (60, 4.78)},
     ("plain", 2): {90: (64, 3.31), 89: (64, 3.31), 120: (56, 3.19)},
     ("transposed", 1): {90: (59, 8.0), 89: (58, 8.0), 120: (64, 8.0)},
@@ -107,7 +109,7 @@ class Product:
     kernel: str
     out: int
     inputs: int
-    bytes_of_weight: int
+    bytes_of_weight: float  # of a code
     blocks_before: int
     grid: object  # by multiprocessors
     count: int = 1  # matrices that are read
@@ -115,7 +117,8 @@ class Product:
 
     @property
     def bytes(self):
-        return self.out * self.inputs * self.bytes_of_weight * self.count
+        scales = 1 / 32 if self.bytes_of_weight == 0.5 else 0  # MXFP4
+        return self.out * self.inputs * (self.bytes_of_weight + scales) * self.count
 
 
 def ceil_div(value, by):
@@ -135,7 +138,7 @@ def linear_warps(out, chunks):
 
 
 def linear(name, out, inputs, size, is_joined=False):
-    codes = 16 // size
+    codes = int(16 / size)
     warps = linear_warps(out, ceil_div(inputs, codes))
     row_groups = ceil_div(out, 16 // warps)
     group_bytes = 32 * codes * 4
@@ -167,6 +170,14 @@ def head_linear(heads, latent, size):
                    lambda multiprocessors: Grid(blocks, blocks, 256, shared))
 
 
+def head_linear_of(heads, rows, columns, size):
+    """The same of heads with so many rows."""
+    blocks = heads * rows // 32
+    shared = ceil_div(columns * size, 512) * 512 // size * 4 + stream_bytes(256)
+    return Product("head_linear", "plain", heads * rows, columns, size, blocks,
+                   lambda multiprocessors: Grid(blocks, blocks, 256, shared))
+
+
 def experts(name, count, inner, hidden, size):
     """choose_experts for one token: a tile for each of its experts."""
     def blocks_of(rows, turn_bytes):
@@ -176,8 +187,8 @@ def experts(name, count, inner, hidden, size):
             turns *= 2
         return count * ceil_div(groups, turns)
     blocks = blocks_of(inner, 16 * 2 * hidden * size) + blocks_of(hidden, 16 * inner * size)
-    group_bytes = 32 * 16 // size * 4
-    shared = min(ceil_div(hidden * size, 512), 32 * 1024 // group_bytes) * group_bytes + stream_bytes(256)
+    group_bytes = 32 * int(16 / size) * 4
+    shared = min(ceil_div(int(hidden * size), 512), 32 * 1024 // group_bytes) * group_bytes + stream_bytes(256)
     before = 8 * inner // 16 + 8 * hidden // 64
     return Product(name, "experts", inner, hidden, size, before,
                    lambda multiprocessors: Grid(blocks, blocks, 256, shared), 3 * count)
@@ -196,6 +207,20 @@ MODELS = {
         ("norms (2)", 6.0, 6.0), ("latents: norms, rotation, store; rotation of queries", 10.6, 3.0),
         ("attention, exact", 14.0, 14.0), ("merge of splits", 4.0, 4.0), ("route, in the router's launch", 5.0, 2.0),
         ("SiLU, sums", 8.0, 0.0)],
+    # A layer with chosen entries of four positions; its window and 512 entries.
+    "v4-flash": [
+        linear("q_a", 1024, 4096, 1), linear("kv", 512, 4096, 1, True),
+        linear("entries: values", 1024, 4096, 2), linear("gates", 1024, 4096, 2, True),
+        linear("index entries: values", 256, 4096, 2, True), linear("gates", 256, 4096, 2, True),
+        linear("index weights", 64, 4096, 2), linear("q_b", 32768, 1024, 1), linear("index queries", 8192, 1024, 1),
+        head_linear_of(8, 1024, 4096, 1), linear("o_b", 4096, 8192, 1), linear("router", 256, 4096, 2),
+        experts("routed experts, FP4", 6, 2048, 4096, 0.5),
+        linear("shared gate", 2048, 4096, 1), linear("shared up", 2048, 4096, 1, True),
+        linear("shared down", 4096, 2048, 1),
+        linear("mixture before attention", 24, 16384, 4), linear("mixture before experts", 24, 16384, 4),
+        ("streams: two read, two joined", 8.0, 8.0), ("norms: input (2), queries, keys, heads", 10.0, 10.0),
+        ("rotations (4), ring", 10.0, 10.0), ("entries (2), what is kept (2)", 8.0, 8.0), ("choice (2)", 6.0, 6.0),
+        ("attention: parts, their sum", 12.0, 12.0), ("SiLU, sums", 6.0, 6.0)],
     "v2-lite": [
         linear("q", 3072, 2048, 2), linear("kv_a", 576, 2048, 2, True),
         transposed(16, 512, 2, 32), head_linear(16, 512, 2),
@@ -215,6 +240,8 @@ def rate_of(under_way, instructions, card):
 
 
 def time_before(product, card):
+    if (product.kernel, product.bytes_of_weight) not in BEFORE:
+        return time_now(product, card)
     under_way, instructions = BEFORE[product.kernel, product.bytes_of_weight][card.architecture]
     fullest = ceil_div(product.blocks_before, card.multiprocessors) / product.blocks_before * product.bytes
     own = rate_of(under_way * 1024, instructions, card)
@@ -280,7 +307,7 @@ REACHED, REACHED_EXACT = 0.65, 0.446
 FIXED, FIXED_EXACT = 18.8, 8.9  # us: start, queries, merge
 LATENT, ROPE = 512, 64
 KEY_BYTES = 2 * (LATENT + ROPE)
-HEADS = {"v3": 128, "v2-lite": 16}
+HEADS = {"v3": 128, "v2-lite": 16}  # not V4, whose cache has a window
 POSITIONS = (8192, 32768, 131072)
 
 
@@ -358,8 +385,9 @@ def main():
     args = parser.parse_args()
     cards = [CARDS[name] for name in args.card]
     table(args.model, cards)
-    print()
-    attention_table(args.model, cards)
+    if args.model in HEADS:
+        print()
+        attention_table(args.model, cards)
 
 
 if __name__ == "__main__":

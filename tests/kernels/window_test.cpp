@@ -132,13 +132,15 @@ struct WindowCase {
   bool chosen;
 };
 
-KERNEL_CASE("window_attend: a window in a ring, entries behind it, sinks of both signs") {
+KERNEL_CASE(
+    "window_attend: a window in a ring, entries behind it, sinks of both signs; a row alone has the same bits") {
   SKIP_UNLESS_SET_RUNS();
   for (const WindowCase& c : {WindowCase{1, 1, 8, 0, 4, 0, false},
                               {3, 4, 32, 0, 128, 4, false},
                               {5, 20, 48, 190, 24, 4, true},
                               {2, 9, 33, 500, 70, 128, false},
-                              {17, 8, 16, 63, 64, 4, false}}) {
+                              {17, 8, 16, 63, 64, 4, false},
+                              {9, 2, 40, 5000, 128, 4, false}}) {
     CAPTURE(c.first_position);
     const uint32_t positions = c.first_position + c.rows;
     const uint32_t ring_rows = c.window + c.rows + 3;
@@ -159,12 +161,18 @@ KERNEL_CASE("window_attend: a window in a ring, entries behind it, sinks of both
         ids.push_back(visible == 0 ? 0 : i * visible / most);
     }
     Lab lab(Set::kName);
-    const Slice out = lab.poisoned(queries.size());
     const float scale = 1 / std::sqrt(static_cast<float>(c.dim));
-    const auto attend = [&](Slice stored, Slice stored_entries, Dtype dtype, uint32_t live = 0) {
+    const auto attend_rows = [&](Slice stored, Slice stored_entries, Dtype dtype, uint32_t live, uint32_t first,
+                                 uint32_t rows) {
+      const auto from = [&](const auto& all, size_t width) {
+        return std::vector(all.begin() + static_cast<std::ptrdiff_t>(first * width),
+                           all.begin() + static_cast<std::ptrdiff_t>((first + rows) * width));
+      };
       kernels::Choice choice;
-      if (c.chosen) choice = {.ids = lab.put(ids), .counts = lab.put(counts), .most = most};
-      lab.queue().window_attend({.queries = lab.put(queries),
+      if (c.chosen) choice = {.ids = lab.put(from(ids, most)), .counts = lab.put(from(counts, 1)), .most = most};
+      const size_t values = size_t{c.heads} * c.dim;
+      const Slice out = lab.poisoned(rows * values);
+      lab.queue().window_attend({.queries = lab.put(from(queries, values)),
                                  .ring = stored,
                                  .ring_rows = ring_rows,
                                  .window = c.window,
@@ -173,17 +181,25 @@ KERNEL_CASE("window_attend: a window in a ring, entries behind it, sinks of both
                                  .choice = choice,
                                  .sinks = lab.put(sinks),
                                  .out = out,
-                                 .rows = c.rows,
+                                 .rows = rows,
                                  .heads = c.heads,
                                  .dim = c.dim,
-                                 .first_position = c.first_position - live,
+                                 .first_position = c.first_position + first - live,
                                  .live = live_position(lab, live, positions),
                                  .scale = scale,
                                  .cache_dtype = dtype});
-      return lab.get(out, queries.size());
+      return lab.get(out, rows * values);
+    };
+    const auto attend = [&](Slice stored, Slice stored_entries, Dtype dtype, uint32_t live = 0) {
+      return attend_rows(stored, stored_entries, dtype, live, 0, c.rows);
     };
     const std::vector<float> got = attend(lab.put(ring), lab.put(made), Dtype::f32);
     if (c.first_position > 0) CHECK(attend(lab.put(ring), lab.put(made), Dtype::f32, c.first_position / 2) == got);
+    for (const uint32_t row : {0U, c.rows - 1}) {  // alone
+      const auto first = got.begin() + static_cast<std::ptrdiff_t>(size_t{row} * c.heads * c.dim);
+      CHECK(attend_rows(lab.put(ring), lab.put(made), Dtype::f32, 0, row, 1) ==
+            std::vector(first, first + c.heads * c.dim));
+    }
     Doubles wanted;
     for (uint32_t row = 0; row < c.rows; ++row) {
       const uint32_t p = c.first_position + row;

@@ -180,14 +180,21 @@ void CudaQueue::multiply_each(std::span<const LinearTask> tasks) {
 
 void CudaQueue::linear_each(std::span<const Product> products, const Rows& x) {
   const bool is_empty_one = std::ranges::any_of(products, [](const Product& one) { return one.weight.out == 0; });
-  if (x.rows == 0 || x.rows > kMaxFusedRows || is_empty_one || products.size() > kMaxProducts)
-    return Queue::linear_each(products, x);
+  if (x.rows == 0 || x.rows > kMaxFusedRows || is_empty_one) return Queue::linear_each(products, x);
   std::vector<LinearTask> tasks;
   for (const Product& one : products) {
     check_linear(one.weight, x, one.y);
     tasks.push_back({.weight = matrix_of(one.weight), .x = inputs_at(x), .y = rows_at(one.y), .rows = x.rows});
   }
-  if (!tasks.empty()) multiply_each(tasks);
+  // As many in a launch as follow each other in one coding.
+  for (std::span<const LinearTask> left(tasks); !left.empty();) {
+    size_t count = 1;
+    while (count < std::min<size_t>(left.size(), kMaxProducts) &&
+           left[count].weight.coding == left.front().weight.coding)
+      ++count;
+    multiply_each(left.first(count));
+    left = left.subspan(count);
+  }
   for (const Product& one : products)
     (void)stream_to(written_to(one.y));
 }

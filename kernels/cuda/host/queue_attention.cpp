@@ -106,25 +106,31 @@ void CudaQueue::store_in_ring(const StoreInRingArgs& args) {
 void CudaQueue::window_attend(const WindowAttendArgs& args) {
   check_window_attend(args);
   if (args.rows == 0 || args.heads == 0) return;
-  const uint64_t values = uint64_t{args.rows} * args.heads * args.dim;
-  run_window_attend(stream_to(written_to(floats(args.out), values)), {.queries = floats(args.queries),
-                                                                      .ring = address_of(args.ring),
-                                                                      .ring_rows = args.ring_rows,
-                                                                      .window = args.window,
-                                                                      .entries = address_of(args.entries),
-                                                                      .every = args.every,
-                                                                      .chosen = numbers(args.choice.ids),
-                                                                      .counts = numbers(args.choice.counts),
-                                                                      .most = args.choice.most,
-                                                                      .sinks = floats(args.sinks),
-                                                                      .out = floats(args.out),
-                                                                      .rows = args.rows,
-                                                                      .heads = args.heads,
-                                                                      .dim = args.dim,
-                                                                      .first_position = args.first_position,
-                                                                      .live = numbers(args.live.value),
-                                                                      .scale = args.scale,
-                                                                      .dtype = args.cache_dtype});
+  uint64_t entries = args.entries.empty() ? 0 : args.position_limit() / args.every;
+  if (!args.choice.empty()) entries = std::min<uint64_t>(entries, args.choice.most);
+  const uint64_t scratch = window_scratch_bytes(args.rows, args.heads, args.dim);
+  float* const partial =
+      scratch == 0 ? nullptr : reinterpret_cast<float*>(workspace_.at_least(std::max(scratch, expected_bytes_)));
+  run_window_attend(stream(), {.queries = floats(args.queries),
+                               .ring = address_of(args.ring),
+                               .ring_rows = args.ring_rows,
+                               .window = args.window,
+                               .entries = address_of(args.entries),
+                               .every = args.every,
+                               .chosen = numbers(args.choice.ids),
+                               .counts = numbers(args.choice.counts),
+                               .most = args.choice.most,
+                               .sinks = floats(args.sinks),
+                               .out = floats(args.out),
+                               .rows = args.rows,
+                               .heads = args.heads,
+                               .dim = args.dim,
+                               .first_position = args.first_position,
+                               .live = numbers(args.live.value),
+                               .scale = args.scale,
+                               .dtype = args.cache_dtype,
+                               .partial = partial,
+                               .most_keys = args.window + entries});
 }
 
 void CudaQueue::compress(const CompressArgs& args) {

@@ -12,6 +12,8 @@ namespace {
 /// Partial results of attention.
 uint64_t attention_workspace_bytes(const WorkspaceShape& largest) {
   if (largest.rows == 0 || largest.heads == 0) return 0;
+  if (largest.window_dim > 0)
+    return window_scratch_bytes(std::min(largest.rows, kMaxSplitRows), largest.heads, largest.window_dim);
   return attend_scratch_bytes({.rows = largest.rows,
                                .heads = largest.heads,
                                .latent_dim = largest.latent_dim,

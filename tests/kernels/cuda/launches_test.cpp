@@ -59,10 +59,10 @@ struct Counted {
   std::vector<float> logits;
 };
 
-Counted count(const std::string& variant, uint32_t dense, uint32_t moe, Precision precision) {
-  AlteredVariant altered(variant);
-  alter(altered, dense, moe);
+/// `layers`: of the model's, in this order; empty: all.
+Counted count(const std::filesystem::path& folder, Precision precision, const format::LayerMap& layers = {}) {
   runtime::LoadOptions options;
+  if (!layers.empty()) options.layers = layers;
   options.context = 64;
   options.threads = 1;
   options.io = runtime::IoMethod::buffered;
@@ -72,7 +72,7 @@ Counted count(const std::string& variant, uint32_t dense, uint32_t moe, Precisio
     gpu::configure_emulator({});
     return kernels::make_cuda_device({.precision = precision, .cublaslt = kernels::kNoCublasLt});
   };
-  const auto loaded = required(load_folder(altered.write(), options));
+  const auto loaded = required(load_folder(folder, options));
   const runtime::Engine engine = loaded->engine();
   runtime::Sequence sequence = required(loaded->model().make_sequence(runtime::Model::Drafting::none));
   Counted counted;
@@ -86,6 +86,12 @@ Counted count(const std::string& variant, uint32_t dense, uint32_t moe, Precisio
     engine.picker.logits(states.final, counted.logits);
   }
   return counted;
+}
+
+Counted count(const std::string& variant, uint32_t dense, uint32_t moe, Precision precision) {
+  AlteredVariant altered(variant);
+  alter(altered, dense, moe);
+  return count(altered.write(), precision);
 }
 
 struct Launches {
@@ -116,6 +122,22 @@ TEST_CASE("cuda: launches of a token that V3 decodes") {
 TEST_CASE("cuda: launches of a token that V2-Lite decodes") {
   CHECK(launches_of("v2-lite", Precision::exact) == Launches{.dense = 12, .moe = 11, .rest = 3});
   CHECK(launches_of("v2-lite", Precision::bf16) == Launches{.dense = 13, .moe = 12, .rest = 3});
+}
+
+TEST_CASE("cuda: launches of a token that V4 decodes, by the entries of a layer") {
+  const auto folder = family_folder() / "v4";
+  for (const auto& [precision, window, all, chosen, rest] :
+       {std::tuple(Precision::exact, 27U, 30U, 37U, 5U), {Precision::bf16, 30U, 33U, 40U, 5U}}) {
+    CAPTURE(to_string(precision));
+    const auto of_layer = [&, precision = precision](uint32_t layer) {
+      return count(folder, precision, {LayerId(layer), LayerId(layer)}).launches -
+             count(folder, precision, {LayerId(layer)}).launches;
+    };
+    CHECK(of_layer(0) == window);
+    CHECK(of_layer(3) == all);
+    CHECK(of_layer(4) == chosen);
+    CHECK(count(folder, precision, {LayerId(4)}).launches - chosen == rest);
+  }
 }
 
 }  // namespace dspack::test::launches_test
