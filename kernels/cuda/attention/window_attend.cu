@@ -60,7 +60,7 @@ struct Seen {
   }
 };
 
-/// What some keys add up to. Values are those of a lane, or one.
+/// Sums over some keys; `total` has a lane's values, or one.
 template <unsigned kOfLane>
 struct Weighed {
   float largest;         // of the scores
@@ -68,7 +68,7 @@ struct Weighed {
   float total[kOfLane];  // of exp(score - largest) key
 };
 
-/// Adds what further keys add up to.
+/// Adds the sums over further keys.
 template <unsigned kOfLane>
 __device__ __forceinline__ void add(Weighed<kOfLane>& all, const Weighed<kOfLane>& part) {
   const float now = part.largest > all.largest ? part.largest : all.largest;
