@@ -60,12 +60,12 @@ struct Seen {
   }
 };
 
-/// Sums over some keys; `total` has a lane's values, or one.
+/// Sums over some keys with weights exp(score - largest): of weights, and of keys (a lane's values, or one).
 template <unsigned kOfLane>
 struct Weighed {
-  float largest;         // of the scores
-  float sum;             // of exp(score - largest)
-  float total[kOfLane];  // of exp(score - largest) key
+  float largest;  // score
+  float sum;
+  float total[kOfLane];
 };
 
 /// Adds the sums over further keys.
