@@ -80,7 +80,7 @@ __device__ __forceinline__ void add(Weighed<kOfLane>& all, const Weighed<kOfLane
     all.total[e] = gpu::fma_rn(part.total[e], added, all.total[e] * before);
 }
 
-/// Keys in a part of a row that sees so many.
+/// Keys in a part of a row that sees `count`.
 __device__ __forceinline__ uint32_t keys_of_part(uint32_t count) {
   const uint32_t equal = ((count + kWindowParts - 1) / kWindowParts + kAtOnce - 1) / kAtOnce * kAtOnce;
   return equal > kLeastKeys ? equal : kLeastKeys;
