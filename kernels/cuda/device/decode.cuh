@@ -124,16 +124,24 @@ struct Stored4 {
   static __device__ __forceinline__ void decode(const uint4& bytes, unsigned quarter, float (&values)[4]) {
     const unsigned at = quarter / 2;
     const uint32_t word = at == 0 ? bytes.x : at == 1 ? bytes.y : at == 2 ? bytes.z : bytes.w;
-#pragma unroll
-    for (unsigned i = 0; i < 4; ++i)
-      values[i] = Nibble::decode(word >> (quarter % 2 * 16 + 4 * i) & 0xfU);
+    Nibble::decode_half(word, quarter % 2, values);
   }
   static __device__ __forceinline__ float decode_one(const void* data, uint64_t index) {
     return Nibble::decode(static_cast<const uint8_t*>(data)[index / 2] >> (index % 2 * 4) & 0xfU);
   }
 };
 
-struct NibbleI4 {
+/// The codes of one half of a word, one by one.
+template <class Nibble>
+struct EachNibble {
+  static __device__ __forceinline__ void decode_half(uint32_t word, unsigned half, float (&values)[4]) {
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+      values[i] = Nibble::decode(word >> (half * 16 + 4 * i) & 0xfU);
+  }
+};
+
+struct NibbleI4 : EachNibble<NibbleI4> {
   static constexpr Coding kCoding = Coding::i4;
   static __device__ __forceinline__ float decode(uint32_t code) {
     return gpu::bits_to_float(0x4b000000U | code) - 8388616.0F;  // 2^23 + code, less 2^23 + 8
@@ -141,12 +149,26 @@ struct NibbleI4 {
 };
 struct NibbleE2m1 {
   static constexpr Coding kCoding = Coding::e2m1;
-  // As the half s 000ee m000000000 it is 2^-14 times its value, subnormal or not.
+  // As BF16 s 000000ee m000000 it is 2^-126 times its value, subnormal or not.
+  /// Codes `index` and index + 4 of a word's eight, in the halves of a word.
+  static __device__ __forceinline__ uint32_t decode_two(uint32_t word, unsigned index) {
+    const unsigned at = 4 * index;
+    const uint32_t magnitude = (at < 6 ? word << (6 - at) % 32 : word >> (at - 6) % 32) & 0x01c001c0U;
+    return gpu::multiply_bf16s((word << (12 - at) & 0x80008000U) | magnitude, 0x7e807e80U);
+  }
   static __device__ __forceinline__ float decode(uint32_t code) {
-    return gpu::halves_to_floats((code & 8U) << 12U | (code & 7U) << 9U).x * 16384.0F;
+    return gpu::bits_to_float(decode_two(code, 0) << 16U);
+  }
+  /// Called for both halves of a word, each pair is decoded once.
+  static __device__ __forceinline__ void decode_half(uint32_t word, unsigned half, float (&values)[4]) {
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+      const uint32_t two = decode_two(word, i);
+      values[i] = gpu::bits_to_float(half == 0 ? two << 16U : two & 0xffff0000U);
+    }
   }
 };
-struct NibbleU4 {
+struct NibbleU4 : EachNibble<NibbleU4> {
   static constexpr Coding kCoding = Coding::u4;
   static __device__ __forceinline__ float decode(uint32_t code) {
     return gpu::bits_to_float(0x4b000000U | code) - 8388608.0F;  // 2^23 + code, less 2^23

@@ -140,14 +140,9 @@ __device__ __forceinline__ float factor_of_folded(const Matrix& matrix) {
   return matrix.global == GlobalScale::times ? global / kFoldedShare : gpu::divide(1.0F / kFoldedShare, global);
 }
 
-/// Codes i and i + 4 of a word's eight, times a factor.
-template <unsigned kIndex>
-__device__ __forceinline__ uint32_t decode_folded(uint32_t word, uint32_t factor) {
-  // As BF16 s 000000ee m000000 it is 2^-126 times its value, subnormal or not.
-  constexpr unsigned kAt = 4 * kIndex;
-  const uint32_t magnitude = (kAt < 6 ? word << (6 - kAt) % 32 : word >> (kAt - 6) % 32) & 0x01c001c0U;
-  const uint32_t sign = word << (12 - kAt) & 0x80008000U;
-  return gpu::multiply_bf16s(gpu::multiply_bf16s(sign | magnitude, 0x7e807e80U), factor);
+/// Codes `index` and index + 4 of a word's eight, times a factor.
+__device__ __forceinline__ uint32_t decode_folded(uint32_t word, unsigned index, uint32_t factor) {
+  return gpu::multiply_bf16s(NibbleE2m1::decode_two(word, index), factor);
 }
 
 }  // namespace dspack::kernels::cuda::device

@@ -205,10 +205,10 @@ struct TensorRows {
         for (unsigned half = 0; half < 2; ++half) {
           const uint32_t word = word_of(bytes[tile][half], eight);
           const uint32_t factor = eight < 2 ? factors[tile][half].x : factors[tile][half].y;
-          weights[tile][0][half] = decode_folded<0>(word, factor);
-          weights[tile][0][2 + half] = decode_folded<1>(word, factor);
-          weights[tile][1][half] = decode_folded<2>(word, factor);
-          weights[tile][1][2 + half] = decode_folded<3>(word, factor);
+          weights[tile][0][half] = decode_folded(word, 0, factor);
+          weights[tile][0][2 + half] = decode_folded(word, 1, factor);
+          weights[tile][1][half] = decode_folded(word, 2, factor);
+          weights[tile][1][2 + half] = decode_folded(word, 3, factor);
         }
       }
 #pragma unroll
