@@ -132,7 +132,7 @@ def stream_bytes(threads):
 def linear_warps(out, chunks):
     """choose_linear: warps that share a row."""
     warps = 1
-    while warps < 4 and ceil_div(out, 16 // warps) < 256 and chunks >= 4 * warps * 32:
+    while warps < 8 and ceil_div(out, 16 // warps) < 256 and chunks >= 4 * warps * 32:
         warps *= 2
     return warps
 

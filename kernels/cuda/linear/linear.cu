@@ -176,7 +176,7 @@ constexpr uint32_t kEnoughBlocks = 256;
 /// work.
 unsigned warps_for(uint32_t out, uint64_t chunks) {
   unsigned warps = 1;
-  while (warps < 4 && ceil_div(out, kRowsOfWarp * kWarpsOfBlock / warps) < kEnoughBlocks &&
+  while (warps < kWarpsOfBlock && ceil_div(out, kRowsOfWarp * kWarpsOfBlock / warps) < kEnoughBlocks &&
          chunks >= uint64_t{4} * warps * gpu::kWarpThreads)
     warps *= 2;
   return warps;

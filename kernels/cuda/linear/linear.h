@@ -30,7 +30,7 @@ struct LinearTask {
 /// How a product is spread over a GPU. Pure. The only choice that affects values, warps_a_row, depends on the weight
 /// alone.
 struct LinearChoice {
-  unsigned warps_a_row = 1;  // warps that share a row's chunks: 1, 2 or 4
+  unsigned warps_a_row = 1;  // warps that share a row's chunks: 1, 2, 4 or 8
   unsigned tokens = 1;       // input rows per block (kernel_tokens)
   uint32_t tile_groups = 1;  // groups of 32 chunks in shared memory at once
   gpu::LaunchShape shape;

@@ -106,7 +106,7 @@ TEST_CASE("cuda: every way to multiply by a weight is reached from dsrun's setti
   using cuda::BlasPath;
   CHECK(reached.paths == std::set{BlasPath::none, BlasPath::bf16, BlasPath::bf16_decoded, BlasPath::fp8});
   CHECK(reached.exact_tokens == std::set{1U, 2U, 4U, 8U});
-  CHECK(reached.exact_warps == std::set{1U, 2U, 4U});
+  CHECK(reached.exact_warps == std::set{1U, 2U, 4U, 8U});
   CHECK(reached.tensor_tokens == std::set{1U, 2U, 4U, 8U});
   CHECK(reached.tensor_warps == std::set{1U, 2U, 4U, 8U});
 }
