@@ -131,6 +131,15 @@ class RunV4(EndToEnd):
     def test_what_cannot_be_asked(self):
         self.assert_refused(self.dsrun(self.data("family") / "v4", "--tokens", "1,2,3", "--kv-dtype", "fp8"),
                             "can be f32, bf16 or f16", program="dsrun")
+        # Keys longer than a GPU's attention takes, which the CPU's does; a supposed GPU suffices.
+        longer = self.scratch / "longer"
+        longer.mkdir()
+        config = json.loads((self.data("family") / "v4" / "config.json").read_text())
+        (longer / "config.json").write_text(json.dumps({**config, "head_dim": 1024}))
+        plan = ("plan", longer, "--config-only")
+        self.assert_refused(self.dsrun(*plan, "--gpu-memory", "24GB"), "keys of 1024 values", "up to 512", "--device cpu",
+                            program="dsrun")
+        self.assert_ok(self.dsrun(*plan, "--device", "cpu"))
         # Without its stages a model runs, and does not draft.
         source = self.scratch / "lost"
         shutil.copytree(self.data("family") / "v4-dspark", source)

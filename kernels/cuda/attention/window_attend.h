@@ -1,9 +1,8 @@
 // Attention to a window of positions in a ring and to entries that stand for older ones, on a GPU
 // (kernels/attention_arguments.h, WindowAttendArgs).
 //
-//   a row's keys              in up to 16 parts of at least 64; each has a maximum, a sum of weights and a weighted
-//   sum,
-//                             which are added in order
+//   a row's keys              in up to 16 parts of at least 64, each with a maximum, a sum of weights and a weighted
+//                             sum; these are added in order
 //   a warp per row and head   query and weighted sum in registers, each lane the values l, l + 32, ..
 //   four keys at a time       scores by sums over the lanes; the running maximum and sum change once
 //

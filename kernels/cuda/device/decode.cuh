@@ -149,9 +149,9 @@ struct NibbleI4 : EachNibble<NibbleI4> {
 };
 struct NibbleE2m1 {
   static constexpr Coding kCoding = Coding::e2m1;
-  // As BF16 s 000000ee m000000 it is 2^-126 times its value, subnormal or not.
-  /// Codes `index` and index + 4 of a word's eight, in the halves of a word.
+  /// Codes `index` and index + 4 of a word's eight, as BF16 in the halves of a word.
   static __device__ __forceinline__ uint32_t decode_two(uint32_t word, unsigned index) {
+    // As BF16 s 000000ee m000000 a code is 2^-126 times its value, subnormal or not.
     const unsigned at = 4 * index;
     const uint32_t magnitude = (at < 6 ? word << (6 - at) % 32 : word >> (at - 6) % 32) & 0x01c001c0U;
     return gpu::multiply_bf16s((word << (12 - at) & 0x80008000U) | magnitude, 0x7e807e80U);
@@ -159,7 +159,7 @@ struct NibbleE2m1 {
   static __device__ __forceinline__ float decode(uint32_t code) {
     return gpu::bits_to_float(decode_two(code, 0) << 16U);
   }
-  /// Called for both halves of a word, each pair is decoded once.
+  /// A compiler that sees the calls for both halves of a word decodes each pair once.
   static __device__ __forceinline__ void decode_half(uint32_t word, unsigned half, float (&values)[4]) {
 #pragma unroll
     for (unsigned i = 0; i < 4; ++i) {

@@ -41,7 +41,7 @@ struct RowPairTask {
 };
 /// to = silu(min(to, limit)) * clamp(from, -limit, limit); NaN stays.
 void run_silu_multiply(gpu::Stream& stream, const RowPairTask& task, float limit);
-/// to = silu(to) * from, also rounded.
+/// As run_silu_multiply, also rounded.
 void run_silu_multiply_rounded(gpu::Stream& stream, const RowPairTask& task, const RoundedRows& rounded, float limit);
 /// to += from.
 void run_add(gpu::Stream& stream, const RowPairTask& task);
